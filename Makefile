@@ -1,0 +1,37 @@
+# `make run` and `make test` need Python 3.11 or newer and make; everything else they set up in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+AGAINST ?=
+
+.PHONY: help run test check bench setup clean
+
+help:  ## what there is
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+
+setup: $(VENV)/.ready  ## .venv with fluence and its tools
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fluence needs Python 3.11 or newer: make PYTHON=python3.12")'
+	@echo "setting up $(VENV) …"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+run: setup  ## place the example gangs on the example cluster
+	@$(BIN)/fluence demo
+
+test: check  ## the checks, then every test
+	@$(BIN)/pytest -n auto
+
+check: setup  ## ruff, mypy --strict, import-linter
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache --no-logo
+
+bench: setup  ## speed and memory; AGAINST=/path/to/resource-query adds Fluxion and the ratios
+	@$(BIN)/python benchmarks/run.py $(if $(AGAINST),--against $(AGAINST))
+
+clean:  ## remove what make made
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Fluence: a Kubernetes scheduler that plans like an HPC scheduler."""
