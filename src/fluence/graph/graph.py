@@ -1,0 +1,461 @@
+"""The resource graph in columns: one row per vertex, one tree of edges per subsystem.
+
+A vertex is a row number that never changes while the graph lives; a removed vertex keeps its row and is
+marked dead. Everything that depends on the shape (children, preorder, depth) is derived from the parent
+columns when first asked for, and forgotten when the shape changes.
+
+::
+
+    row        0        1      2      3      4      5
+    type       cluster  rack   node   core   core   node
+    parent     -1       0      1      2      2      1        (containment)
+    pre        0        1      2      3      4      5        preorder number
+    end        6        6      5      4      5      6        one past the last descendant
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fluence.errors import InvalidGraph, NotFound
+from fluence.graph.intern import BUILT_IN_TYPES, Interner
+
+Ints: TypeAlias = npt.NDArray[np.int64]
+Rows: TypeAlias = npt.NDArray[np.int32]
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+CONTAINMENT = "containment"
+NO_ROWS: Rows = np.empty(0, np.int32)
+
+
+@dataclass(slots=True)
+class Batch:
+    """Vertices and edges to be added together; rows and edge ends are numbered within the batch.
+
+    An edge end below zero, ``~row``, names a vertex that the graph already has.
+    """
+
+    type: list[str] = field(default_factory=list)
+    basename: list[str] = field(default_factory=list)
+    name: list[str] = field(default_factory=list)
+    id: list[int] = field(default_factory=list)
+    uniq_id: list[int] = field(default_factory=list)
+    rank: list[int] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)
+    unit: list[str] = field(default_factory=list)
+    up: list[bool] = field(default_factory=list)
+    properties: dict[int, dict[str, str]] = field(default_factory=dict)
+    paths: dict[str, dict[int, str] | list[str]] = field(default_factory=dict)
+    edges: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    roots: dict[str, int] = field(default_factory=dict)
+
+    def vertex(
+        self,
+        type_: str,
+        *,
+        id: int,  # noqa: A002 - the field's own name
+        uniq_id: int,
+        basename: str | None = None,
+        name: str | None = None,
+        rank: int = -1,
+        size: int = 1,
+        unit: str = "",
+        up: bool = True,
+        properties: dict[str, str] | None = None,
+        paths: dict[str, str] | None = None,
+    ) -> int:
+        """Add one vertex and return its row in the batch."""
+        row = len(self.type)
+        base = type_ if basename is None else basename
+        self.type.append(type_)
+        self.basename.append(base)
+        self.name.append(name if name is not None else base if id == -1 else f"{base}{id}")
+        self.id.append(id)
+        self.uniq_id.append(uniq_id)
+        self.rank.append(rank)
+        self.size.append(size)
+        self.unit.append(unit)
+        self.up.append(up)
+        if properties:
+            self.properties[row] = properties
+        for subsystem, path in (paths or {}).items():
+            known = self.paths.setdefault(subsystem, {})
+            assert isinstance(known, dict)
+            known[row] = path
+        return row
+
+    def edge(self, source: int, target: int, subsystem: str = CONTAINMENT) -> None:
+        """Add one edge; edges of a vertex keep the order in which they are added."""
+        sources, targets = self.edges.setdefault(subsystem, ([], []))
+        sources.append(source)
+        targets.append(target)
+
+
+class Tree:
+    """The edges of one subsystem, as a parent column, and the shape derived from it."""
+
+    def __init__(self, root: int, parent: Rows, sequence: Ints) -> None:
+        self.root = root
+        self.parent = parent  # -1: the root, or not in this subsystem
+        self.sequence = sequence  # the order in which the edges to the vertices were added
+        self.pre: Rows = NO_ROWS
+        self.end: Rows = NO_ROWS
+        self.post: Rows = NO_ROWS
+        self.depth: Rows = NO_ROWS
+        self.order: Rows = NO_ROWS  # rows in preorder
+        self.child_start: Rows = NO_ROWS
+        self.child: Rows = NO_ROWS  # the children of v are child[child_start[v]:child_start[v + 1]]
+        self._lists: dict[int, list[int]] = {}
+        self._fresh = False
+
+    def shape(self) -> Tree:
+        """This tree with its derived columns up to date."""
+        if not self._fresh:
+            self._derive()
+        return self
+
+    def stale(self) -> None:
+        """The parent column changed."""
+        self._fresh = False
+
+    def children(self, vertex: int) -> list[int]:
+        """The children of a vertex in the order in which their edges were added."""
+        found = self._lists.get(vertex)
+        if found is None:
+            low, high = self.child_start[vertex], self.child_start[vertex + 1]
+            found = self._lists[vertex] = self.child[low:high].tolist()
+        return found
+
+    def ancestors(self, vertex: int) -> Iterator[int]:
+        """The proper ancestors, nearest first."""
+        parent = self.parent
+        vertex = int(parent[vertex])
+        while vertex >= 0:
+            yield vertex
+            vertex = int(parent[vertex])
+
+    def subtree(self, vertex: int) -> Rows:
+        """A vertex and all that is below it, in preorder."""
+        return self.order[self.pre[vertex] : self.end[vertex]]
+
+    def __contains__(self, vertex: int) -> bool:
+        return vertex == self.root or bool(self.parent[vertex] >= 0)
+
+    def _derive(self) -> None:
+        parent = self.parent
+        rows = len(parent)
+        below = np.flatnonzero(parent >= 0).astype(np.int32)
+        below = below[np.lexsort((self.sequence[below], parent[below]))]
+        counts = np.bincount(parent[below], minlength=rows)
+        start = np.zeros(rows + 1, np.int32)
+        np.cumsum(counts, out=start[1:])
+        self.child, self.child_start = below, start
+        self._lists = {}
+        # Levels from the root down: each level's vertices are the children of the level before.
+        depth = np.full(rows, -1, np.int32)
+        levels: list[Rows] = []
+        level = np.array([self.root], np.int32)
+        while len(level):
+            depth[level] = len(levels)
+            levels.append(level)
+            width = counts[level]
+            first = np.repeat(start[level] - np.concatenate(([0], np.cumsum(width)[:-1])), width)
+            level = below[first + np.arange(len(first))] if len(first) else NO_ROWS
+            if len(levels) > rows:
+                raise InvalidGraph("the edges form a cycle")
+        weight = np.zeros(rows, np.int64)  # vertices in the subtree
+        for level in reversed(levels):
+            weight[level] += 1
+            if level[0] != self.root:
+                weight += np.bincount(parent[level], weights=weight[level], minlength=rows).astype(np.int64)
+        pre = np.full(rows, -1, np.int32)
+        pre[self.root] = 0
+        for level in levels[1:]:
+            # Siblings lie side by side in `below`: a running sum gives each its offset under the parent.
+            running = np.cumsum(weight[level]) - weight[level]
+            up = parent[level]
+            heads = np.concatenate(([True], up[1:] != up[:-1]))
+            base = np.maximum.accumulate(np.where(heads, running, 0))
+            pre[level] = pre[up] + 1 + (running - base)
+        self.pre = pre
+        self.end = np.where(pre >= 0, pre + weight, -1).astype(np.int32)
+        inside = depth >= 0
+        self.depth = depth
+        # Post-order number = preorder number + descendants - ancestors.
+        self.post = np.where(inside, pre + weight - 1 - depth, -1).astype(np.int32)
+        order = np.empty(int(inside.sum()), np.int32)
+        order[pre[inside]] = np.flatnonzero(inside)
+        self.order = order
+        self._fresh = True
+
+
+class ResourceGraph:
+    """Vertices in columns, a tree per subsystem, and what a vertex carries: status and properties."""
+
+    def __init__(self) -> None:
+        self.types = Interner(BUILT_IN_TYPES)
+        self.basenames = Interner()
+        self.units = Interner(("",))
+        self.type: Rows = np.empty(0, np.int32)
+        self.basename: Rows = np.empty(0, np.int32)
+        self.unit: Rows = np.empty(0, np.int32)
+        self.id: Ints = np.empty(0, np.int64)
+        self.uniq_id: Ints = np.empty(0, np.int64)
+        self.rank: Ints = np.empty(0, np.int64)
+        self.size: Ints = np.empty(0, np.int64)
+        self.up: Mask = np.empty(0, np.bool_)
+        self.alive: Mask = np.empty(0, np.bool_)
+        self.name: list[str] = []
+        self.properties: dict[int, dict[str, str]] = {}
+        self.trees: dict[str, Tree] = {}
+        self.nodes_up = 0
+        self.shape_generation = 0  # vertices or edges came or went
+        self.state_generation = 0  # a status or a property changed
+        self._given_paths: dict[str, dict[int, str]] = {}
+        self._by_path: dict[str, list[int]] | None = None
+        self._by_rank: dict[int, list[int]] | None = None
+        self._by_type: dict[int, Rows] = {}
+        self._edge_count = 0
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def __len__(self) -> int:
+        return int(self.alive.sum())
+
+    @property
+    def rows(self) -> int:
+        """Rows in use, those of removed vertices included."""
+        return len(self.type)
+
+    def tree(self, subsystem: str = CONTAINMENT) -> Tree:
+        """The tree of a subsystem, ready to be read."""
+        tree = self.trees.get(subsystem)
+        if tree is None:
+            known = ", ".join(sorted(self.trees)) or "none"
+            raise NotFound(f"the graph has no subsystem {subsystem!r} (it has: {known})")
+        return tree.shape()
+
+    def path(self, vertex: int, subsystem: str = CONTAINMENT) -> str | None:
+        """The path of a vertex in a subsystem, None where it has none."""
+        given = self._given_paths.get(subsystem)
+        if given is not None and vertex in given:
+            return given[vertex]
+        tree = self.trees.get(subsystem)
+        if tree is None or vertex not in tree:
+            return None
+        parts = [self.name[vertex]]
+        parent = int(tree.parent[vertex])
+        while parent >= 0:
+            if given is not None and parent in given:
+                return "/".join([given[parent], *reversed(parts)])
+            parts.append(self.name[parent])
+            parent = int(tree.parent[parent])
+        return "/" + "/".join(reversed(parts))
+
+    def paths(self, vertex: int) -> dict[str, str]:
+        """All paths of a vertex, by subsystem."""
+        found = {s: self.path(vertex, s) for s in {**self.trees, **self._given_paths}}
+        return {subsystem: path for subsystem, path in found.items() if path is not None}
+
+    def vertices_at(self, path: str) -> list[int]:
+        """The vertices that have this path in any subsystem; several when they differ in rank."""
+        if self._by_path is None:
+            self._by_path = {}
+            for vertex in np.flatnonzero(self.alive).tolist():
+                for found in set(self.paths(vertex).values()):
+                    self._by_path.setdefault(found, []).append(vertex)
+        return self._by_path.get(path, [])
+
+    def vertices_of_rank(self, rank: int) -> list[int]:
+        """The vertices of an execution target."""
+        if self._by_rank is None:
+            self._by_rank = {}
+            for vertex in np.flatnonzero(self.alive & (self.rank >= 0)).tolist():
+                self._by_rank.setdefault(int(self.rank[vertex]), []).append(vertex)
+        return self._by_rank.get(rank, [])
+
+    def vertices_of_type(self, type_: str | int) -> Rows:
+        """The vertices of a type, in the order in which they were added."""
+        code = self.types.find(type_) if isinstance(type_, str) else type_
+        if code is None:
+            return NO_ROWS
+        found = self._by_type.get(code)
+        if found is None:
+            found = np.flatnonzero(self.alive & (self.type == code)).astype(np.int32)
+            self._by_type[code] = found
+        return found
+
+    def type_name(self, vertex: int) -> str:
+        return self.types.words[int(self.type[vertex])]
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    def extend(self, batch: Batch) -> Rows:
+        """Add a batch of vertices and edges; on an error the graph is as it was. Returns the new rows."""
+        base, count = self.rows, len(batch.type)
+        edges = {
+            subsystem: (_ends(ends[0], base), _ends(ends[1], base)) for subsystem, ends in batch.edges.items()
+        }
+        trees = self._grown_trees(batch, edges, base, count)
+
+        node = self.types.code("node")
+        types = np.array(self.types.codes(batch.type), np.int32)
+        up = np.array(batch.up, np.bool_)
+        size = np.array(batch.size, np.int64)
+        self.type = np.concatenate((self.type, types))
+        self.basename = np.concatenate(
+            (self.basename, np.array(self.basenames.codes(batch.basename), np.int32))
+        )
+        self.unit = np.concatenate((self.unit, np.array(self.units.codes(batch.unit), np.int32)))
+        self.id = np.concatenate((self.id, np.array(batch.id, np.int64)))
+        self.uniq_id = np.concatenate((self.uniq_id, np.array(batch.uniq_id, np.int64)))
+        self.rank = np.concatenate((self.rank, np.array(batch.rank, np.int64)))
+        self.size = np.concatenate((self.size, size))
+        self.up = np.concatenate((self.up, up))
+        self.alive = np.concatenate((self.alive, np.ones(count, np.bool_)))
+        # Nodes that arrive down count as up, as in Fluxion: only a change of status moves the counter.
+        self.nodes_up += int(size[types == node].sum())
+        self.name.extend(batch.name)
+        for row, properties in batch.properties.items():
+            self.properties[base + row] = properties
+        self.trees = trees
+        self._edge_count += sum(len(ends[0]) for ends in edges.values())
+        self._keep_paths(batch, base)
+        self._reshaped()
+        return np.arange(base, base + count, dtype=np.int32)
+
+    def remove(self, vertices: Sequence[int] | Rows) -> None:
+        """Take vertices out of the graph; what hangs below them must be among them."""
+        gone = np.asarray(vertices, np.int32)
+        self.alive[gone] = False
+        node = self.types.code("node")
+        for tree in self.trees.values():
+            tree.parent[gone] = -1
+            tree.parent[np.isin(tree.parent, gone)] = -1
+            tree.stale()
+        nodes = gone[(self.type[gone] == node) & self.up[gone]]
+        self.nodes_up -= int(self.size[nodes].sum())
+        for vertex in gone.tolist():
+            self.properties.pop(vertex, None)
+        self._reshaped()
+
+    def set_status(self, vertex: int, *, up: bool) -> bool:
+        """Mark a vertex up or down; True if that was a change."""
+        if bool(self.up[vertex]) == up:
+            return False
+        self.up[vertex] = up
+        self.state_generation += 1
+        return True
+
+    def set_property(self, vertex: int, key: str, value: str) -> None:
+        self.properties.setdefault(vertex, {})[key] = value
+        self.state_generation += 1
+
+    def remove_property(self, vertex: int, key: str) -> bool:
+        """Take a property away; True if it was there."""
+        found = self.properties.get(vertex)
+        if found is None or key not in found:
+            return False
+        del found[key]
+        self.state_generation += 1
+        return True
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _grown_trees(
+        self, batch: Batch, edges: dict[str, tuple[Rows, Rows]], base: int, count: int
+    ) -> dict[str, Tree]:
+        """The trees with the batch's edges added, checked before anything is changed."""
+        grown: dict[str, Tree] = {}
+        roots = {s: (row + base if row >= 0 else ~row) for s, row in batch.roots.items()}
+        for subsystem in {**self.trees, **edges, **roots}:
+            old = self.trees.get(subsystem)
+            parent = np.full(base + count, -1, np.int32)
+            sequence = np.zeros(base + count, np.int64)
+            if old is not None:
+                parent[:base], sequence[:base] = old.parent, old.sequence
+                if subsystem in roots and roots[subsystem] != old.root:
+                    raise InvalidGraph(f"a second root for subsystem {subsystem!r}")
+            root = old.root if old is not None else roots.get(subsystem, -1)
+            if subsystem in edges:
+                source, target = edges[subsystem]
+                _check_edges(parent, source, target, root, self._names_of(batch, base))
+                parent[target] = source
+                sequence[target] = self._edge_count + np.arange(len(target))
+            if root < 0:
+                heads = np.setdiff1d(edges[subsystem][0], edges[subsystem][1])
+                if len(heads) != 1:
+                    raise InvalidGraph(f"subsystem {subsystem!r} has {len(heads)} roots and must have one")
+                root = int(heads[0])
+            tree = grown[subsystem] = Tree(root, parent, sequence)
+            if subsystem in edges:
+                reached = len(tree.shape().order)
+                if reached != int((parent >= 0).sum()) + 1:
+                    raise InvalidGraph(f"edges of subsystem {subsystem!r} form a cycle or a second tree")
+        return grown
+
+    def _names_of(self, batch: Batch, base: int) -> _Names:
+        return _Names(self.name, batch.name, base)
+
+    def _keep_paths(self, batch: Batch, base: int) -> None:
+        """Keep only the paths that do not follow from the names on the way down."""
+        for subsystem, given in batch.paths.items():
+            kept = self._given_paths.setdefault(subsystem, {})
+            tree = self.trees.get(subsystem)
+            items = given.items() if isinstance(given, dict) else enumerate(given)
+            names = self.name
+            parents = tree.parent.tolist() if tree is not None else []
+            wanted: dict[int, str] = {base + row: path for row, path in items}
+            for vertex, path in wanted.items():
+                parent = parents[vertex] if tree is not None else -1
+                if parent >= 0:
+                    above = wanted.get(parent)
+                    if above is None:
+                        above = self.path(parent, subsystem) or ""
+                    if path == f"{above}/{names[vertex]}":
+                        continue
+                elif tree is not None and vertex == tree.root and path == f"/{names[vertex]}":
+                    continue
+                kept[vertex] = path
+
+    def _reshaped(self) -> None:
+        self._by_path = None
+        self._by_rank = None
+        self._by_type = {}
+        self.shape_generation += 1
+        self.state_generation += 1
+
+
+class _Names:
+    """Vertex names for error messages, whether the vertex is in the graph or in the batch."""
+
+    def __init__(self, old: list[str], new: list[str], base: int) -> None:
+        self._old, self._new, self._base = old, new, base
+
+    def __getitem__(self, row: int) -> str:
+        return self._old[row] if row < self._base else self._new[row - self._base]
+
+
+def _ends(rows: list[int], base: int) -> Rows:
+    ends = np.array(rows, np.int64)
+    return np.where(ends >= 0, ends + base, ~ends).astype(np.int32)
+
+
+def _check_edges(parent: Rows, source: Rows, target: Rows, root: int, names: _Names) -> None:
+    taken = target[parent[target] >= 0]
+    if len(taken):
+        raise InvalidGraph(f"vertex {names[int(taken[0])]!r} gets a second parent")
+    if root >= 0 and (target == root).any():
+        raise InvalidGraph(f"the root {names[root]!r} gets a parent: the edges form a cycle")
+    unique, counts = np.unique(target, return_counts=True)
+    if (counts > 1).any():
+        twice = int(unique[counts > 1][0])
+        raise InvalidGraph(f"vertex {names[twice]!r} has two parents")
+    loops = source[source == target]
+    if len(loops):
+        raise InvalidGraph(f"vertex {names[int(loops[0])]!r} contains itself")

@@ -1,0 +1,58 @@
+"""Words as small integers, so that columns hold numbers and comparisons cost nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+# Fluxion interns these before it reads a graph; their order decides the order of types in a pruning filter.
+BUILT_IN_TYPES = (
+    "cluster",
+    "core",
+    "socket",
+    "gpu",
+    "node",
+    "rack",
+    "slot",
+    "xor_slot",
+    "ssd",
+    "storage_node",
+)
+
+
+class Interner:
+    """A two-way table between words and codes 0, 1, 2 … in the order of first appearance."""
+
+    __slots__ = ("_codes", "words")
+
+    def __init__(self, words: Iterable[str] = ()) -> None:
+        self.words: list[str] = []
+        self._codes: dict[str, int] = {}
+        for word in words:
+            self.code(word)
+
+    def code(self, word: str) -> int:
+        """The code of ``word``, given out now if it is new."""
+        code = self._codes.get(word)
+        if code is None:
+            code = self._codes[word] = len(self.words)
+            self.words.append(word)
+        return code
+
+    def find(self, word: str) -> int | None:
+        """The code of ``word``, or None if it was never seen."""
+        return self._codes.get(word)
+
+    def codes(self, words: Iterable[str]) -> list[int]:
+        """The codes of many words."""
+        code = self.code
+        known = self._codes
+        return [known[word] if word in known else code(word) for word in words]
+
+    def copy(self) -> Interner:
+        return Interner(self.words)
+
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._codes
