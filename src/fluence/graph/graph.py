@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,11 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 CONTAINMENT = "containment"
 NO_ROWS: Rows = np.empty(0, np.int32)
+
+
+def scalars(column: npt.NDArray[Any]) -> Sequence[int]:
+    """A column to read one number at a time: a memoryview costs a third of what numpy asks for that."""
+    return cast("Sequence[int]", memoryview(column))  # type: ignore[arg-type]
 
 
 @dataclass(slots=True)
@@ -97,12 +102,19 @@ class Batch:
 
 
 class Tree:
-    """The edges of one subsystem, as a parent column, and the shape derived from it."""
+    """The edges of one subsystem, as a parent column, and the shape derived from it.
 
-    def __init__(self, root: int, parent: Rows, sequence: Ints) -> None:
+    A vertex may hang below several others, as a burst buffer shared by racks does. Its first edge is the one
+    of the tree; the others are kept aside as links, and `is_tree` is False.
+    """
+
+    def __init__(
+        self, root: int, parent: Rows, sequence: Ints, links: dict[int, list[tuple[int, int]]] | None = None
+    ) -> None:
         self.root = root
         self.parent = parent  # -1: the root, or not in this subsystem
         self.sequence = sequence  # the order in which the edges to the vertices were added
+        self.links = links or {}  # vertex -> (sequence, child) of its other children
         self.pre: Rows = NO_ROWS
         self.end: Rows = NO_ROWS
         self.post: Rows = NO_ROWS
@@ -128,8 +140,25 @@ class Tree:
         found = self._lists.get(vertex)
         if found is None:
             low, high = self.child_start[vertex], self.child_start[vertex + 1]
-            found = self._lists[vertex] = self.child[low:high].tolist()
+            own = self.child[low:high]
+            found = own.tolist()
+            if vertex in self.links:
+                both = [*zip(self.sequence[own].tolist(), found, strict=True), *self.links[vertex]]
+                found = [child for _, child in sorted(both)]
+            self._lists[vertex] = found
         return found
+
+    def in_order(self, vertex: int, some: Sequence[int]) -> Sequence[int]:
+        """Some of the children of a vertex, in the order of their edges."""
+        if len(some) < 2:
+            return some
+        if vertex in self.links:
+            return [child for child in self.children(vertex) if child in some]
+        return sorted(some, key=scalars(self.sequence).__getitem__)
+
+    @property
+    def is_tree(self) -> bool:
+        return not self.links
 
     def ancestors(self, vertex: int) -> Iterator[int]:
         """The proper ancestors, nearest first."""
@@ -337,6 +366,12 @@ class ResourceGraph:
         for tree in self.trees.values():
             tree.parent[gone] = -1
             tree.parent[np.isin(tree.parent, gone)] = -1
+            dead = set(gone.tolist())
+            tree.links = {
+                v: kept
+                for v, of in tree.links.items()
+                if v not in dead and (kept := [(n, child) for n, child in of if child not in dead])
+            }
             tree.stale()
         nodes = gone[(self.type[gone] == node) & self.up[gone]]
         self.nodes_up -= int(self.size[nodes].sum())
@@ -377,6 +412,7 @@ class ResourceGraph:
             old = self.trees.get(subsystem)
             parent = np.full(base + count, -1, np.int32)
             sequence = np.zeros(base + count, np.int64)
+            links = {} if old is None else {v: list(of) for v, of in old.links.items()}
             if old is not None:
                 parent[:base], sequence[:base] = old.parent, old.sequence
                 if subsystem in roots and roots[subsystem] != old.root:
@@ -384,44 +420,50 @@ class ResourceGraph:
             root = old.root if old is not None else roots.get(subsystem, -1)
             if subsystem in edges:
                 source, target = edges[subsystem]
-                _check_edges(parent, source, target, root, self._names_of(batch, base))
-                parent[target] = source
-                sequence[target] = self._edge_count + np.arange(len(target))
+                number = self._edge_count + np.arange(len(target))
+                _check_edges(source, target, root, _Names(self.name, batch.name, base))
+                first = np.zeros(len(target), np.bool_)
+                first[np.unique(target, return_index=True)[1]] = True
+                first &= parent[target] < 0
+                for s, t, n in zip(
+                    source[~first].tolist(), target[~first].tolist(), number[~first].tolist(), strict=True
+                ):
+                    links.setdefault(s, []).append((n, t))
+                parent[target[first]] = source[first]
+                sequence[target[first]] = number[first]
             if root < 0:
                 heads = np.setdiff1d(edges[subsystem][0], edges[subsystem][1])
                 if len(heads) != 1:
                     raise InvalidGraph(f"subsystem {subsystem!r} has {len(heads)} roots and must have one")
                 root = int(heads[0])
-            tree = grown[subsystem] = Tree(root, parent, sequence)
+            tree = grown[subsystem] = Tree(root, parent, sequence, links)
             if subsystem in edges:
                 reached = len(tree.shape().order)
                 if reached != int((parent >= 0).sum()) + 1:
                     raise InvalidGraph(f"edges of subsystem {subsystem!r} form a cycle or a second tree")
         return grown
 
-    def _names_of(self, batch: Batch, base: int) -> _Names:
-        return _Names(self.name, batch.name, base)
-
     def _keep_paths(self, batch: Batch, base: int) -> None:
         """Keep only the paths that do not follow from the names on the way down."""
+        names = self.name
         for subsystem, given in batch.paths.items():
             kept = self._given_paths.setdefault(subsystem, {})
             tree = self.trees.get(subsystem)
-            items = given.items() if isinstance(given, dict) else enumerate(given)
-            names = self.name
-            parents = tree.parent.tolist() if tree is not None else []
-            wanted: dict[int, str] = {base + row: path for row, path in items}
-            for vertex, path in wanted.items():
-                parent = parents[vertex] if tree is not None else -1
-                if parent >= 0:
-                    above = wanted.get(parent)
-                    if above is None:
-                        above = self.path(parent, subsystem) or ""
-                    if path == f"{above}/{names[vertex]}":
-                        continue
-                elif tree is not None and vertex == tree.root and path == f"/{names[vertex]}":
-                    continue
-                kept[vertex] = path
+            rows = (
+                [base + row for row in given] if isinstance(given, dict) else range(base, base + len(given))
+            )
+            paths = list(given.values()) if isinstance(given, dict) else given
+            if tree is None:
+                kept.update(zip(rows, paths, strict=True))
+                continue
+            wanted = dict(zip(rows, paths, strict=True))
+            parents = tree.parent[list(rows)].tolist() if len(paths) else []
+            for vertex, path, parent in zip(rows, paths, parents, strict=True):
+                above = wanted.get(parent)
+                if above is None:
+                    above = (self.path(parent, subsystem) or "") if parent >= 0 else ""
+                if path != f"{above}/{names[vertex]}" or (parent < 0 and vertex != tree.root):
+                    kept[vertex] = path
 
     def _reshaped(self) -> None:
         self._by_path = None
@@ -446,16 +488,9 @@ def _ends(rows: list[int], base: int) -> Rows:
     return np.where(ends >= 0, ends + base, ~ends).astype(np.int32)
 
 
-def _check_edges(parent: Rows, source: Rows, target: Rows, root: int, names: _Names) -> None:
-    taken = target[parent[target] >= 0]
-    if len(taken):
-        raise InvalidGraph(f"vertex {names[int(taken[0])]!r} gets a second parent")
+def _check_edges(source: Rows, target: Rows, root: int, names: _Names) -> None:
     if root >= 0 and (target == root).any():
         raise InvalidGraph(f"the root {names[root]!r} gets a parent: the edges form a cycle")
-    unique, counts = np.unique(target, return_counts=True)
-    if (counts > 1).any():
-        twice = int(unique[counts > 1][0])
-        raise InvalidGraph(f"vertex {names[twice]!r} has two parents")
     loops = source[source == target]
     if len(loops):
         raise InvalidGraph(f"vertex {names[int(loops[0])]!r} contains itself")
