@@ -1,0 +1,105 @@
+"""The answer of a search: which vertices, how much of each, and whether for itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from fluence.graph.graph import Ints, Mask, ResourceGraph, Rows, Tree, scalars
+
+# vertex -> needs, exclusive, and the parent through which it was chosen
+Marks: TypeAlias = dict[int, tuple[int, bool, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Vertices in post-order: children before parents, siblings in the order of their edges."""
+
+    vertices: Rows
+    needs: Ints
+    exclusive: Mask
+    parents: Rows  # through which vertex each was reached; -1 for the root
+    depths: Rows
+    labels: dict[int, str] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.vertices)
+
+    @classmethod
+    def of(
+        cls,
+        tree: Tree,
+        vertices: Rows,
+        needs: Ints,
+        exclusive: Mask,
+        labels: dict[int, str] | None = None,
+    ) -> Selection:
+        """Vertices of a tree in any order."""
+        by = np.argsort(tree.post[vertices])
+        rows = vertices[by]
+        return cls(rows, needs[by], exclusive[by], tree.parent[rows], tree.depth[rows], labels or {})
+
+
+def trace(
+    graph: ResourceGraph,
+    tree: Tree,
+    marks: Marks,
+    root: tuple[int, bool],
+    whole: frozenset[int],
+    labels: dict[int, str],
+) -> Selection:
+    """Follow the marks from the root down and keep what is held: a vertex counts if it, or something below
+    it, is exclusive. Below a vertex of a ``whole`` type everything belongs to the job, marked or not.
+    """
+    vertices: list[int] = []
+    needs: list[int] = []
+    exclusive: list[bool] = []
+    parents: list[int] = []
+    depths: list[int] = []
+    types, sizes = scalars(graph.type), scalars(graph.size)
+    chosen: dict[int, list[int]] = {}
+    for vertex, mark in marks.items():
+        chosen.setdefault(mark[2], []).append(vertex)
+    seen: set[int] | None = None if tree.is_tree else set()
+
+    def visit(vertex: int, amount: int, alone: bool, shadow: bool, parent: int, depth: int) -> bool:
+        shadow = shadow or types[vertex] in whole
+        alone = alone or shadow
+        held = alone
+        for child in tree.children(vertex) if shadow else tree.in_order(vertex, chosen.get(vertex, ())):
+            if seen is not None:
+                if child in seen:
+                    continue
+                seen.add(child)
+            if shadow:
+                held = visit(child, sizes[child], True, True, vertex, depth + 1) or held
+                continue
+            child_amount, child_alone, _ = marks[child]
+            if child in chosen or types[child] in whole:
+                held = visit(child, child_amount, child_alone, False, vertex, depth + 1) or held
+            elif child_alone:
+                vertices.append(child)
+                needs.append(child_amount)
+                exclusive.append(True)
+                parents.append(vertex)
+                depths.append(depth + 1)
+                held = True
+        if held:
+            vertices.append(vertex)
+            needs.append(amount)
+            exclusive.append(alone)
+            parents.append(parent)
+            depths.append(depth)
+        return held
+
+    visit(tree.root, root[0], root[1], False, -1, 0)
+    return Selection(
+        np.array(vertices, np.int32),
+        np.array(needs, np.int64),
+        np.array(exclusive, np.bool_),
+        np.array(parents, np.int32),
+        np.array(depths, np.int32),
+        {vertex: labels[vertex] for vertex in vertices if vertex in labels} if labels else {},
+    )

@@ -1,0 +1,240 @@
+"""Write what a job got, in each of Fluxion's formats.
+
+==============  =================================================================================
+simple          a line per vertex, children first: `---core0[1:x]` (x exclusive, s shared)
+pretty_simple   the same, root first, with the words written out
+jgf             the vertices and edges as a graph
+jgf_shorthand   without what lies below an exclusive vertex, which follows from it
+rlite           per execution target, the ids of its cores and gpus (the R_lite of RFC 20)
+rv1_nosched     R version 1 without a graph
+rv1             R version 1 with the graph under `scheduling`
+rv1_shorthand   R version 1 with the shorthand graph
+==============  =================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import msgspec
+
+from fluence.errors import InvalidGraph, InvalidInput
+from fluence.graph.graph import CONTAINMENT, ResourceGraph
+from fluence.graph.selection import Selection
+from fluence.model import hostlist, idset
+
+Json: TypeAlias = dict[str, Any]
+_MARGIN = "      "
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """A selection, when it holds, and what else a writer may be asked to say about it."""
+
+    graph: ResourceGraph
+    selection: Selection
+    start: int = 0
+    end: int = 0
+    subsystem: str = CONTAINMENT
+    queue: str | None = None
+    extra: Mapping[int, Mapping[str, str]] = field(default_factory=dict)  # more metadata, per vertex
+
+
+def formats() -> list[str]:
+    """The names of all formats."""
+    return list(_writers)
+
+
+def write(grant: Grant, format_: str) -> str:
+    """The text of a grant; empty where it holds nothing that the format shows."""
+    writer = _writers.get(format_)
+    if writer is None:
+        raise InvalidInput(f"no format {format_!r}: choose one of {', '.join(_writers)}")
+    return writer(grant) if len(grant.selection) else ""
+
+
+def value(grant: Grant, format_: str) -> Any:
+    """The JSON value of a grant in one of the JSON formats."""
+    return _values[format_](grant)
+
+
+# -- lines ---------------------------------------------------------------------------------------------------
+
+
+def _simple(grant: Grant) -> str:
+    return "".join(_lines(grant, "x", "s"))
+
+
+def _pretty_simple(grant: Grant) -> str:
+    return "".join(reversed(_lines(grant, "exclusive", "shared")))
+
+
+def _lines(grant: Grant, exclusive: str, shared: str) -> list[str]:
+    chosen = grant.selection
+    name = grant.graph.name
+    return [
+        f"{_MARGIN}{'---' * (d + 1)}{name[v]}[{n}:{exclusive if x else shared}]\n"
+        for v, d, n, x in zip(
+            chosen.vertices.tolist(),
+            chosen.depths.tolist(),
+            chosen.needs.tolist(),
+            chosen.exclusive.tolist(),
+            strict=True,
+        )
+    ]
+
+
+# -- graphs --------------------------------------------------------------------------------------------------
+
+
+def jgf_value(grant: Grant, *, shorthand: bool = False, verbose: bool = False) -> Json:
+    """The graph of a grant; ``verbose`` is the dialect from before Fluxion 0.39."""
+    graph, chosen = grant.graph, grant.selection
+    alone = {v for v, x in zip(chosen.vertices.tolist(), chosen.exclusive.tolist(), strict=True) if x}
+    nodes: list[Json] = []
+    edges: list[Json] = []
+    dropped = False
+    for v, needs, x, above in zip(
+        chosen.vertices.tolist(),
+        chosen.needs.tolist(),
+        chosen.exclusive.tolist(),
+        chosen.parents.tolist(),
+        strict=True,
+    ):
+        if shorthand and above in alone:
+            dropped = True
+            continue
+        metadata = vertex_metadata(graph, v, size=needs, exclusive=x, verbose=verbose)
+        if v in chosen.labels:
+            metadata["ephemeral"] = {"label": chosen.labels[v]}
+        if v in grant.extra:
+            metadata["agfilter"] = dict(grant.extra[v])
+        nodes.append({"id": str(graph.uniq_id[v]), "metadata": metadata})
+        if above >= 0:
+            edges.append(_edge(graph, above, v, grant.subsystem, verbose=verbose))
+    document: Json = {"graph": {"nodes": nodes, "edges": edges}}
+    if dropped:
+        document["writer"] = "fluxion:jgf_shorthand"
+    return document
+
+
+def vertex_metadata(
+    graph: ResourceGraph, v: int, *, size: int, exclusive: bool, verbose: bool = False
+) -> Json:
+    """The metadata of one vertex; a field that has its default is left out unless ``verbose``."""
+    type_, basename = graph.type_name(v), graph.basenames.words[int(graph.basename[v])]
+    ordinal = int(graph.id[v])
+    metadata: Json = {"type": type_}
+    if verbose or basename != type_:
+        metadata["basename"] = basename
+    if verbose or graph.name[v] != (basename if ordinal == -1 else f"{basename}{ordinal}"):
+        metadata["name"] = graph.name[v]
+    metadata["id"] = ordinal
+    if verbose:
+        metadata["uniq_id"] = int(graph.uniq_id[v])
+    metadata["rank"] = int(graph.rank[v])
+    if graph.properties.get(v):
+        metadata["properties"] = dict(sorted(graph.properties[v].items()))
+    unit = graph.units.words[int(graph.unit[v])]
+    if verbose or unit:
+        metadata["unit"] = unit
+    if verbose or exclusive:
+        metadata["exclusive"] = exclusive
+    if verbose or size != 1:
+        metadata["size"] = size
+    metadata["paths"] = graph.paths(v)
+    return metadata
+
+
+def _edge(graph: ResourceGraph, source: int, target: int, subsystem: str, *, verbose: bool) -> Json:
+    edge: Json = {"source": str(graph.uniq_id[source]), "target": str(graph.uniq_id[target])}
+    if verbose:
+        edge["metadata"] = {"subsystem": subsystem, "name": {subsystem: "contains"}}
+    elif subsystem != CONTAINMENT:
+        edge["metadata"] = {"subsystem": subsystem}
+    return edge
+
+
+# -- R -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Targets:
+    """What R says of execution targets: who has which cores and gpus, names and properties."""
+
+    children: dict[int, dict[str, str]] = field(default_factory=dict)  # rank -> type -> ids
+    names: dict[int, str] = field(default_factory=dict)
+    properties: dict[str, list[int]] = field(default_factory=dict)
+
+
+def _targets(grant: Grant) -> _Targets:
+    graph, targets = grant.graph, _Targets()
+    reduced = {graph.types.code(word): word for word in ("core", "gpu")}
+    node = graph.types.code("node")
+    gathered: dict[str, set[int]] = {}
+    chosen = grant.selection
+    for v, type_ in zip(chosen.vertices.tolist(), graph.type[chosen.vertices].tolist(), strict=True):
+        if type_ in reduced:
+            gathered.setdefault(reduced[type_], set()).add(int(graph.id[v]))
+        elif type_ == node and gathered:
+            rank = int(graph.rank[v])
+            if rank < 0:
+                raise InvalidGraph(f"node {graph.name[v]!r} has no rank, which R needs: give the graph ranks")
+            targets.children[rank] = {word: idset.encode(gathered[word]) for word in sorted(gathered)}
+            targets.names[rank] = graph.name[v]
+            for key in graph.properties.get(v, ()):
+                targets.properties.setdefault(key, []).append(rank)
+            gathered = {}
+    return targets
+
+
+def _rlite_value(targets: _Targets) -> list[Json]:
+    groups: dict[str, tuple[dict[str, str], list[int]]] = {}
+    for rank, children in targets.children.items():
+        text = msgspec.json.encode(children).decode()
+        groups.setdefault(text, (children, []))[1].append(rank)
+    return [
+        {"rank": idset.encode(ranks), "children": children} for _, (children, ranks) in sorted(groups.items())
+    ]
+
+
+def _r_value(grant: Grant, scheduling: Json | None = None) -> Json:
+    targets = _targets(grant)
+    ranks = sorted(targets.names)
+    execution: Json = {
+        "R_lite": _rlite_value(targets),
+        "nodelist": [hostlist.encode([targets.names[rank] for rank in ranks])],
+    }
+    if targets.properties:
+        execution["properties"] = {
+            key: idset.encode(holders) for key, holders in sorted(targets.properties.items())
+        }
+    execution["starttime"] = grant.start
+    execution["expiration"] = grant.end
+    document: Json = {"version": 1, "execution": execution}
+    if scheduling is not None:
+        if grant.queue is not None:
+            document["attributes"] = {"system": {"scheduler": {"queue": grant.queue}}}
+        document["scheduling"] = scheduling
+    return document if targets.children else {}
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode() + "\n" if value else ""
+
+
+_values: dict[str, Callable[[Grant], Any]] = {
+    "jgf": jgf_value,
+    "jgf_shorthand": lambda grant: jgf_value(grant, shorthand=True),
+    "rlite": lambda grant: _rlite_value(_targets(grant)),
+    "rv1_nosched": _r_value,
+    "rv1": lambda grant: _r_value(grant, jgf_value(grant)),
+    "rv1_shorthand": lambda grant: _r_value(grant, jgf_value(grant, shorthand=True)),
+}
+_writers: dict[str, Callable[[Grant], str]] = {
+    "simple": _simple,
+    "pretty_simple": _pretty_simple,
+    **{name: (lambda grant, make=make: _json(make(grant))) for name, make in _values.items()},  # type: ignore[misc]
+}
