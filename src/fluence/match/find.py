@@ -1,0 +1,179 @@
+"""Find vertices by what they are and who holds them, as Fluxion's `find` does.
+
+An expression joins predicates by `and`, `or` or a blank (which means and), from left to right without
+precedence; parentheses group. Being down, allocated or reserved is inherited by all below a vertex, and the
+way from the root to a hit is shown with it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fluence.errors import InvalidInput
+from fluence.graph.graph import Mask
+from fluence.graph.selection import Selection
+from fluence.graph.writers import Grant
+from fluence.model import hostlist
+
+if TYPE_CHECKING:
+    from fluence.match.matcher import Matcher
+
+_TOKEN = re.compile(r"[()]|[^\s()]+")
+_JOB_KEYS = ("jobid-alloc", "jobid-reserved", "jobid-span", "jobid-tag")
+_VALUES = {
+    "status": ("up", "down"),
+    "sched-now": ("allocated", "free"),
+    "sched-future": ("reserved", "free"),
+    "agfilter": ("true", "t", "false", "f"),
+}
+
+
+def find(matcher: Matcher, criteria: str, *, now: int = 0) -> Grant:
+    """The vertices that an expression selects, with the way to each, ready to be written."""
+    return _Search(matcher, criteria, now).run()
+
+
+class _Search:
+    def __init__(self, matcher: Matcher, criteria: str, now: int) -> None:
+        self.matcher = matcher
+        self.criteria = criteria
+        self.now = now
+        self.tree = matcher.tree.shape()
+        self.job: int | None = None
+        self.filters = False
+        self._tokens = _TOKEN.findall(criteria)
+        self._at = 0
+
+    def run(self) -> Grant:
+        hits = self._expression()
+        if self._at != len(self._tokens):
+            raise self._wrong(f"nothing opens the parenthesis before {self._tokens[self._at]!r}")
+        graph, tree = self.matcher.graph, self.tree
+        inside = tree.pre >= 0
+        hits &= inside & graph.alive
+        extra: dict[int, dict[str, str]] = {}
+        if self.filters:
+            usage = self.matcher.filter_usage(now=self.now, job=self.job)
+            counting = np.zeros(graph.rows, np.bool_)
+            counting[list(usage)] = True
+            hits &= counting
+            extra = {v: {t: f"used:{u}, total:{n}" for t, (u, n) in of.items()} for v, of in usage.items()}
+        shown = self._with_ways(hits)
+        if self.filters:
+            shown &= counting
+        rows = np.flatnonzero(shown).astype(np.int32)
+        selection = Selection.of(tree, rows, graph.size[rows], np.ones(len(rows), np.bool_))
+        return Grant(graph, selection, subsystem=self.matcher.subsystems[0], extra=extra)
+
+    # -- the expression --------------------------------------------------------------------------------------
+
+    def _expression(self) -> Mask:
+        result = self._term()
+        while self._at < len(self._tokens) and self._tokens[self._at] != ")":
+            word = self._tokens[self._at]
+            if word in ("and", "or"):
+                self._at += 1
+            other = self._term()
+            result = result | other if word == "or" else result & other
+        return result
+
+    def _term(self) -> Mask:
+        if self._at >= len(self._tokens):
+            raise self._wrong("it ends where a predicate such as status=up should stand")
+        token = self._tokens[self._at]
+        self._at += 1
+        if token == "(":
+            result = self._expression()
+            if self._at >= len(self._tokens):
+                raise self._wrong("a parenthesis is not closed")
+            self._at += 1
+            return result
+        key, equals, value = token.partition("=")
+        if not equals:
+            raise self._wrong(f"{token!r} is no predicate: write KEY=VALUE")
+        return self._predicate(key, value)
+
+    def _predicate(self, key: str, value: str) -> Mask:
+        graph = self.matcher.graph
+        lower = value.lower()
+        if key in _VALUES and lower not in _VALUES[key]:
+            raise self._wrong(f"{key} must be {' or '.join(_VALUES[key])}")
+        if key == "status":
+            down = self._inherited(~graph.up)
+            return down if lower == "down" else ~down
+        if key == "sched-now":
+            taken = self._inherited(self._held(reserved=False))
+            return taken if lower == "allocated" else ~taken
+        if key == "sched-future":
+            taken = self._inherited(self._held(reserved=True))
+            return taken if lower == "reserved" else ~taken
+        if key in _JOB_KEYS:
+            if not value.isdigit():
+                raise self._wrong(f"{key} must be a job id")
+            self.job = int(value)
+            return self._of_job(key, self.job)
+        if key == "agfilter":
+            self.filters = lower in ("true", "t")
+            return np.full(graph.rows, self.filters, np.bool_)
+        if key == "names":
+            wanted = set(hostlist.decode(value))
+            return np.fromiter((name in wanted for name in graph.name), np.bool_, graph.rows)
+        if key == "property":
+            result = np.zeros(graph.rows, np.bool_)
+            for vertex, properties in graph.properties.items():
+                result[vertex] = value in properties
+            return result
+        raise self._wrong(
+            f"{key!r} is no predicate: {', '.join((*_VALUES, *_JOB_KEYS, 'names', 'property'))}"
+        )
+
+    def _wrong(self, why: str) -> InvalidInput:
+        return InvalidInput(f"invalid criteria: {self.criteria}: {why}")
+
+    # -- columns ---------------------------------------------------------------------------------------------
+
+    def _held(self, *, reserved: bool) -> Mask:
+        ledger = self.matcher.ledger
+        held = np.zeros(self.matcher.graph.rows, np.bool_)
+        for job in ledger.jobs.values():
+            if job.reserved == reserved:
+                held[ledger.vertex[job.spans[ledger.exclusive[job.spans]]]] = True
+        return held
+
+    def _of_job(self, key: str, job: int) -> Mask:
+        ledger = self.matcher.ledger
+        rows = np.zeros(self.matcher.graph.rows, np.bool_)
+        record = ledger.jobs.get(job)
+        if record is None:
+            return rows
+        if key == "jobid-span":
+            rows[list(self.matcher.filter_usage(now=None, job=job))] = True
+            return rows
+        if key == "jobid-tag":
+            rows[ledger.vertex[record.spans]] = True
+        elif record.reserved == (key == "jobid-reserved"):
+            rows[ledger.vertex[record.spans[ledger.exclusive[record.spans]]]] = True
+        return rows
+
+    def _inherited(self, column: Mask) -> Mask:
+        """True for a vertex where it or anything above it has it."""
+        tree = self.tree
+        marks = np.flatnonzero(column & (tree.pre >= 0))
+        steps = np.zeros(len(tree.order) + 1, np.int64)
+        np.add.at(steps, tree.pre[marks], 1)
+        np.add.at(steps, tree.end[marks], -1)
+        covered = np.cumsum(steps)[:-1] > 0
+        result = np.zeros(len(column), np.bool_)
+        result[tree.order] = covered
+        return result
+
+    def _with_ways(self, hits: Mask) -> Mask:
+        """The hits and everything above them."""
+        tree = self.tree
+        before = np.concatenate(([0], np.cumsum(hits[tree.order])))
+        result = np.zeros(len(hits), np.bool_)
+        result[tree.order] = before[tree.end[tree.order]] - before[tree.pre[tree.order]] > 0
+        return result

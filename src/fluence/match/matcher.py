@@ -1,0 +1,449 @@
+"""The matcher: one graph, one ledger, one policy, and the operations on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from errno import EBUSY, EINVAL, ENOENT
+from itertools import chain
+
+import numpy as np
+
+from fluence.errors import Conflict, InvalidInput, InvalidJobspec, NotFound
+from fluence.graph import jgf
+from fluence.graph.filters import DEFAULT, Filters
+from fluence.graph.graph import CONTAINMENT, Ints, Mask, ResourceGraph, Rows
+from fluence.graph.ledger import Ledger
+from fluence.graph.selection import Selection
+from fluence.match import policy as policies
+from fluence.match.flexible import FlexibleWalk, variants
+from fluence.match.index import Index
+from fluence.match.load import LoadOrder
+from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
+from fluence.match.policy import MatchPolicy
+from fluence.match.recover import ledger_columns, recover
+from fluence.match.release import Freed, release
+from fluence.match.request import Request, compile_jobspec
+from fluence.match.sweep import possible_starts
+from fluence.match.walk import EMPTY, Found, TooFar, Walk, Window
+from fluence.model import idset
+from fluence.model.constraint import Constraint
+from fluence.model.jobspec import Jobspec
+
+_SHORT_WALK = 1000  # vertices
+_FEW_JOBS = 64
+HORIZON = 3_153_600_000  # a hundred years: how long a graph lasts unless it is told otherwise
+
+
+class NothingHeld(InvalidJobspec):
+    """The request matches, but nothing of it would be held: it asks for no slot and nothing exclusive, or a
+    level is missing between a resource and the slot below it (name it, such as the socket)."""
+
+    def __init__(self, obstacle: int) -> None:
+        super().__init__(" ".join((self.__doc__ or "").split()))
+        self.obstacle = obstacle
+
+
+class Matcher:
+    """Places requests on a graph and remembers who holds what."""
+
+    def __init__(
+        self,
+        graph: ResourceGraph,
+        policy: str | MatchPolicy = "first",
+        *,
+        subsystems: Sequence[str] = (CONTAINMENT,),
+        filters: str = DEFAULT,
+        horizon: int = HORIZON,
+        flexible: bool = False,
+        extensions: bool = False,
+    ) -> None:
+        self.graph = graph
+        self.policy = policies.find(policy) if isinstance(policy, str) else policy
+        self.subsystems = tuple(subsystems)
+        self.horizon = horizon
+        self.flexible = flexible
+        self.extensions = extensions
+        self.visited = 0
+        self.indexed = True
+        self.tree = graph.tree(self.subsystems[0])
+        self.ledger = Ledger(graph.rows, graph.size)
+        self.filters = Filters.parse(filters, graph)
+        self.filters.prime(graph, self.tree)
+        self.load = LoadOrder(graph, self.filters)
+        self._node = graph.types.code("node")
+        self._slot = graph.types.code("slot")
+        self._constrained = {self._node, graph.types.code("storage_node")}
+        self._shape = graph.shape_generation
+        self._scores = self.policy.scores(graph)
+        self._scores_at = graph.state_generation
+        self.index = self._make_index()
+        self._allowed: dict[tuple[Constraint, int], Mask] = {}
+
+    # -- matching --------------------------------------------------------------------------------------------
+
+    def match(
+        self, operation: Operation | str, jobspec: Jobspec | Request, *, job: int = -1, now: int = 0
+    ) -> Outcome:
+        """Carry out one operation at a time; only a successful allocation or reservation changes anything."""
+        operation = Operation(operation)
+        request = jobspec if isinstance(jobspec, Request) else self.compile(jobspec)
+        self._refresh()
+        duration = self._duration(request, now)
+        records = operation in (
+            Operation.ALLOCATE,
+            Operation.ALLOCATE_OR_RESERVE,
+            Operation.ALLOCATE_OR_JUDGE,
+        )
+        if records and job in self.ledger.jobs:
+            raise Conflict(f"job {job} already holds resources: cancel it first or choose another id")
+        if operation is Operation.JUDGE:
+            found = self._search(request, EMPTY)
+            if found.selection is not None:
+                return Placed(job, now, now, False, found.selection)
+            return self._never(found)
+        verdict = self._too_few_nodes(request, operation, now, duration)
+        if verdict is not None:
+            return verdict
+        if operation in (Operation.ALLOCATE_OR_RESERVE, Operation.TRY_FUTURE):
+            at, found = self._earliest(request, now, duration)
+        else:
+            at, found = now, self._search(request, Window(now, now + duration))
+        if found.selection is None:
+            if operation in (Operation.ALLOCATE, Operation.TRY):
+                return Wait("busy")
+            far = self._search(request, EMPTY)
+            return self._never(far) if far.selection is None else Wait("busy")
+        if at >= self.horizon:
+            return Wait("no time before the end of the graph")
+        if not len(found.selection):
+            raise NothingHeld(found.obstacle)
+        end = min(at + duration, self.horizon)
+        placed = Placed(job, at, end, at != now, found.selection, request.queue)
+        if records:
+            self._commit(placed, now)
+        else:
+            self._touch(placed, now, holds=False)
+        return placed
+
+    def compile(self, jobspec: Jobspec) -> Request:
+        """The request of a jobspec, checked against the types of this graph."""
+        return compile_jobspec(jobspec, self.graph, flexible=self.flexible)
+
+    def cancel(self, job: int) -> None:
+        """Give back all that a job holds or was promised."""
+        self.ledger.remove(job)
+        self.load.forget(job)
+
+    def partial_cancel(self, job: int, text: str | bytes, *, reader: str = "rv1exec") -> Freed:
+        """Give back the ranks or vertices that an R or a graph names."""
+        self._refresh()
+        return release(self, job, text, reader)
+
+    def update(
+        self, job: int, text: str | bytes, *, reader: str = "jgf", at: int, duration: int, now: int = 0
+    ) -> Placed:
+        """Re-create the allocation that a graph or an R describes, all of it or nothing."""
+        self._refresh()
+        if at < 0 or duration <= 0:
+            raise InvalidInput(
+                f"invalid time ({at}, {duration}): the start must not be negative, nor the length 0"
+            )
+        if job in self.ledger.jobs:
+            raise Conflict(f"job {job} already holds resources: cancel it first or choose another id")
+        found = recover(self, text, reader, at, at + duration)
+        shown, rows, needs, alone = ledger_columns(self, found)
+        selection = shown if shown is not None else Selection.of(self.tree, rows[:0], needs[:0], alone[:0])
+        placed = Placed(job, at, at + duration, at != now, selection)
+        self.ledger.add(
+            job, start=at, end=at + duration, reserved=False, vertices=rows, needs=needs, exclusive=alone
+        )
+        self._touch(placed, now)
+        return placed
+
+    # -- changing the graph ----------------------------------------------------------------------------------
+
+    def grow(self, text: str | bytes, *, source: str = "jgf") -> Rows:
+        """Add the vertices of a JGF document; those that are there already stand for themselves."""
+        rows = self.graph.extend(jgf.read(text, source=source, into=self.graph))
+        self._refresh()
+        return rows
+
+    def remove_path(self, path: str) -> Rows:
+        """Take a vertex and all below it out of the graph, whoever is on it."""
+        found = self.graph.vertices_at(path)
+        if not found:
+            raise NotFound(f"no vertex has the path {path}")
+        gone = self.tree.shape().subtree(found[-1]).copy()
+        self._remove(gone)
+        return gone
+
+    def remove_ranks(self, ranks: str) -> dict[int, Rows]:
+        """Take all vertices of some ranks out of the graph; says what each job lost by it."""
+        gone: list[int] = []
+        for rank in idset.decode(ranks):
+            vertices = self.graph.vertices_of_rank(rank)
+            if not vertices:
+                raise NotFound(f"no vertex has the rank {rank}")
+            gone.extend(vertices)
+        rows = np.array(gone, np.int32)
+        return self._remove(rows)
+
+    def _remove(self, gone: Rows) -> dict[int, Rows]:
+        if self.tree.root in gone:
+            raise Conflict("the root cannot be removed")
+        lost = self.ledger.clear(gone)
+        self.graph.remove(gone)
+        self._refresh()
+        return lost
+
+    def set_status(self, path: str, *, up: bool) -> None:
+        """Mark the vertices of a path up or down; what is below a vertex that is down cannot be had."""
+        found = self.graph.vertices_at(path)
+        if not found:
+            raise NotFound(f"no vertex has the path {path}")
+        tree = self.graph.tree(self.subsystems[0])
+        below: set[int] = set()
+        for vertex in found:
+            if self.graph.set_status(vertex, up=up):
+                below.update(tree.subtree(vertex).tolist() if vertex in tree else [vertex])
+        # Fluxion counts every node below a vertex that changes, whatever the node's own status.
+        nodes = [vertex for vertex in below if self.graph.type[vertex] == self._node]
+        self.graph.nodes_up += int(self.graph.size[nodes].sum()) * (1 if up else -1)
+
+    def filter_usage(self, *, now: int | None, job: int | None) -> dict[int, dict[str, tuple[int, int]]]:
+        """Per vertex and counted type: what is in use below it, at a time or by one job, and the total."""
+        graph, tree, ledger = self.graph, self.tree.shape(), self.ledger
+        order = tree.order
+        if job is None:
+            spans = [j.spans for j in ledger.jobs.values() if now is not None and j.start <= now < j.end]
+        else:
+            spans = [ledger.jobs[job].spans] if job in ledger.jobs else []
+        held = np.concatenate(spans) if spans else np.empty(0, np.int32)
+        rows, alone = ledger.vertex[held], ledger.exclusive[held]
+        taken = np.where(
+            alone,
+            np.where(ledger.needs[held] > 0, graph.size[rows], 0),
+            graph.size[rows] - ledger.needs[held],
+        )
+        inner = order[tree.end[order] - tree.pre[order] > 1]
+        usage: dict[int, dict[str, tuple[int, int]]] = {}
+        columns: dict[int, tuple[Ints, Ints, Ints]] = {}
+        touched = np.zeros(graph.rows, np.int64)
+        for vertex in inner.tolist():
+            types = self.filters.types(int(graph.type[vertex]))
+            if not types:
+                continue
+            low, high = int(tree.pre[vertex]) + 1, int(tree.end[vertex])
+            of: dict[str, tuple[int, int]] = {}
+            stands = job is None
+            for code in types:
+                if code not in columns:
+                    mine = graph.type[rows] == code
+                    used = np.zeros(graph.rows, np.int64)
+                    np.add.at(used, rows[mine], taken[mine])
+                    touched[:] = 0
+                    touched[rows[mine]] = 1
+                    totals = np.where(graph.type == code, graph.size, 0)
+                    columns[code] = (_prefix(used[order]), _prefix(totals[order]), _prefix(touched[order]))
+                used_sum, total_sum, touch_sum = columns[code]
+                of[graph.types.words[code]] = (
+                    int(used_sum[high] - used_sum[low]),
+                    int(total_sum[high] - total_sum[low]),
+                )
+                stands = stands or bool(touch_sum[high] - touch_sum[low])
+            if stands:
+                usage[vertex] = of
+        return usage
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _duration(self, request: Request, now: int) -> int:
+        given = request.duration
+        if not given:
+            return self.horizon - now
+        if math.isnan(given) or given < 0 or given > self.horizon:
+            raise InvalidJobspec(
+                f"{given} seconds: must be between 0 and {self.horizon}", where="attributes.system.duration"
+            )
+        return math.ceil(given)
+
+    def _search(self, request: Request, window: Window) -> Found:
+        """Search with the index where it can tell, else with the walk.
+
+        A search that stops early usually finds enough at once, and the walk is quickest then; it gives way to
+        the index when it has come too far.
+        """
+        if not self._uses_index:
+            return self._walk(request, window)
+        if self.policy.stop_early and request.weight <= _SHORT_WALK:
+            try:
+                return self._walk(request, window, limit=_SHORT_WALK)
+            except TooFar:
+                pass
+        found = self.index.search(
+            request.needs, window, self._allowed_by(request.constraint), self._whole(request)
+        )
+        return self._walk(request, window) if found is None else found
+
+    @property
+    def _uses_index(self) -> bool:
+        return self.indexed and not self.flexible and len(self.subsystems) == 1
+
+    def _walk(self, request: Request, window: Window, limit: int | None = None) -> Found:
+        allowed = self._allowed_by(request.constraint)
+        found = Found(None)
+        for needs in variants(request.needs, self._slot) if self.flexible else (request.needs,):
+            walk = (FlexibleWalk if self.flexible else Walk)(
+                self.graph,
+                self.ledger,
+                self.policy,
+                self.subsystems,
+                self.load,
+                self._scores,
+                self._factors,
+                needs,
+                window,
+                allowed=allowed,
+                limit=limit,
+            )
+            found = walk.run(self._whole(request))
+            self.visited = walk.visited
+            if found.selection is not None:
+                break
+        return found
+
+    def _never(self, far: Found) -> Never:
+        """The verdict on a request that an empty graph does not hold."""
+        if far.obstacle == EINVAL and far.conflict is not None:
+            raise InvalidJobspec(far.conflict)
+        return Never("unsatisfiable")
+
+    def _whole(self, request: Request) -> frozenset[int]:
+        if self.policy.node_exclusive:
+            return request.exclusive_types | {self._node}
+        return request.exclusive_types
+
+    def _earliest(self, request: Request, now: int, duration: int) -> tuple[int, Found]:
+        """The first time, from now on, at which a search succeeds; times at which it cannot are skipped."""
+        times = [now, *(time for time in self.ledger.times() if time > now)]
+        starts: Iterable[int] = times
+        if self._uses_index and len(times) > 1:
+            allowed = self._allowed_by(request.constraint)
+            # With many jobs, one search now is cheaper than to sweep over all of them.
+            tried = [now] if len(self.ledger.jobs) > _FEW_JOBS else []
+            rest = times[len(tried) :]
+            sweep = possible_starts(self.index, request.needs, rest, duration=duration, allowed=allowed)
+            starts = chain(tried, sweep)
+        for time in starts:
+            found = self._search(request, Window(time, time + duration, allocate=time == now))
+            if found.selection is not None:
+                if time == now:
+                    return now, found
+                # Fluxion looks one event further before it stops, and that sets its errno.
+                return time, replace(found, obstacle=ENOENT if time == times[-1] else EBUSY)
+        return now, Found(None)
+
+    def _too_few_nodes(
+        self, request: Request, operation: Operation, now: int, duration: int
+    ) -> Outcome | None:
+        """Fluxion's check before the search: are there as many nodes as the request needs at least?"""
+        if not self.filters.counts(self._node):
+            return None
+        wanted = request.minimum.get(self._node, 0)
+        judging = operation is Operation.ALLOCATE_OR_JUDGE
+        too_few: Outcome = Never("unsatisfiable") if judging else Wait("busy")
+        if wanted > self.graph.nodes_up:
+            return too_few
+        if request.constraint is None or not wanted:
+            return None
+        allowed = self._allowed_by(request.constraint)
+        nodes = self.graph.vertices_of_type(self._node)
+        if allowed is not None:
+            nodes = nodes[allowed[nodes]]
+        if not judging:
+            nodes = nodes[self.graph.up[nodes]]
+        time = now if operation in (Operation.ALLOCATE, Operation.TRY) else self.horizon - 1
+        fit = sum(1 for node in nodes.tolist() if self.ledger.available(node, time, time + duration) == 1)
+        return too_few if fit < wanted else None
+
+    def _allowed_by(self, constraint: Constraint | None) -> Mask | None:
+        """Which vertices a constraint admits; it speaks of nodes and storage nodes only."""
+        if constraint is None:
+            return None
+        key = (constraint, self.graph.state_generation)
+        found = self._allowed.get(key)
+        if found is None:
+            graph = self.graph
+            found = np.ones(graph.rows, np.bool_)
+            nothing: dict[str, str] = {}
+            for code in self._constrained:
+                for vertex in graph.vertices_of_type(code).tolist():
+                    found[vertex] = constraint.matches(
+                        graph.name[vertex], int(graph.rank[vertex]), graph.properties.get(vertex, nothing)
+                    )
+            if len(self._allowed) > 256:
+                self._allowed.clear()
+            self._allowed[key] = found
+        return found
+
+    def _refresh(self) -> None:
+        """Catch up with a graph that changed."""
+        if self._shape != self.graph.shape_generation:
+            self.ledger.grow(self.graph.rows, self.graph.size)
+            self.tree = self.graph.tree(self.subsystems[0])
+            self.filters.prime(self.graph, self.tree)
+            self.load.reshaped()
+        if self._scores_at != self.graph.state_generation:
+            self._scores = self.policy.scores(self.graph)
+            self._scores_at = self.graph.state_generation
+        if self._shape != self.graph.shape_generation:
+            self._shape = self.graph.shape_generation
+            self.index = self._make_index()
+
+    def _make_index(self) -> Index:
+        factors = self._factors = self.policy.node_factor(self.graph) if self.policy.node_centric else None
+        return Index(self.graph, self.tree, self.ledger, self.policy, self._scores, factors, self.load)
+
+    def _commit(self, placed: Placed, now: int) -> None:
+        selection = placed.selection
+        self.ledger.add(
+            placed.job,
+            start=placed.at,
+            end=placed.end,
+            reserved=placed.reserved,
+            vertices=selection.vertices,
+            needs=selection.needs,
+            exclusive=selection.exclusive,
+        )
+        self._touch(placed, now)
+
+    def _touch(self, placed: Placed, now: int, *, holds: bool = True) -> None:
+        """Let the next search that stops early see how much is left below each touched vertex."""
+        if self.policy.stop_early:
+            chosen = placed.selection
+            self.load.touch(
+                self.tree,
+                placed.job,
+                chosen.vertices,
+                chosen.needs,
+                chosen.exclusive,
+                start=placed.at,
+                end=placed.end,
+                now=now,
+                holds=holds,
+            )
+
+    def cancel_visits(self, job: int) -> tuple[int, int]:
+        """How many vertices Fluxion's walk would meet and leave when it cancels a job: what it holds, and
+        the children of that."""
+        tree = self.tree.shape()
+        record = self.ledger.job(job)
+        rows = self.ledger.vertex[record.spans]
+        children = int((tree.child_start[rows + 1] - tree.child_start[rows]).sum())
+        return 1 + children, len(rows)
+
+
+def _prefix(column: Ints) -> Ints:
+    return np.concatenate((np.zeros(1, np.int64), np.cumsum(column)))

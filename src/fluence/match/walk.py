@@ -1,0 +1,564 @@
+"""The plain tree walk: Fluxion's depth-first search with a step up, vertex by vertex.
+
+It decides every request that the index does not take, and it is the oracle that the index is tested against.
+From the root down, each vertex is held against the list of what is still asked for at its level:
+
+* its type is asked for: go on below it with what that resource contains;
+* a slot is asked for and every type in the slot is a type of a direct child: build slots from the children;
+* nothing has matched on the way here: pass through with the same list;
+* otherwise: this branch is no use.
+
+On the way back up each vertex that was asked for must find enough candidates below it, and takes the best.
+A vertex that made no choice hands its candidates on to its parent, where more of them compete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from errno import EBUSY, EINVAL
+
+import numpy as np
+
+from fluence.graph.graph import Ints, Mask, ResourceGraph, Tree, scalars
+from fluence.graph.ledger import Ledger
+from fluence.graph.selection import Marks, Selection, trace
+from fluence.match.load import LoadOrder
+from fluence.match.policy import MatchPolicy
+from fluence.match.request import Need
+from fluence.match.sort import order
+
+MET = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """When a job would run, and what stands in its way then."""
+
+    start: int
+    end: int
+    allocate: bool = True  # runs now: a vertex that an overrunning job still has is not free
+    empty: bool = False  # the far future: nobody holds anything, and nothing is down
+
+
+class TooFar(Exception):
+    """The walk has met more vertices than it may."""
+
+
+EMPTY = Window(0, 1, allocate=False, empty=True)
+
+
+Edge = tuple[int, int, bool, int]  # vertex, needs, exclusive, through which parent it was reached
+
+
+class Group:
+    """A candidate: one vertex, or the vertices that make up one slot."""
+
+    __slots__ = ("count", "edges", "is_root", "score")
+
+    def __init__(self, score: int, count: int, edges: list[Edge], is_root: bool = False) -> None:
+        self.score = score
+        self.count = count
+        self.edges = edges
+        self.is_root = is_root
+
+
+class Pool:
+    """The candidates of one type at one vertex, and the choice made among them."""
+
+    __slots__ = ("chosen", "groups", "qualified", "total")
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self.qualified = 0
+        self.total = 0
+        self.chosen = 0  # how many of the sorted groups are taken
+
+    def add(self, group: Group) -> None:
+        self.total += group.count
+        if group.score > 0:
+            self.qualified += group.count
+        self.groups.append(group)
+
+    def merge(self, other: Pool) -> None:
+        self.total += other.total
+        self.qualified += other.qualified
+        self.groups.extend(other.groups)
+
+    def choose(self, amount: int, arrange: Callable[[list[Group], int], list[Group]]) -> None:
+        """Take the best until the amount is reached."""
+        if amount == 0 or amount > self.qualified:
+            return
+        self.groups = arrange(self.groups, amount)
+        taken = index = 0
+        while taken < amount:
+            taken += self.groups[index].count
+            index += 1
+        self.chosen = index
+
+
+Pools = dict[tuple[str, int], Pool]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Progress towards the shares of one type that a search which stops early needs."""
+
+    share: int
+    seen: int = 0
+    filling: int = 0
+    shares: int = 0
+
+    def add(self, total: int) -> None:
+        if total <= self.seen:
+            return
+        self.filling += total - self.seen  # what one child brought counts as one piece
+        self.seen = total
+        if self.filling >= self.share:
+            self.shares += 1
+            self.filling = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What came of a walk: a selection if it matched, and the last obstacle met on the way.
+
+    A match can leave an empty selection: what was chosen hangs below a vertex that nobody asked for, or
+    nothing in the request is exclusive. Fluxion then fails with whatever errno was set last.
+    """
+
+    selection: Selection | None
+    obstacle: int = 0  # EBUSY, EINVAL or 0
+    conflict: str | None = None
+
+
+@dataclass
+class Walk:
+    """One search of a graph for one request in one window."""
+
+    graph: ResourceGraph
+    ledger: Ledger
+    policy: MatchPolicy
+    subsystems: Sequence[str]
+    load: LoadOrder
+    score: Ints
+    factors: Ints | None  # what a node adds to the scores below it, in a node-centric policy
+    needs: tuple[Need, ...]
+    window: Window
+    allowed: Mask | None = None  # the constraint, per vertex
+    marks: Marks = field(default_factory=dict)
+    labels: dict[int, str] = field(default_factory=dict)
+    obstacle: int = 0
+    conflict: str | None = None
+    visited: int = 0
+    limit: int | None = None  # give up after so many vertices
+
+    def run(self, whole: frozenset[int]) -> Found:
+        """Search; ``whole`` are the types whose vertices a job gets with all below them."""
+        graph = self.graph
+        self.dom = self.subsystems[0]
+        self.tree = graph.tree(self.dom)
+        self.trees = [(name, graph.tree(name)) for name in self.subsystems if name in graph.trees]
+        self._types, self._sizes = scalars(graph.type), scalars(graph.size)
+        self._up = scalars(graph.up)
+        self._scores = scalars(self.score)
+        self._allowed = None if self.allowed is None else scalars(self.allowed)
+        self._node = graph.types.code("node")
+        self._slot = graph.types.code("slot")
+        self._factors = None if self.factors is None else scalars(self.factors)
+        self._parents = scalars(self.tree.parent)
+        self._ids, self._uniq = scalars(graph.id), scalars(graph.uniq_id)
+        self._seen: set[int] | None = None if self.tree.is_tree else set()
+        self._child_types: dict[int, set[int]] = {}
+
+        root = self.tree.root
+        needs = self.needs
+        alone = any(need.type == self._types[root] and need.exclusive for need in needs)
+        pools: Pools = {}
+        found = self._visit(root, needs, True, alone, pools, 0)
+        if found is None:
+            return Found(None, self.obstacle, self.conflict)
+        available, score, exclusive = found
+        pool = pools.setdefault((self.dom, self._types[root]), Pool())
+        pool.add(Group(score, available, [(root, available, alone, -1)], is_root=True))
+        amount = self._resolve_root(root, available, pools)
+        if amount is None:
+            return Found(None, EBUSY)
+        selection = trace(graph, self.tree, self.marks, (amount, exclusive), whole, self.labels)
+        return Found(selection, self.obstacle, self.conflict)
+
+    # -- one vertex ------------------------------------------------------------------------------------------
+
+    def _visit(
+        self, u: int, needs: tuple[Need, ...], pristine: bool, alone: bool, above: Pools, factor: int
+    ) -> tuple[int, int, bool] | None:
+        """(available, score, exclusive) of a vertex that can serve, None otherwise."""
+        self.visited += 1
+        if self.limit is not None and self.visited > self.limit:
+            raise TooFar
+        type_ = self._types[u]
+        meeting = self._meet(u, type_, needs, pristine)
+        if meeting is None:
+            self.obstacle = EBUSY
+            return None
+        match, slots = meeting
+        exclusive = alone or (match is not None and match.exclusive is True)
+        if not self._passes(u, type_, needs, exclusive):
+            return None
+        available = self._available(u)
+        inner = factor
+        if self._factors is not None and type_ == self._node:
+            if self._ids[u] < -1 or self._uniq[u] < 0:
+                return None  # an id that cannot be scored
+            inner = factor + self._factors[u]
+
+        pools: Pools = {}
+        if self._seen is not None:
+            self._seen.add(u)
+        if slots:
+            self._build_slots(u, slots, pools, inner)
+        else:
+            below = match.below if match is not None else needs
+            fresh = pristine and match is None
+            if below:
+                self._explore(u, below, fresh, exclusive, pools, inner)
+
+        chose = False
+        if match is not None:
+            for child in match.below:
+                pool = pools.setdefault((self.dom, child.type), Pool())
+                amount = child.count.effective(pool.qualified)
+                if amount == 0:
+                    self.obstacle = EBUSY
+                    return None
+                pool.choose(amount, self._arrange)
+                chose = True
+            if match.label:
+                self.labels[u] = match.label
+        if chose:
+            self._stamp(pools, to_root=False)
+        else:
+            for key, pool in pools.items():
+                above.setdefault(key, Pool()).merge(pool)
+        return available, self._scores[u] + factor, exclusive
+
+    def _visit_leaf(self, u: int, need: Need, alone: bool, factor: int) -> tuple[int, int, bool] | None:
+        """`_visit` for a need with nothing below it: the most common case by far."""
+        self.visited += 1
+        exclusive = alone or need.exclusive is True
+        available = self._sizes[u]
+        if not (
+            available
+            and (self._up[u] or self.window.empty)
+            and (self.window.empty or self.ledger.heads[u] < 0)
+            and self._allowed is None
+        ):
+            if not self._passes(u, need.type, (need,), exclusive):
+                return None
+            available = self._available(u)
+        if need.label:
+            self.labels[u] = need.label
+        return available, self._scores[u] + factor, exclusive
+
+    def _meet(
+        self, u: int, type_: int, needs: tuple[Need, ...], pristine: bool
+    ) -> tuple[Need | None, tuple[Need, ...]] | None:
+        """What a vertex is to the list: the need that it serves and the slots to build here; None: no use."""
+        match: Need | None = None
+        slot: Need | None = None
+        for need in needs:
+            if need.type == type_:
+                if match is not None or slot is not None:
+                    return None  # one level asks for a type twice, or for a slot beside it
+                match, slot = need, need.slot
+            elif need.is_slot:
+                if match is not None or slot is not None:
+                    return None
+                slot = need
+        if slot is not None and self._holds_slot(u, slot):
+            return match, (slot,)
+        return (match, ()) if match is not None or pristine else None
+
+    def _holds_slot(self, u: int, slot: Need) -> bool:
+        types = self._child_types.get(u)
+        if types is None:
+            graph_types = self._types
+            types = {graph_types[c] for _, tree in self._all_trees() for c in tree.children(u)}
+            self._child_types[u] = types
+        return all(need.type in types for need in slot.below)
+
+    def _all_trees(self) -> Iterable[tuple[str, Tree]]:
+        return ((name, tree.shape()) for name, tree in self.graph.trees.items())
+
+    def _passes(self, u: int, type_: int, needs: tuple[Need, ...], exclusive: bool) -> bool:
+        """Whether the vertex is up, allowed, not taken, and free of others where it must be."""
+        window = self.window
+        if (
+            (not window.empty and not self._up[u])
+            or (self._allowed is not None and not self._allowed[u])
+            or self._available(u) == 0
+        ):
+            self.obstacle = EBUSY
+            return False
+        for need in needs:
+            if need.type != type_ or need.is_slot:
+                continue
+            if exclusive and need.exclusive is False:
+                self.obstacle = EINVAL
+                self.conflict = (
+                    f"exclusivity conflicts at {need.label or need.name}: it says `exclusive: false` inside "
+                    "something that is exclusive; leave that out, or move it outside the slot"
+                )
+                return False
+            if (exclusive or need.exclusive) and not window.empty and self.ledger.heads[u] >= 0:
+                ledger = self.ledger
+                if (window.allocate and ledger.is_allocated(u)) or ledger.is_shared(
+                    u, window.start, window.end
+                ):
+                    self.obstacle = EBUSY
+                    return False
+        return True
+
+    def _available(self, u: int) -> int:
+        if self.window.empty or self.ledger.heads[u] < 0:
+            return self._sizes[u]
+        return self.ledger.available(u, self.window.start, self.window.end)
+
+    # -- below a vertex --------------------------------------------------------------------------------------
+
+    def _explore(
+        self, u: int, needs: tuple[Need, ...], pristine: bool, alone: bool, pools: Pools, factor: int
+    ) -> None:
+        for name, tree in self.trees:
+            if name == self.dom:
+                self._explore_down(u, needs, pristine, alone, pools, factor, shares=1)
+            else:
+                self._explore_up(u, name, tree, needs, alone, pools)
+
+    def _explore_down(
+        self,
+        u: int,
+        needs: tuple[Need, ...],
+        pristine: bool,
+        alone: bool,
+        pools: Pools,
+        factor: int,
+        *,
+        shares: int,
+    ) -> None:
+        if self.policy.stop_early:
+            self._explore_until_enough(u, needs, pristine, alone, pools, factor, shares)
+            return
+        wanted = None if pristine else {need.type for need in needs if not need.is_slot}
+        slots = any(need.is_slot for need in needs)
+        leaves = {} if pristine else _leaves(needs, alone)
+        seen = self._seen
+        for child in self.tree.children(u):
+            if seen is not None and child in seen:
+                continue
+            type_ = self._types[child]
+            if wanted is not None and not slots and type_ not in wanted:
+                self.obstacle = EBUSY
+                continue
+            if type_ in leaves:
+                found = self._visit_leaf(child, leaves[type_], alone, factor)
+            else:
+                found = self._visit(child, needs, pristine, alone, pools, factor)
+            if found is not None:
+                available, score, exclusive = found
+                pool = pools.get((self.dom, type_))
+                if pool is None:
+                    pool = pools[self.dom, type_] = Pool()
+                pool.add(Group(score, available, [(child, available, exclusive, u)]))
+
+    def _explore_until_enough(
+        self,
+        u: int,
+        needs: tuple[Need, ...],
+        pristine: bool,
+        alone: bool,
+        pools: Pools,
+        factor: int,
+        shares: int,
+    ) -> None:
+        tallies = {need.type: _Tally(need.most) for need in needs}
+        satisfied: set[int] = set()
+        wanted = None if pristine else {need.type for need in needs if not need.is_slot}
+        slots = any(need.is_slot for need in needs)
+        leaves = {} if pristine else _leaves(needs, alone)
+        seen = self._seen
+        for child in self.load.children(self.tree, u):
+            if seen is not None and child in seen:
+                continue
+            type_ = self._types[child]
+            if type_ in satisfied:
+                continue
+            if wanted is not None and not slots and type_ not in wanted:
+                self.obstacle = EBUSY
+                continue
+            if type_ in leaves:
+                found = self._visit_leaf(child, leaves[type_], alone, factor)
+            else:
+                found = self._visit(child, needs, pristine, alone, pools, factor)
+            if found is None:
+                continue
+            available, score, exclusive = found
+            pool = pools.get((self.dom, type_))
+            if pool is None:
+                pool = pools[self.dom, type_] = Pool()
+            pool.add(Group(score, available, [(child, available, exclusive, u)]))
+            for asked, tally in tallies.items():
+                reached = pools.get((self.dom, asked))
+                if reached is not None:
+                    tally.add(reached.total)
+                if tally.shares >= shares:
+                    satisfied.add(asked)
+            if len(satisfied) == len(tallies):
+                break
+
+    def _explore_up(
+        self, u: int, name: str, tree: Tree, needs: tuple[Need, ...], alone: bool, pools: Pools
+    ) -> None:
+        """Other subsystems are looked at on the way; they prune, and nothing of them is recorded."""
+        for child in tree.children(u):
+            if not self._passes(child, self._types[child], needs, alone):
+                continue
+            if child != tree.root:
+                self._explore_up(child, name, tree, needs, alone, pools)
+            available = self._available(child)
+            if available:
+                pool = pools.setdefault((name, self._types[child]), Pool())
+                pool.add(Group(MET, available, []))
+
+    def _build_slots(self, u: int, slots: tuple[Need, ...], pools: Pools, factor: int) -> None:
+        (slot,) = slots
+        inner: Pools = {}
+        self._explore_down(u, slot.below, False, True, inner, factor, shares=slot.most)
+        for pool in inner.values():
+            pool.choose(pool.qualified, self._arrange_slot)
+        counts: list[int] = []
+        most = 2**32 - 1
+        for need in slot.below:
+            pool = inner.get((self.dom, need.type)) or Pool()
+            count = need.count.effective(pool.qualified)
+            counts.append(count)
+            fit = filling = 0
+            if count:
+                for group in pool.groups:
+                    filling += group.count
+                    if filling >= count:
+                        fit, filling = fit + 1, 0
+            most = min(most, fit)
+        if not slot.below:
+            return
+        self._assemble(((slot, counts) for _ in range(most)), inner, pools)
+
+    def _assemble(self, plan: Iterable[tuple[Need, list[int]]], inner: Pools, pools: Pools) -> None:
+        """Build slots from whole candidates, best first; all of them or, if they run out, none."""
+        at: dict[int, int] = {}
+        built: list[Group] = []
+        for slot, counts in plan:
+            score = MET
+            edges: list[Edge] = []
+            for need, count in zip(slot.below, counts, strict=True):
+                groups = inner[self.dom, need.type].groups
+                taken = 0
+                while taken < count:
+                    place = at.get(need.type, 0)
+                    if place >= len(groups):
+                        return
+                    group = groups[place]
+                    at[need.type] = place + 1
+                    vertex, amount, _, parent = group.edges[0]
+                    edges.append((vertex, amount, True, parent))
+                    score += group.score
+                    taken += amount
+            built.append(Group(score, 1, edges))
+        if built:
+            pool = pools.setdefault((self.dom, self._slot), Pool())
+            for group in built:
+                pool.add(group)
+
+    # -- choosing --------------------------------------------------------------------------------------------
+
+    def _arrange(self, groups: list[Group], amount: int) -> list[Group]:
+        return arranged(groups, ascending=self.policy.ascending)
+
+    def _arrange_slot(self, groups: list[Group], amount: int) -> list[Group]:
+        return arranged(groups, ascending=self.policy.slot_ascending)
+
+    def _resolve_root(self, root: int, available: int, pools: Pools) -> int | None:
+        """The last choice, among what reached the root; returns how much of the root is needed."""
+        runs: set[int] = set()
+        for need in self.needs:
+            pool = pools.setdefault((self.dom, need.type), Pool())
+            amount = need.count.effective(pool.qualified)
+            if amount == 0:
+                return None
+            if self.policy.runs:
+                runs.update(group.score for group in pool.groups)
+                pool.choose(amount, lambda groups, _: arranged_by_run(groups, runs))
+            else:
+                pool.choose(amount, self._arrange)
+        amount = 1
+        for need in self.needs:
+            if need.type == self._types[root]:
+                amount = need.count.effective(available)
+                if amount == 0:
+                    return None
+        if any(pool.qualified == 0 for pool in pools.values()):
+            return None
+        self._stamp(pools, to_root=True)
+        return amount
+
+    def _stamp(self, pools: Pools, *, to_root: bool) -> None:
+        """Mark the chosen vertices; at the root also the unconstrained ones on the way to them."""
+        for (subsystem, _), pool in pools.items():
+            if subsystem != self.dom:
+                continue
+            for group in pool.groups[: pool.chosen]:
+                if group.is_root:
+                    continue
+                for vertex, amount, exclusive, parent in group.edges:
+                    self.marks[vertex] = (amount, exclusive, parent)
+                    if to_root:
+                        self._stamp_way(parent, pools)
+
+    def _stamp_way(self, vertex: int, pools: Pools) -> None:
+        while vertex != self.tree.root and vertex not in self.marks:
+            above = self._parents[vertex]
+            pool = pools.get((self.dom, self._types[vertex]))
+            if pool is not None and not pool.chosen:
+                self.marks[vertex] = (self._sizes[vertex], False, above)
+            vertex = above
+
+
+def _leaves(needs: tuple[Need, ...], alone: bool) -> dict[int, Need]:
+    """The needs that a vertex serves by itself; empty where the walk must look twice."""
+    types = {need.type for need in needs}
+    if len(types) != len(needs) or any(need.is_slot for need in needs):
+        return {}
+    return {n.type: n for n in needs if not n.below and not (alone and n.exclusive is False)}
+
+
+def arranged(groups: list[Group], *, ascending: bool) -> list[Group]:
+    """Candidates as std::sort leaves them."""
+    scores = [group.score for group in groups]
+    if len(groups) <= 16 or len(set(scores)) == len(scores):
+        return sorted(groups, key=lambda group: group.score if ascending else -group.score)
+    column = np.array(scores, np.int64)
+    return [groups[i] for i in order(column if ascending else -column, len(groups)).tolist()]
+
+
+def arranged_by_run(groups: list[Group], scores: set[int]) -> list[Group]:
+    """Candidates by the run of consecutive scores that theirs belongs to, the highest run first."""
+    run: dict[int, int] = {}
+    number = 0
+    previous: int | None = None
+    for score in sorted(scores):
+        if previous is None or score != previous + 1:
+            number += 1
+        run[score] = number
+        previous = score
+    column = np.array([-run[group.score] for group in groups], np.int64)
+    return [groups[i] for i in order(column, len(groups)).tolist()]
