@@ -1,1 +1,103 @@
-"""Fluence: a Kubernetes scheduler that plans like an HPC scheduler."""
+"""Fluence: a Kubernetes scheduler that plans like an HPC scheduler.
+
+    graph = fluence.ResourceGraph.load("cluster.json")
+    matcher = fluence.Matcher(graph, "lonode")
+    outcome = matcher.match("allocate", fluence.Jobspec.parse(text), job=1)
+
+These names are the public API; everything else is free to change. Each is loaded when it is first used, so
+that a program that needs only some of them, such as a kubectl plugin, does not pay for numpy.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fluence.errors import (
+        Conflict,
+        FluenceError,
+        InvalidGraph,
+        InvalidInput,
+        InvalidJobspec,
+        NotFound,
+    )
+    from fluence.graph.graph import ResourceGraph
+    from fluence.graph.selection import Selection
+    from fluence.match.describe import Share, render, shares
+    from fluence.match.find import find
+    from fluence.match.matcher import Matcher
+    from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
+    from fluence.match.policy import MatchPolicy
+    from fluence.match.policy import register as register_policy
+    from fluence.model.jobspec import Jobspec
+
+    __version__: str
+
+__all__ = [
+    "Conflict",
+    "FluenceError",
+    "InvalidGraph",
+    "InvalidInput",
+    "InvalidJobspec",
+    "Jobspec",
+    "MatchPolicy",
+    "Matcher",
+    "Never",
+    "NotFound",
+    "Operation",
+    "Outcome",
+    "Placed",
+    "ResourceGraph",
+    "Selection",
+    "Share",
+    "Wait",
+    "__version__",
+    "find",
+    "register_policy",
+    "render",
+    "shares",
+]
+
+_HOME = {
+    "Conflict": "fluence.errors",
+    "FluenceError": "fluence.errors",
+    "InvalidGraph": "fluence.errors",
+    "InvalidInput": "fluence.errors",
+    "InvalidJobspec": "fluence.errors",
+    "Jobspec": "fluence.model.jobspec",
+    "MatchPolicy": "fluence.match.policy",
+    "Matcher": "fluence.match.matcher",
+    "Never": "fluence.match.placement",
+    "NotFound": "fluence.errors",
+    "Operation": "fluence.match.placement",
+    "Outcome": "fluence.match.placement",
+    "Placed": "fluence.match.placement",
+    "ResourceGraph": "fluence.graph.graph",
+    "Selection": "fluence.graph.selection",
+    "Share": "fluence.match.describe",
+    "Wait": "fluence.match.placement",
+    "find": "fluence.match.find",
+    "register_policy": "fluence.match.policy:register",
+    "render": "fluence.match.describe",
+    "shares": "fluence.match.describe",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        found: object = version("fluence-scheduler")
+    elif name in _HOME:
+        from importlib import import_module
+
+        module, _, inside = _HOME[name].partition(":")
+        found = getattr(import_module(module), inside or name)
+    else:
+        raise AttributeError(f"module 'fluence' has no attribute {name!r}")
+    globals()[name] = found  # from now on without this detour
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,15 +1,27 @@
-"""Read and write resource graphs in files, by the name of a format."""
+"""Read and write resource graphs in files, by the name of a format or by what the file looks like."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
 
+import msgspec
+
 from fluence.errors import InvalidGraph, InvalidInput
-from fluence.graph import jgf
+from fluence.graph import export, jgf
 from fluence.graph.graph import Batch, ResourceGraph
 
 FORMATS = ("grug", "jgf", "hwloc", "rv1exec", "rv1exec_force", "jgf_shorthand")
+
+_BY_SUFFIX = {".graphml": "grug", ".xml": "hwloc", ".json": "jgf", ".jgf": "jgf"}
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class _Keys(msgspec.Struct):
+    """The keys that tell one JSON format from the other; their values are skipped, not decoded."""
+
+    graph: msgspec.Raw | None = None
+    execution: msgspec.Raw | None = None
 
 
 def read(path: str | Path, format_: str, *, allow: Collection[str] | None = None) -> Batch:
@@ -36,6 +48,48 @@ def parse(text: bytes, format_: str, *, source: str = "graph", allow: Collection
     return rv1.read(text, force=format_ == "rv1exec_force", source=source)
 
 
+def graph_of(
+    text: bytes, format_: str | None, *, source: str, allow: Collection[str] | None = None
+) -> ResourceGraph:
+    """The graph that a text describes; without a format, in the one that it looks like."""
+    if format_ is None:
+        format_ = guess(text, source=source)
+    batch = parse(text, format_, source=source, allow=allow)
+    graph = ResourceGraph()
+    try:
+        graph.extend(batch)
+    except InvalidGraph as error:
+        if error.where:
+            raise
+        raise InvalidGraph(str(error), where=source) from None
+    if not len(graph):
+        raise InvalidGraph("describes no vertices: a graph needs at least a root", where=source)
+    return graph
+
+
+def guess(text: bytes, *, source: str = "graph") -> str:
+    """The format that a text looks like; where it does not tell, what the file's name says."""
+    start = text[:4096].removeprefix(_BYTE_ORDER_MARK).lstrip()
+    if start.startswith(b"<"):
+        if b"<graphml" in start:
+            return "grug"
+        if b"<topology" in start or b"hwloc" in start:
+            return "hwloc"
+    elif start.startswith(b"{"):
+        try:
+            keys = msgspec.json.decode(text, type=_Keys)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            # Broken JSON: which reader gets to say where hardly matters.
+            return "rv1exec" if b'"R_lite"' in start else "jgf"
+        return "rv1exec" if keys.graph is None and keys.execution is not None else "jgf"
+    suffix = Path(source).suffix.lower()
+    if suffix in _BY_SUFFIX:
+        return _BY_SUFFIX[suffix]
+    raise InvalidGraph(
+        "looks like no graph format: name the format, one of grug, jgf, hwloc, rv1exec", where=source
+    )
+
+
 def dump(graph: ResourceGraph, path: str | Path, format_: str) -> None:
     """Write the whole graph into a file."""
-    Path(path).write_text("")
+    Path(path).write_text(export.render(graph, format_))

@@ -15,8 +15,9 @@ columns when first asked for, and forgotten when the shape changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -250,6 +251,47 @@ class ResourceGraph:
         self._by_rank: dict[int, list[int]] | None = None
         self._by_type: dict[int, Rows] = {}
         self._edge_count = 0
+
+    # -- files -----------------------------------------------------------------------------------------------
+
+    @classmethod
+    def load(
+        cls,
+        path: str | Path,
+        format: str | None = None,  # noqa: A002 - what everybody calls it
+        *,
+        allow: Collection[str] | None = None,
+    ) -> ResourceGraph:
+        """Read a file: grug, jgf, hwloc or rv1exec; without a format, by what the file looks like.
+
+        ``allow`` keeps only these types of an hwloc topology.
+        """
+        try:
+            text = Path(path).read_bytes()
+        except OSError as error:
+            raise InvalidGraph(f"cannot be read: {error.strerror}", where=str(path)) from None
+        return cls.parse(text, format, source=str(path), allow=allow)
+
+    @classmethod
+    def parse(
+        cls,
+        text: str | bytes,
+        format: str | None = None,  # noqa: A002
+        *,
+        source: str = "graph",
+        allow: Collection[str] | None = None,
+    ) -> ResourceGraph:
+        """Read a text as `load` reads a file; *source* is what errors call it."""
+        from fluence.graph import files
+
+        data = text.encode() if isinstance(text, str) else text
+        return files.graph_of(data, format, source=source, allow=allow)
+
+    def render(self, format: str = "jgf") -> str:  # noqa: A002
+        """The whole graph as text: jgf, jgf_verbose, simple, rlite, rv1_nosched, graphml, dot and others."""
+        from fluence.graph import export
+
+        return export.render(self, format)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
