@@ -1,19 +1,34 @@
-"""The program `fluence`."""
+"""The program `fluence`: its commands, each in a module of its own that loads when it is called."""
 
 from __future__ import annotations
 
 import click
 
+from fluence.cli.program import Program, color_option
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+_COMMANDS = {
+    "demo": ("fluence.cli.demo:demo", "Place example gangs on an example cluster."),
+    "match": ("fluence.cli.match:match", "Place jobspecs on a graph: where, when, or why not."),
+    "graph": ("fluence.cli.graph:graph", "Summarise, draw, search or convert a resource graph."),
+    "resource-query": (
+        "fluence.cli.resource_query:resource_query",
+        "Fluxion's command of that name, interactive or scripted.",
+    ),
+    "completion": ("fluence.cli.completion:completion", "Print what a shell needs to complete commands."),
+}
+
+
+@click.group(
+    cls=Program,
+    lazy=_COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Start with `fluence demo`. Each command explains itself: `fluence match --help`.",
+)
 @click.version_option(package_name="fluence-scheduler", prog_name="fluence")
+@color_option
 def main() -> None:
-    """Fluence places jobs on a graph of resources, and plans when they start."""
+    """Fluence places work that must start together on a graph of resources, and plans when it starts.
 
-
-@main.command("resource-query", add_help_option=False, context_settings={"ignore_unknown_options": True})
-@click.argument("args", nargs=-1, type=click.UNPROCESSED)
-def _rq(args: tuple[str, ...]) -> None:
-    from fluence.cli.resource_query import resource_query
-
-    resource_query.main(args=list(args), standalone_mode=True, prog_name="fluence resource-query")
+    A graph (JGF, GRUG, hwloc or R) says what there is; a jobspec says what a job needs. The answers are
+    those of Fluxion 0.54.
+    """

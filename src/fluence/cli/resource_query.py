@@ -13,10 +13,11 @@ from typing import TextIO
 import click
 
 from fluence.errors import FluenceError, InvalidGraph
-from fluence.graph import ResourceGraph
+from fluence.graph import ResourceGraph, export
 from fluence.graph import files as graph_files
 from fluence.graph.filters import DEFAULT
-from fluence.graph.writers import Grant, formats, write
+from fluence.graph.writers import formats, write
+from fluence.match import describe
 from fluence.match.find import find
 from fluence.match.matcher import Matcher, NothingHeld
 from fluence.match.placement import Never, Operation, Placed
@@ -353,16 +354,7 @@ class Session:
         return placed is not None
 
     def _text(self, placed: Placed) -> str:
-        matcher = self.matcher
-        grant = Grant(
-            matcher.graph,
-            placed.selection,
-            placed.at,
-            placed.end,
-            matcher.subsystems[0],
-            placed.queue,
-        )
-        return write(grant, self.format)
+        return describe.render(self.matcher, placed, self.format)
 
     def _report(
         self,
@@ -540,8 +532,16 @@ def _malformed() -> None:
     "-p", "--prune-filters", default=DEFAULT, show_default=True, help="Which types are counted below which."
 )
 @click.option("-t", "--test-output", metavar="FILE", help="Write the answers to a file.")
-@click.option("-g", "--graph-format", metavar="FORMAT", default="jgf", help="Format of the graph dump.")
-@click.option("-o", "--graph-output", metavar="NAME", help="Dump the graph to NAME.<format>.")
+@click.option(
+    "-g",
+    "--graph-format",
+    type=click.Choice(export.formats()),
+    default="dot",
+    show_default=True,
+    metavar="FORMAT",
+    help=f"Format of the graph dump: {', '.join(export.formats())}.",
+)
+@click.option("-o", "--graph-output", metavar="NAME", help="At the end, dump the graph to NAME.FORMAT.")
 @click.option(
     "-r", "--reserve-vtx-vec", type=int, metavar="N", help="Accepted for Fluxion's sake; no effect."
 )
@@ -581,8 +581,6 @@ def resource_query(
         filters=prune_filters,
         flexible=traverser_policy == "flexible",
     )
-    if graph_output is not None:
-        graph_files.dump(graph, f"{graph_output}.{graph_format}", graph_format)
     out = open(test_output, "w") if test_output is not None else sys.stdout  # noqa: SIM115, PTH123
     session = Session(matcher, match_format, out, timing=elapse_time)
     try:
@@ -590,8 +588,8 @@ def resource_query(
             if not session.run(line):
                 break
             out.flush()
-    except KeyboardInterrupt:
-        click.echo()
+        if graph_output is not None:
+            graph_files.dump(graph, f"{graph_output}.{graph_format}", graph_format)
     finally:
         out.flush()
         if test_output is not None:
@@ -626,4 +624,7 @@ def _typed(prompt: str) -> Iterator[str]:
         try:
             yield input(prompt)
         except EOFError:
+            click.echo()
             return
+        except KeyboardInterrupt:  # drops the line, as in a shell
+            click.echo()

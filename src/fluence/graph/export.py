@@ -77,8 +77,8 @@ def _jgf(graph: ResourceGraph, *, verbose: bool = False) -> str:
         if verbose or not graph.up[v]:
             metadata["status"] = 0 if graph.up[v] else 1
         nodes.append({"id": str(graph.uniq_id[v]), "metadata": metadata})
-    ids = [node["id"] for node in nodes]
-    if len(set(ids)) != len(ids):  # grown from several files: the row tells vertices apart, uniq_id moves inside
+    if len({node["id"] for node in nodes}) != len(nodes):
+        # Grown from several files: the row tells the vertices apart, and the uniq_id moves inside.
         for v, node in zip(_alive(graph), nodes, strict=True):
             node["id"] = f"v{v}"
             node["metadata"]["uniq_id"] = int(graph.uniq_id[v])

@@ -67,6 +67,4 @@ def render(matcher: Matcher, placed: Placed, format: str = "rv1") -> str:  # noq
 
 def grant(matcher: Matcher, placed: Placed) -> Grant:
     """A placement with all that a writer may be asked to say about it."""
-    return Grant(
-        matcher.graph, placed.selection, placed.at, placed.end, matcher.subsystems[0], placed.queue
-    )
+    return Grant(matcher.graph, placed.selection, placed.at, placed.end, matcher.subsystems[0], placed.queue)

@@ -1,0 +1,133 @@
+"""A program of commands that load when they are called, and the one place where errors become exit codes.
+
+==========  =======================================================
+0           done
+1           an input is wrong, a file cannot be read or written
+2           the command line is wrong
+130         interrupted (Ctrl-C)
+141         whoever read the output went away (`fluence … | head`)
+==========  =======================================================
+
+A command may add codes of its own and documents them in its help.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, NoReturn
+
+import click
+from click.shell_completion import CompletionItem
+
+from fluence.errors import FluenceError
+
+# name -> (module:attribute, one line of help)
+Commands = Mapping[str, tuple[str, str]]
+
+
+class Program(click.Group):
+    """A group whose commands are named in a table, so that `--help` and completion import none of them."""
+
+    def __init__(self, *args: Any, lazy: Commands | None = None, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.lazy: Commands = lazy or {}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.lazy, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.lazy:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = self.lazy[cmd_name][0].partition(":")
+        command = getattr(import_module(module), attribute)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, note) for name, (_, note) in self.lazy.items()])
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        commands = [
+            CompletionItem(name, help=note)
+            for name, (_, note) in self.lazy.items()
+            if name.startswith(incomplete)
+        ]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
+        if not options.pop("standalone_mode", True):
+            return super().main(args, *rest, standalone_mode=False, **options)
+        _write_whatever_the_terminal()
+        return run(lambda: super(Program, self).main(args, *rest, standalone_mode=False, **options))
+
+
+def run(work: Callable[[], object]) -> NoReturn:
+    """Do the work of a program and end it: errors become one line on stderr and an exit code."""
+    try:
+        code = work()
+        sys.stdout.flush()
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except FluenceError as error:
+        code = _complain(str(error), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        click.echo(err=True)  # leave the line on which ^C stands
+        code = 130
+    except BrokenPipeError:
+        # What is still buffered has no reader either: let it go where nobody complains.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    except OSError as error:
+        name = f"{error.filename}: " if error.filename else ""
+        code = _complain(f"{name}{error.strerror or error}", 1)
+    except UnicodeDecodeError as error:
+        code = _complain(f"the input is not UTF-8 text (byte {error.start}): save it as UTF-8", 1)
+    except RecursionError:
+        code = _complain("the input is nested too deeply to work with", 1)
+    except MemoryError:
+        code = _complain("the input is too large for the memory of this machine", 1)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str, code: int) -> int:
+    line = " ".join(message.split())
+    click.echo(f"{click.style('fluence:', fg='red')} {line}", err=True, color=_color())
+    return code
+
+
+def _color() -> bool | None:
+    """What the environment asks for (https://no-color.org); None: colour if a terminal reads it."""
+    if os.environ.get("NO_COLOR"):
+        return False
+    return True if os.environ.get("FORCE_COLOR") else None
+
+
+def _write_whatever_the_terminal() -> None:
+    """A terminal without UTF-8 gets a question mark where it cannot show a character, not an error."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="replace")
+
+
+def color_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`--color`, for all that a program prints."""
+
+    def choose(ctx: click.Context, _: click.Parameter, value: str) -> None:
+        ctx.color = {"always": True, "never": False}.get(value, _color())
+
+    return click.option(
+        "--color",
+        type=click.Choice(["auto", "always", "never"]),
+        default="auto",
+        show_default=True,
+        expose_value=False,
+        is_eager=True,
+        callback=choose,
+        help="Colour the output; auto: on a terminal, unless NO_COLOR is set.",
+    )(command)

@@ -1,0 +1,99 @@
+"""How results look: aligned columns, amounts, names and times in words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import click
+
+from fluence.errors import InvalidInput
+from fluence.model import hostlist
+
+_ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
+_EPOCH = 1_000_000_000  # seconds this large are a date, smaller ones an offset
+_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
+_NUMBER = re.compile(r"\d+$")
+_FIRST = {"core": 0, "gpu": 1, "memory": 2}
+COLORS = {"now": "green", "later": "cyan", "wait": "yellow", "never": "red"}
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Columns two blanks apart; nothing is cut off, and a pipe gets the same as a terminal."""
+    lines = [[click.style(title, bold=True) for title in titles], *(list(row) for row in rows)]
+    widths = [max(width(line[i]) for line in lines) for i in range(len(titles))]
+    text = []
+    for line in lines:
+        cells = [pad(cell, w) for cell, w in zip(line, widths, strict=True)]
+        text.append("  ".join(cells).rstrip())
+    return "\n".join(text)
+
+
+def pad(text: str, columns: int) -> str:
+    """A text with blanks behind it."""
+    return text + " " * (columns - width(text))
+
+
+def width(text: str) -> int:
+    """How many columns a text takes, colours not counted."""
+    return len(_ESCAPE.sub("", text))
+
+
+def state(word: str) -> str:
+    """The state of a job in its colour."""
+    return click.style(word, fg=COLORS.get(word))
+
+
+def amounts(of: Mapping[str, int]) -> str:
+    """`8 core, 1 gpu`: what computes first, the rest by name."""
+    order = sorted(of, key=lambda type_: (_FIRST.get(type_, len(_FIRST)), type_))
+    return ", ".join(f"{of[type_]} {type_}" for type_ in order)
+
+
+def hosts(names: Sequence[str]) -> str:
+    """Names in hostlist form, in natural order; those that it cannot write are listed."""
+    ordered = sorted(names, key=_natural)
+    try:
+        return hostlist.encode(ordered)
+    except InvalidInput:
+        return ", ".join(ordered)
+
+
+def _natural(name: str) -> tuple[str, int]:
+    digits = _NUMBER.search(name)
+    return (name[: digits.start()], int(digits.group())) if digits else (name, -1)
+
+
+def moment(time: int, *, horizon: int | None = None) -> str:
+    """A point in time: a date if it is seconds since 1970, otherwise how long after the start."""
+    if horizon is not None and time >= horizon:
+        return "open"
+    if time >= _EPOCH:
+        return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return duration(time)
+
+
+def duration(seconds: int) -> str:
+    """`1h30m`: at most the three largest units that are not 0."""
+    parts = []
+    for unit, length in _UNITS:
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:3]) or "0s"
+
+
+def json(value: Any) -> str:
+    """A value as JSON for people and programs."""
+    import json as codec
+
+    return codec.dumps(value, indent=2, ensure_ascii=False)
+
+
+def yaml(value: Any) -> str:
+    """A value as YAML."""
+    import yaml as codec
+
+    return codec.safe_dump(value, sort_keys=False, allow_unicode=True).rstrip()
