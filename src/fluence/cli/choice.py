@@ -18,17 +18,17 @@ STDIN = "-"
 GRAPH_FORMATS = ("jgf", "grug", "hwloc", "rv1exec")
 
 
-class Spelling(click.Choice[str]):
+class Spelling(click.Choice):  # type: ignore[type-arg] # generic only since click 8.2
     """A choice in which `jgf-verbose` and `jgf_verbose` are the same."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if isinstance(value, str):
             dashed = {choice.replace("_", "-"): choice for choice in self.choices}
             value = dashed.get(value.replace("_", "-"), value)
-        return super().convert(value, param, ctx)
+        return str(super().convert(value, param, ctx))
 
 
-class Policy(click.ParamType):
+class Policy(click.ParamType):  # type: ignore[type-arg]
     """The name of a match policy, or a string that describes one."""
 
     name = "policy"

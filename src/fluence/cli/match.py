@@ -34,7 +34,7 @@ from fluence.model.jobspec import Jobspec
 WAITS, NEVER = 3, 4
 
 
-class _Moment(click.ParamType):
+class _Moment(click.ParamType):  # type: ignore[type-arg]
     """Seconds, or a date and time."""
 
     name = "time"

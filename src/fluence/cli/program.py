@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from importlib import import_module
 from typing import Any, NoReturn
 
@@ -58,11 +59,19 @@ class Program(click.Group):
         ]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
-    def main(self, args: Sequence[str] | None = None, *rest: Any, **options: Any) -> Any:
-        if not options.pop("standalone_mode", True):
-            return super().main(args, *rest, standalone_mode=False, **options)
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        work = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+        if not standalone_mode:
+            return work()
         _write_whatever_the_terminal()
-        return run(lambda: super(Program, self).main(args, *rest, standalone_mode=False, **options))
+        return run(work)
 
 
 def run(work: Callable[[], object]) -> NoReturn:
@@ -70,9 +79,11 @@ def run(work: Callable[[], object]) -> NoReturn:
     try:
         code = work()
         sys.stdout.flush()
+    except click.UsageError as error:
+        cure = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
+        code = _complain(error.format_message().rstrip(".") + cure, error.exit_code)
     except click.ClickException as error:
-        error.show()
-        code = error.exit_code
+        code = _complain(error.format_message(), error.exit_code)
     except FluenceError as error:
         code = _complain(str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
