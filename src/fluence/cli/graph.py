@@ -99,7 +99,7 @@ def summary(graph: ResourceGraph, source: str) -> dict[str, Any]:
             {
                 "type": graph.types.words[code],
                 "count": len(of),
-                "size": int(graph.size[of].sum()),
+                "size": sum(graph.size[of].tolist()),  # int64 could overflow
                 "unit": unit,
                 "down": int((~graph.up[of]).sum()),
                 "names": view.hosts(list(dict.fromkeys(graph.name[v] for v in of.tolist()))),
@@ -182,7 +182,7 @@ def _find(graph: ResourceGraph, criteria: str, output: str) -> None:
         return
     rows = [
         [
-            value["path"],
+            view.clean(value["path"]),
             value["type"],
             str(value["size"]),
             "-" if value["rank"] is None else str(value["rank"]),

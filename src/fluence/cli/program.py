@@ -23,7 +23,11 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
+from fluence.cli.view import clean
 from fluence.errors import FluenceError
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
 
 # name -> (module:attribute, one line of help)
 Commands = Mapping[str, tuple[str, str]]
@@ -59,6 +63,13 @@ class Program(click.Group):
         ]
         return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:  # NB before click sees it, which would end the program with 1
+            _let_go_of_stdout()
+            ctx.exit(BROKEN_PIPE)
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -88,11 +99,10 @@ def run(work: Callable[[], object]) -> NoReturn:
         code = _complain(str(error), error.exit_code)
     except (click.Abort, KeyboardInterrupt):
         click.echo(err=True)  # leave the line on which ^C stands
-        code = 130
+        code = INTERRUPTED
     except BrokenPipeError:
-        # What is still buffered has no reader either: let it go where nobody complains.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 141
+        _let_go_of_stdout()
+        code = BROKEN_PIPE
     except OSError as error:
         name = f"{error.filename}: " if error.filename else ""
         code = _complain(f"{name}{error.strerror or error}", 1)
@@ -105,8 +115,13 @@ def run(work: Callable[[], object]) -> NoReturn:
     sys.exit(code if isinstance(code, int) else 0)
 
 
+def _let_go_of_stdout() -> None:
+    """What is still buffered has no reader either: send it where nobody complains."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _complain(message: str, code: int) -> int:
-    line = " ".join(message.split())
+    line = clean(" ".join(message.split()))
     click.echo(f"{click.style('fluence:', fg='red')} {line}", err=True, color=_color())
     return code
 

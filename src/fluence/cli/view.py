@@ -20,6 +20,15 @@ _FIRST = {"core": 0, "gpu": 1, "memory": 2}
 COLORS = {"now": "green", "later": "cyan", "wait": "yellow", "never": "red"}
 
 
+def clean(text: str) -> str:
+    """A text from a file, without characters that would move a terminal's cursor."""
+    return (
+        text
+        if text.isprintable()
+        else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    )
+
+
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """Columns two blanks apart; nothing is cut off, and a pipe gets the same as a terminal."""
     lines = [[click.style(title, bold=True) for title in titles], *(list(row) for row in rows)]
@@ -54,7 +63,7 @@ def amounts(of: Mapping[str, int]) -> str:
 
 def hosts(names: Sequence[str]) -> str:
     """Names in hostlist form, in natural order; those that it cannot write are listed."""
-    ordered = sorted(names, key=_natural)
+    ordered = [clean(name) for name in sorted(names, key=_natural)]
     try:
         return hostlist.encode(ordered)
     except InvalidInput:

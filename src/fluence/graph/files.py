@@ -20,8 +20,8 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 class _Keys(msgspec.Struct):
     """The keys that tell one JSON format from the other; their values are skipped, not decoded."""
 
-    graph: msgspec.Raw | None = None
-    execution: msgspec.Raw | None = None
+    graph: msgspec.Raw = msgspec.Raw()
+    execution: msgspec.Raw = msgspec.Raw()
 
 
 def read(path: str | Path, format_: str, *, allow: Collection[str] | None = None) -> Batch:
@@ -52,6 +52,7 @@ def graph_of(
     text: bytes, format_: str | None, *, source: str, allow: Collection[str] | None = None
 ) -> ResourceGraph:
     """The graph that a text describes; without a format, in the one that it looks like."""
+    text = _readable(text, source)
     if format_ is None:
         format_ = guess(text, source=source)
     batch = parse(text, format_, source=source, allow=allow)
@@ -67,9 +68,24 @@ def graph_of(
     return graph
 
 
+def _readable(text: bytes, source: str) -> bytes:
+    """The text without a byte order mark; JSON must be UTF-8, whatever a Windows editor made of it."""
+    text = text.removeprefix(_BYTE_ORDER_MARK)
+    if text.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InvalidGraph("is UTF-16 text: save it as UTF-8", where=source)
+    if text[:4096].lstrip().startswith(b"{") and not text.isascii():
+        try:
+            text.decode()
+        except UnicodeDecodeError as error:
+            raise InvalidGraph(
+                f"is not UTF-8 at byte {error.start}: save it as UTF-8", where=source
+            ) from None
+    return text
+
+
 def guess(text: bytes, *, source: str = "graph") -> str:
     """The format that a text looks like; where it does not tell, what the file's name says."""
-    start = text[:4096].removeprefix(_BYTE_ORDER_MARK).lstrip()
+    start = text[:4096].lstrip()
     if start.startswith(b"<"):
         if b"<graphml" in start:
             return "grug"
@@ -81,7 +97,7 @@ def guess(text: bytes, *, source: str = "graph") -> str:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             # Broken JSON: which reader gets to say where hardly matters.
             return "rv1exec" if b'"R_lite"' in start else "jgf"
-        return "rv1exec" if keys.graph is None and keys.execution is not None else "jgf"
+        return "rv1exec" if bytes(keys.execution) and not bytes(keys.graph) else "jgf"
     suffix = Path(source).suffix.lower()
     if suffix in _BY_SUFFIX:
         return _BY_SUFFIX[suffix]

@@ -380,6 +380,10 @@ def _decodes(decode: Callable[[msgspec.Raw], Edge], raw: msgspec.Raw) -> bool:
 
 def _reason(error: Exception) -> str:
     text = str(error).split(" - at `")[0]
+    if text.startswith("Input data was truncated"):
+        return "the JSON ends too early: the file is empty or cut off"
+    if text.startswith("JSON is malformed"):
+        return f"this is not {text.replace(' is malformed:', ':')}, or the file is cut off there"
     return text[:1].lower() + text[1:]
 
 
