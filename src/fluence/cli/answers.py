@@ -108,16 +108,17 @@ def answer(
     if not explain:
         return Answer(job, name, source, outcome)
     explanation = _explain(matcher, request, now)
-    return Answer(
-        job, name, source, outcome, [], list(explanation.lines()) if explanation else [],
-        explanation.to_value() if explanation else None,
-    )  # fmt: skip
+    if explanation is None:
+        return Answer(job, name, source, outcome)
+    return Answer(job, name, source, outcome, [], explanation.lines(), explanation.to_value())
 
 
 def _explain(matcher: Matcher, request: Request, now: int) -> Any:
     try:
         module = import_module("fluence.match.explain")
-    except ModuleNotFoundError:
+    except ModuleNotFoundError as error:
+        if error.name != "fluence.match.explain":
+            raise
         return None
     return module.explain(matcher, request, now=now)
 
