@@ -21,14 +21,18 @@ _COMMANDS = {
 @click.group(
     cls=Program,
     lazy=_COMMANDS,
+    invoke_without_command=True,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Start with `fluence demo`. Each command explains itself: `fluence match --help`.",
 )
 @click.version_option(package_name="fluence-scheduler", prog_name="fluence")
 @color_option
-def main() -> None:
+@click.pass_context
+def main(ctx: click.Context) -> None:
     """Fluence places work that must start together on a graph of resources, and plans when it starts.
 
     A graph (JGF, GRUG, hwloc or R) says what there is; a jobspec says what a job needs. The answers are
     those of Fluxion 0.54.
     """
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())

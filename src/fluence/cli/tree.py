@@ -157,7 +157,7 @@ def _label(graph: ResourceGraph, branch: Branch) -> str:
     names = view.hosts(list(dict.fromkeys(graph.name[row] for row in branch.rows)))
     if len(names) > _NAMES_SHOWN:
         names = names[: _NAMES_SHOWN - 1] + "…"
-    text = click.style(names, bold=branch.type == "node", fg="cyan" if branch.type == "node" else None)
+    text = click.style(names, bold=True, fg="cyan") if branch.type == "node" else names
     if branch.each > 1 or branch.parents > 1:
         text += f" × {branch.each}" + (" each" if branch.parents > 1 else "")
     if branch.size != 1:

@@ -59,6 +59,10 @@ def test_version(run: Run) -> None:
     assert run("--version").out.startswith("fluence, version ")
 
 
+def test_no_command_is_help(run: Run) -> None:
+    assert run().out == run("--help").out
+
+
 def test_an_unknown_command(run: Run) -> None:
     done = run("mach")
     assert done.code == 2
