@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 AGAINST ?=
+SIZES ?=
+BENCH ?=
 
 .PHONY: help run test check bench setup clean
 
@@ -30,8 +32,8 @@ check: setup  ## ruff, mypy --strict, import-linter
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-cache --no-logo
 
-bench: setup  ## speed and memory; AGAINST=/path/to/resource-query adds Fluxion and the ratios
-	@$(BIN)/python benchmarks/run.py $(if $(AGAINST),--against $(AGAINST))
+bench: setup  ## speed and memory; AGAINST=/path/to/resource-query adds Fluxion; SIZES=100,1000 BENCH=--help
+	@$(BIN)/python benchmarks/run.py $(if $(AGAINST),--against '$(AGAINST)') $(if $(SIZES),--sizes $(SIZES)) $(BENCH)
 
 clean:  ## remove what make made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,84 @@
+"""Fluence's side: load a graph in a fresh process, run the scenario on it, print a JSON line per result."""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from fluence.graph import ResourceGraph
+from fluence.graph import files as graph_files
+from fluence.graph.writers import Grant, write
+from fluence.match.matcher import Matcher
+from fluence.match.placement import Never, Placed
+from fluence.model.jobspec import Jobspec
+from scenario import ANSWER, API, Answer, Measure, Settings, digest, run
+
+FORMAT = "rv1_nosched"
+
+
+class Fluence:
+    """A matcher, timed through its Python API."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self.matcher = matcher
+        self._jobs = 0
+        self._parsed: dict[Path, Jobspec] = {}
+
+    def match(self, operation: str, jobspec: Path) -> Answer:
+        # Fluxion starts its clock when the jobspec is parsed, and stops it when R is written.
+        if jobspec not in self._parsed:
+            self._parsed[jobspec] = Jobspec.parse(jobspec.read_bytes(), source=str(jobspec))
+        parsed = self._parsed[jobspec]
+        self._jobs += 1
+        matcher = self.matcher
+        began = time.perf_counter()
+        outcome = matcher.match(operation, parsed, job=self._jobs)
+        matched = time.perf_counter()
+        text = ""
+        if isinstance(outcome, Placed):
+            text = write(Grant(matcher.graph, outcome.selection, outcome.at, outcome.end), FORMAT)
+        written = time.perf_counter()
+        if isinstance(outcome, Placed):
+            told = f"reserved@{outcome.at} " if outcome.reserved else "allocated "
+            told += digest(text)
+        else:
+            told = "never" if isinstance(outcome, Never) else "busy"
+        return Answer({API: matched - began, ANSWER: written - began}, told, self._jobs)
+
+    def cancel(self, job: int) -> dict[str, float]:
+        began = time.perf_counter()
+        self.matcher.cancel(job)
+        return {API: time.perf_counter() - began}
+
+
+def peak_mb() -> float:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak * (1 if sys.platform == "darwin" else 1024) / 1e6
+
+
+def _say(event: str, value: dict[str, Any]) -> None:
+    print(json.dumps({"event": event, **value}), flush=True)
+
+
+def main() -> None:
+    options = json.loads(sys.argv[1])
+    began = time.perf_counter()
+    graph = ResourceGraph()
+    graph.extend(graph_files.read(options["graph"], "jgf"))
+    matcher = Matcher(graph, options["policy"])
+    seconds = time.perf_counter() - began
+    _say("ready", {"seconds": seconds, "memory_mb": peak_mb()})
+    settings = Settings(options["nodes"], options["repeat"], options["budget_s"], frozenset(options["only"]))
+
+    def emit(measure: Measure) -> None:
+        _say("measure", measure.to_value())
+
+    run(Fluence(matcher), Path(options["jobspecs"]), settings, emit)
+
+
+if __name__ == "__main__":
+    main()

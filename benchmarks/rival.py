@@ -1,0 +1,74 @@
+"""The rival's side: the same scenario, typed into a resource-query.
+
+Its `-e` says how long each match took, from the parsed jobspec to the written R. What it does not time, load
+and cancel, is timed from here: a question that is answered at once follows the command, and what the question
+costs alone is taken off.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from scenario import ANSWER, API, Answer, digest
+from session import Session, SessionFailed
+
+_ELAPSE = re.compile(r"ELAPSE=(\S+)")
+_JOB = re.compile(r"JOBID=(\d+)")
+_AT = re.compile(r"SCHEDULED AT=(\S+)")
+_NO_JOB = 1_000_000_000  # no session counts its jobs that far
+_LEAST_S = 1e-6
+
+
+class Rival:
+    """A running resource-query that has loaded the graph."""
+
+    def __init__(
+        self, command: Sequence[str], graph: Path, policy: str, *, limit_s: float, log: Path
+    ) -> None:
+        options = ["-L", str(graph), "-f", "jgf", "-F", "rv1_nosched", "-P", policy, "-e", "-d"]
+        self.session = Session([*command, *options], limit_s=limit_s, log=log)
+        self._marks = _NO_JOB
+        try:
+            self._ask("")
+            self.load_s = self.session.age()
+            self._question_s = statistics.median(self._ask("")[1] for _ in range(20))
+        except BaseException:
+            self.session.abandon()
+            raise
+
+    def match(self, operation: str, jobspec: Path) -> Answer:
+        text, wall = self._ask(f"match {operation} {jobspec}\n")
+        job, elapse = _JOB.search(text), _ELAPSE.search(text)
+        if job is None:
+            raise SessionFailed(f"no answer to match {operation} {jobspec.name}")
+        seconds = float(elapse.group(1)) if elapse is not None else 0.0
+        if seconds <= 0:  # it leaves its clock unread after some failures
+            seconds = max(wall, _LEAST_S)
+        at = _AT.search(text)
+        if at is None:
+            outcome = "never" if "Unsatisfiable request" in text else "busy"
+        else:
+            outcome = "allocated " if at.group(1) == "Now" else f"reserved@{at.group(1)} "
+            outcome += next((digest(line) for line in text.splitlines() if line.startswith('{"')), "")
+        return Answer({ANSWER: seconds}, outcome, int(job.group(1)))
+
+    def cancel(self, job: int) -> dict[str, float]:
+        return {API: max(self._ask(f"cancel {job}\n")[1], _LEAST_S)}
+
+    def quit(self) -> float | None:
+        """End the session; its peak memory in MB."""
+        self.session.send("quit\n")
+        self.session.end()
+        return self.session.peak_mb
+
+    def _ask(self, command: str) -> tuple[str, float]:
+        """What a command answers, and its time without that of the question behind it."""
+        self._marks += 1
+        began = time.perf_counter()
+        self.session.send(f"{command}info {self._marks}\n")
+        text = self.session.read_until(f"exist: {self._marks}".encode())
+        return text, time.perf_counter() - began - (self._question_s if command else 0.0)

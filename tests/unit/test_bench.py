@@ -1,0 +1,81 @@
+"""The benchmark runs, writes the rows it promises, and survives a rival that does not. Never a timing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+RUN = Path(__file__).parents[2] / "benchmarks" / "run.py"
+KEYS = {"what", "policy", "nodes", "vertices", "mode", "seconds", "min", "repeats", "memory_mb", "compared"}
+KEYS |= {"rival_seconds", "rival_memory_mb", "rival_status", "ratio", "target", "target_met", "status"}
+MEASURES = {
+    "load": {"api", "process"},
+    "match-4-nodes": {"api", "answer"},
+    "match-4-nodes-half-full": {"api", "answer"},
+    "headless-16-slots-core4-gpu1": {"api", "answer"},
+    "headless-16-slots-core1": {"api", "answer"},
+    "impossible-too-many-nodes": {"api", "answer"},
+    "impossible-no-such-node": {"api", "answer"},
+    "reserve-60-percent": {"api", "answer"},
+    "reserve-60-percent-whole-nodes": {"api", "answer"},
+    "cancel-4-nodes": {"api"},
+    "cancel-reservation": {"api"},
+}
+
+
+def bench(folder: Path, *options: str) -> tuple[str, list[dict[str, Any]]]:
+    command = [sys.executable, str(RUN), "--quick", "--sizes", "20", "--repeat", "2", "--build", str(folder)]
+    done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, json.loads((folder / "bench.json").read_text())
+
+
+def program(path: Path, body: str) -> str:
+    path.write_text(f"#!/bin/sh\n{body}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_every_measurement_gives_its_rows(tmp_path: Path) -> None:
+    text, rows = bench(tmp_path, "--policies", "low")
+    assert all(row.keys() >= KEYS for row in rows)
+    assert all(row["status"] == "ok" and row["seconds"] > 0 for row in rows)
+    assert all((row["policy"], row["nodes"], row["vertices"]) == ("low", 20, 821) for row in rows)
+    modes: dict[str, set[str]] = {}
+    for row in rows:
+        modes.setdefault(row["what"], set()).add(row["mode"])
+        assert row["what"] in text
+    assert modes == MEASURES
+    outcome = {row["what"]: (row["answer"] or "").split("@")[0].split(" ")[0] for row in rows}
+    assert {outcome[what] for what in outcome if what.startswith(("match", "headless"))} == {"allocated"}
+    assert {outcome[what] for what in outcome if what.startswith("impossible")} == {"never"}
+    reserved = [row for row in rows if row["what"].startswith("reserve")]
+    assert all(row["repeats"] > 20 and row["growth"] == row["last"] / row["first"] for row in reserved)
+    assert all(row["memory_mb"] > 1 for row in rows if row["what"] == "load")
+
+
+def test_a_rival_gives_ratios_and_the_same_answers(tmp_path: Path) -> None:
+    fluence = Path(sys.executable).with_name("fluence")
+    rival = program(tmp_path / "rival", f'exec "{fluence}" resource-query "$@"')
+    _, rows = bench(tmp_path, "--policies", "lonode", "--against", rival)
+    compared = [row for row in rows if row["compared"]]
+    assert {row["what"] for row in compared} == MEASURES.keys()
+    assert all(row["rival_status"] == "ok" and row["ratio"] > 0 for row in compared)
+    assert all(row["same_answer"] for row in compared if row["answer"])
+    assert all(row["rival_memory_mb"] > 1 for row in compared if row["what"] == "load")
+
+
+@pytest.mark.parametrize(("body", "why"), [("exit 3", "ended early"), ("exec sleep 60", "over 2 s")])
+def test_a_rival_that_fails_gives_failed_rows(tmp_path: Path, body: str, why: str) -> None:
+    rival = program(tmp_path / "rival", body)
+    options = ("--policies", "first", "--only", "load", "--only", "match-4", "--rival-limit", "2")
+    text, rows = bench(tmp_path, *options, "--against", rival)
+    compared = [row for row in rows if row["compared"]]
+    assert [row["rival_status"] for row in compared] == ["failed"] * 3
+    assert all(row["status"] == "ok" and row["ratio"] is None for row in compared)
+    assert why in text
