@@ -1,0 +1,127 @@
+"""Telling our own arguments from kubectl's, by kubectl's rules for flags.
+
+A parser that knows only its own flags would read ``-nfoo`` as ``-n -f oo``; this one knows which of kubectl's
+short flags take a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import click
+import msgspec
+
+_VALUED_SHORT: Final = frozenset("nlosv")
+"""kubectl's short flags with a value: namespace, selector, output, server, verbosity."""
+
+CONNECTION: Final = frozenset(
+    {
+        "--as",
+        "--as-group",
+        "--as-uid",
+        "--as-user-extra",
+        "--cache-dir",
+        "--certificate-authority",
+        "--client-certificate",
+        "--client-key",
+        "--cluster",
+        "--context",
+        "--disable-compression",
+        "--insecure-skip-tls-verify",
+        "--kubeconfig",
+        "--password",
+        "--request-timeout",
+        "--server",
+        "--tls-server-name",
+        "--token",
+        "--user",
+        "--username",
+        "-s",
+    }
+)
+"""The flags that say which cluster, and as whom; what reads the cluster for us needs them too."""
+
+_CONNECTION_SWITCHES: Final = frozenset({"--disable-compression", "--insecure-skip-tls-verify"})
+
+# Allowed where nothing is sent, because people leave them on the line.
+_HARMLESS: Final = CONNECTION | {"-n", "--namespace", "-v", "--v"}
+
+
+class Split(msgspec.Struct, frozen=True):
+    """A command line in two: what is ours and what is kubectl's, both in order."""
+
+    own: list[str]
+    forwarded: list[str]
+
+
+def split(arguments: Sequence[str], own: Mapping[str, bool], *, forwards_all: bool) -> Split:
+    """Take the flags of *own* (True: with a value) out of *arguments*; the rest is kubectl's.
+
+    Without *forwards_all* only flags that say which cluster are kubectl's, and an unknown one is left to our
+    own parser to refuse.
+    """
+    ours: list[str] = []
+    theirs: list[str] = []
+    rest = list(arguments)
+
+    def known_to_kubectl(flag: str) -> bool:
+        return forwards_all or flag in _HARMLESS
+
+    while rest:
+        word = rest.pop(0)
+        if word == "--" or not word.startswith("-") or word == "-":
+            raise click.UsageError(f'unexpected argument "{word}"; manifests are named with -f')
+        if word.startswith("--"):
+            flag, equals, value = word.partition("=")
+            if word == "--dry-run" and flag in own:
+                ours.append(word)
+            elif flag == "--dry-run" and forwards_all:
+                theirs.append(word)
+            elif flag in own:
+                ours += _own_long(flag, value if equals else None, rest, takes_value=own[flag])
+            elif known_to_kubectl(flag):
+                theirs.append(word)
+                if not equals and flag not in _CONNECTION_SWITCHES and rest and not rest[0].startswith("-"):
+                    theirs.append(rest.pop(0))
+            else:
+                ours.append(word)
+            continue
+        letters = word[1:]
+        while letters:
+            flag, letters = f"-{letters[0]}", letters[1:]
+            takes_value = own.get(flag, flag[1] in _VALUED_SHORT)
+            target = ours if flag in own or not known_to_kubectl(flag) else theirs
+            target.append(flag)
+            if takes_value:
+                if letters:
+                    target.append(letters.removeprefix("="))
+                elif rest:
+                    target.append(rest.pop(0))
+                break
+    return Split(ours, theirs)
+
+
+def _own_long(flag: str, value: str | None, rest: list[str], *, takes_value: bool) -> list[str]:
+    if takes_value:
+        if value is None and rest:
+            value = rest.pop(0)
+        return [flag] if value is None else [f"{flag}={value}"]
+    # kubectl lets a switch be written --switch=true.
+    if value is None or value == "true":
+        return [flag]
+    if value == "false":
+        return []
+    raise click.UsageError(f'{flag}: "{value}" is neither true nor false')
+
+
+def connection_flags(forwarded: Sequence[str]) -> list[str]:
+    """Those of *forwarded* that say which cluster, with their values."""
+    found: list[str] = []
+    for i, word in enumerate(forwarded):
+        flag, equals, _ = word.partition("=")
+        if flag in CONNECTION:
+            found.append(word)
+            if not equals and flag not in _CONNECTION_SWITCHES and i + 1 < len(forwarded):
+                found.append(forwarded[i + 1])
+    return found

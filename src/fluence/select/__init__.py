@@ -1,0 +1,31 @@
+"""The client-side choice of a backend: who may be chosen, by which policy, and where the pin is written.
+
+    manifest ──► workload ──► request ─┐
+                                       ├─► engine ──► selection ──► edit ──► manifest
+    providers ──► backends ────────────┘
+
+Providers are the only part that touches files, the cluster or credentials; all else is a pure function. The
+room runs on a user's machine inside ``kubectl fluence``, so it starts fast: no numpy, no cluster client, and
+ruamel.yaml, boto3 and entry points are loaded only when they are needed.
+"""
+
+from fluence.select.backend import Backend, Request
+from fluence.select.engine import NoBackend, Selection, choose
+from fluence.select.policies import NoCandidate, Policy, Verdict, parse_pipeline
+from fluence.select.providers import Answer, Ask, Provider, Settings
+
+__all__ = [
+    "Answer",
+    "Ask",
+    "Backend",
+    "NoBackend",
+    "NoCandidate",
+    "Policy",
+    "Provider",
+    "Request",
+    "Selection",
+    "Settings",
+    "Verdict",
+    "choose",
+    "parse_pipeline",
+]

@@ -1,0 +1,273 @@
+"""Policies: pure steps that drop and rank backends by their attributes, composed left to right.
+
+    min-<attr>  max-<attr>      keep the best, and those within the tolerance of it
+    require:min_X=N  max_X=N    keep those whose X is at least, at most N
+    require:X=text              keep those whose X is text
+    online-only                 drop those whose status is known and not ONLINE
+    prefer:<name>               that one alone if it is there, else no change
+
+Others come from entry points of the group ``fluence.select.policies`` (see fluence.select.plugins).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from fluence.errors import FluenceError, InvalidInput
+from fluence.select.backend import COST, QUERY_ERROR, QUEUE, STATUS, Backend, Request, canonical
+
+KNOWN: Final = (
+    "min-<attr>",
+    "max-<attr>",
+    "require:min_X=N",
+    "require:max_X=N",
+    "require:X=text",
+    "online-only",
+    "prefer:<name>",
+)
+
+_RANKER = re.compile(r"(min|max)-([^~\s:=]+)(?:~(.*))?")
+
+
+class NoCandidate(FluenceError):
+    """A policy cannot choose among the backends that are left."""
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What one policy makes of a pool: who stays, best first, and why the others go."""
+
+    kept: list[Backend]
+    dropped: dict[str, str] = {}
+
+
+class Policy(Protocol):
+    """One step of the pipeline. It must be pure: nothing but the pool and the request decides."""
+
+    @property
+    def token(self) -> str:
+        """The step as the user wrote it."""
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The attributes it reads, so that only the providers that have them are asked."""
+
+    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+        """Drop and rank; raise NoCandidate where nothing can be said at all."""
+
+
+class Rank(msgspec.Struct, frozen=True):
+    """Order by a number and narrow to the best, so that the next step breaks the ties."""
+
+    token: str
+    attribute: str
+    ascending: bool
+    tolerance: float = 0.0
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({self.attribute})
+
+    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+        values = {b.name: value for b in pool if (value := b.number(self.attribute)) is not None}
+        if not values:
+            missing = ",".join(b.name for b in pool)
+            raise NoCandidate(
+                f'policy "{self.token}": no candidate has attribute "{self.attribute}" (missing: {missing})'
+            )
+        sign = 1 if self.ascending else -1
+        have = sorted((b for b in pool if b.name in values), key=lambda b: sign * _rounded(values[b.name]))
+        best = values[have[0].name]
+        kept, dropped = [], {b.name: _lacks(b, self.attribute) for b in pool if b.name not in values}
+        for backend in have:
+            value = values[backend.name]
+            if _rounded(abs(value - best)) <= self.tolerance or _rounded(value) == _rounded(best):
+                kept.append(backend)
+            else:
+                side = "above" if self.ascending else "below"
+                band = f" by more than {self.tolerance:g}" if self.tolerance else ""
+                dropped[backend.name] = f"{self.attribute} {value:g} is {side} the best, {best:g}{band}"
+        return Verdict(kept, dropped)
+
+
+class Bound(msgspec.Struct, frozen=True):
+    """Keep the backends whose number is at least, or at most, a limit."""
+
+    token: str
+    attribute: str
+    is_minimum: bool
+    limit: float
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({self.attribute})
+
+    def _why_not(self, backend: Backend) -> str | None:
+        value = backend.number(self.attribute)
+        if value is None:
+            return _lacks(backend, self.attribute)
+        if self.is_minimum and value < self.limit:
+            return f"{self.attribute} {value:g} is less than {self.limit:g}"
+        if not self.is_minimum and value > self.limit:
+            return f"{self.attribute} {value:g} is more than {self.limit:g}"
+        return None
+
+    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+        return _filter(pool, self._why_not)
+
+
+class Equal(msgspec.Struct, frozen=True):
+    """Keep the backends whose attribute is a given text, or a given number."""
+
+    token: str
+    attribute: str
+    wanted: str
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({self.attribute})
+
+    def _why_not(self, backend: Backend) -> str | None:
+        text, number = backend.text(self.attribute), backend.number(self.attribute)
+        if text is None and number is None:
+            return _lacks(backend, self.attribute)
+        if text == self.wanted or (number is not None and number == _number(self.wanted)):
+            return None
+        return f"{self.attribute} is {text if text is not None else f'{number:g}'}, not {self.wanted}"
+
+    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+        return _filter(pool, self._why_not)
+
+
+class OnlineOnly(msgspec.Struct, frozen=True):
+    """Drop what is known to be offline; a backend that nobody asks for its status is taken to be up."""
+
+    token: str = "online-only"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset({STATUS})
+
+    @staticmethod
+    def _why_not(backend: Backend) -> str | None:
+        status = backend.text(STATUS)
+        if status is None or status.upper() == "ONLINE":
+            return None
+        error = backend.text(QUERY_ERROR)
+        return f"status is {status}: {error}" if error else f"status is {status}"
+
+    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+        return _filter(pool, self._why_not)
+
+
+class Prefer(msgspec.Struct, frozen=True):
+    """Choose one by name if it is there, else leave the choice to the next step."""
+
+    token: str
+    name: str
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset()
+
+    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+        if all(b.name != self.name for b in pool):
+            return Verdict(list(pool))
+        return _filter(pool, lambda b: None if b.name == self.name else f"{self.name} is preferred")
+
+
+def parse_pipeline(
+    text: str,
+    *,
+    tolerance: float = 0.0,
+    constraints: str = "",
+    extra: Callable[[str], Policy | None] = lambda token: None,
+) -> list[Policy]:
+    """The steps of a ``select-policy``, those of ``select-constraints`` first.
+
+    *tolerance* widens the best set of the cost and queue steps; ``min-x~N`` widens any one step by its own N.
+    *extra* finds the policies of others.
+    """
+    tokens = split_commas(text)
+    if not tokens:
+        raise InvalidInput("empty selection policy")
+    limits = [_require(f"require:{constraint}") for constraint in split_commas(constraints)]
+    return [*limits, *(_parse_step(token, tolerance, extra) for token in tokens)]
+
+
+def split_commas(text: str) -> list[str]:
+    """The words between the commas, trimmed, the empty ones left out."""
+    return [word for part in text.split(",") if (word := part.strip())]
+
+
+def _parse_step(token: str, tolerance: float, extra: Callable[[str], Policy | None]) -> Policy:
+    if token == "online-only":
+        return OnlineOnly()
+    if token.startswith("prefer:"):
+        name = token.removeprefix("prefer:").strip()
+        if not name:
+            raise InvalidInput(f'malformed prefer "{token}" (want prefer:<name>)')
+        return Prefer(token, name)
+    if token.startswith("require:"):
+        return _require(token)
+    # Before the rankers: a policy of somebody else may be called min-something.
+    if other := extra(token):
+        return other
+    if match := _RANKER.fullmatch(token):
+        direction, attribute, own_tolerance = match.groups()
+        attribute = canonical(attribute)
+        width = tolerance if attribute in (COST, QUEUE) else 0.0
+        if own_tolerance is not None:
+            number = _number(own_tolerance)
+            if number is None or number < 0:
+                raise InvalidInput(
+                    f'policy "{token}": bad tolerance "{own_tolerance}" (want a number, 0 or more)'
+                )
+            width = number
+        return Rank(token, attribute, direction == "min", width)
+    raise InvalidInput(f'unknown policy "{token}" (known: {", ".join(KNOWN)})')
+
+
+def _require(token: str) -> Policy:
+    key, equals, value = (part.strip() for part in token.removeprefix("require:").partition("="))
+    if not equals or not key or not value:
+        raise InvalidInput(
+            f'malformed require "{token}" (want require:min_X=N, require:max_X=N or require:X=text)'
+        )
+    bound, _, attribute = key.partition("_")
+    if bound not in ("min", "max") or not attribute:
+        return Equal(token, canonical(key), value)
+    limit = _number(value)
+    if limit is None:
+        raise InvalidInput(f'require "{token}": bad number "{value}"')
+    return Bound(token, canonical(attribute), bound == "min", limit)
+
+
+def _filter(pool: Sequence[Backend], why_not: Callable[[Backend], str | None]) -> Verdict:
+    reasons = {b.name: why_not(b) for b in pool}
+    return Verdict(
+        [b for b in pool if reasons[b.name] is None],
+        {name: reason for name, reason in reasons.items() if reason is not None},
+    )
+
+
+def _lacks(backend: Backend, attribute: str) -> str:
+    error = backend.text(QUERY_ERROR)
+    return f'no attribute "{attribute}": {error}' if error else f'no attribute "{attribute}"'
+
+
+def _rounded(value: float) -> float:
+    """Twelve digits: 0.30 + 1000 × 0.0009 and 1.2 cost the same, whatever their last bit says."""
+    return float(f"{value:.12g}")
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
