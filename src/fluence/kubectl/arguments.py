@@ -7,10 +7,9 @@ short flags take a value.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import click
-import msgspec
 
 _VALUED_SHORT: Final = frozenset("nlosv")
 """kubectl's short flags with a value: namespace, selector, output, server, verbosity."""
@@ -48,7 +47,7 @@ _CONNECTION_SWITCHES: Final = frozenset({"--disable-compression", "--insecure-sk
 _HARMLESS: Final = CONNECTION | {"-n", "--namespace", "-v", "--v"}
 
 
-class Split(msgspec.Struct, frozen=True):
+class Split(NamedTuple):
     """A command line in two: what is ours and what is kubectl's, both in order."""
 
     own: list[str]

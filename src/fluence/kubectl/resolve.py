@@ -51,11 +51,18 @@ class Unresolvable(FluenceError):
 class Resolver:
     """Chooses for one workload after the other; providers are made when the first one asks, and kept."""
 
-    def __init__(self, options: Options, *, note: Callable[[str], None], now: datetime) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        note: Callable[[str], None],
+        now: datetime,
+        providers: Sequence[Provider] | None = None,
+    ) -> None:
         self._options = options
         self._note = note
         self._now = now.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        self._providers: list[Provider] | None = None
+        self._providers = providers
         self._warned: set[str] = set()
         self.resolved: list[Resolved] = []
 

@@ -148,23 +148,28 @@ def _insert(text: str, mapping: yaml.MappingNode, missing: Wanted) -> _Splice:
     first = mapping.value[0][0].start_mark
     newline = _newline(text)
     lines = newline.join(_block(missing, first.column))
-    if "metadata" in missing:
-        # Before the spec, where everybody expects it, but not between the spec and a comment on it.
-        line_start = text.rfind("\n", 0, first.index) + 1
-        if text[line_start : first.index].strip():
-            return _Splice(first.index, first.index, lines.lstrip() + newline + " " * first.column)
-        while (above := _line_above(text, line_start)) is not None and _COMMENT.match(text, above):
-            line_start = above
-        return _Splice(line_start, line_start, lines + newline)
-    end = _end(mapping)
+    last = _last(mapping)
+    end = last.end_mark.index
     if end < first.index:
         raise _CannotEdit
-    if text[end - 1 : end] == "\n":
-        return _Splice(end, end, lines + newline)
-    line_end = text.find("\n", end)
+    line_end = end - 1 if text[end - 1 : end] == "\n" else text.find("\n", end)
+    # A block scalar that ends with the text would get a line break into its value.
+    is_open = line_end < 0 and isinstance(last, yaml.ScalarNode) and last.style in ("|", ">")
+    if "metadata" in missing or is_open:
+        return _insert_in_front(text, first, lines, newline)
     if line_end < 0:
         return _Splice(len(text), len(text), newline + lines)
     return _Splice(line_end + 1, line_end + 1, lines + newline)
+
+
+def _insert_in_front(text: str, first: yaml.Mark, lines: str, newline: str) -> _Splice:
+    """Metadata goes before the spec, where everybody expects it, but not between the spec and its comment."""
+    line_start = text.rfind("\n", 0, first.index) + 1
+    if text[line_start : first.index].strip():
+        return _Splice(first.index, first.index, lines.lstrip() + newline + " " * first.column)
+    while (above := _line_above(text, line_start)) is not None and _COMMENT.match(text, above):
+        line_start = above
+    return _Splice(line_start, line_start, lines + newline)
 
 
 def _insert_flow(text: str, mapping: yaml.MappingNode, missing: Wanted) -> _Splice:
@@ -180,19 +185,16 @@ def _insert_flow(text: str, mapping: yaml.MappingNode, missing: Wanted) -> _Spli
     return _Splice(start, start, f"{space}{entries}," + ("" if space else " "))
 
 
-def _end(node: yaml.Node) -> int:
-    """Where the last character of *node* stands; a block's own mark is past the comments that follow it."""
-    if isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
-        last = node.value[-1]
-        if not isinstance(last, tuple):
-            return _end(last)
-        key, value = last
-        end = _end(value)
-        if end < key.start_mark.index:
+def _last(node: yaml.Node) -> yaml.Node:
+    """The last leaf of *node*: a block's own end mark is past the comments that follow it."""
+    while isinstance(node, yaml.CollectionNode) and not node.flow_style and node.value:
+        entry = node.value[-1]
+        key, value = entry if isinstance(entry, tuple) else (entry, entry)
+        if value.start_mark.index < key.start_mark.index:
             # An alias: its node stands elsewhere.
             raise _CannotEdit
-        return end
-    return int(node.end_mark.index)
+        node = value
+    return node
 
 
 def _block(wanted: Wanted, indent: int) -> list[str]:

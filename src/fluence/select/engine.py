@@ -153,4 +153,4 @@ def _public_reason(drop: Drop) -> str:
 
 def plain_number(value: float) -> float | int:
     """24, not 24.0."""
-    return int(value) if value.is_integer() and abs(value) < 2**53 else value
+    return int(value) if float(value).is_integer() and abs(value) < 2**53 else value

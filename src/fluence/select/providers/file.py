@@ -145,6 +145,15 @@ def _check(entries: list[Entry], where: str) -> None:
                 raise InvalidInput(f"{key} of {entry.name} is less than 0", where=place)
 
 
+def _wrong_key(entry: dict[str, object], path: str) -> str:
+    """msgspec says that a value of a mapping is wrong, not which."""
+    field = path.removesuffix("[...]").rpartition(".")[2]
+    values = entry.get(field)
+    right = str if field == "strings" else (int, float)
+    wrong = [k for k, v in values.items() if not isinstance(v, right)] if isinstance(values, dict) else []
+    return f".{wrong[0]}" if wrong else ""
+
+
 def _located(error: msgspec.ValidationError, value: object) -> str:
     """msgspec's message with the field first and the backend's name in it."""
     problem, _, path = str(error).partition(" - at `")
@@ -153,6 +162,8 @@ def _located(error: msgspec.ValidationError, value: object) -> str:
     name = None
     if isinstance(value, dict) and index.isdigit():
         entry = value["backends"][int(index)]
-        name = entry.get("name") if isinstance(entry, dict) else None
+        if isinstance(entry, dict):
+            name = entry.get("name")
+            path = path.replace("[...]", _wrong_key(entry, path))
     place = f"{path} ({name})" if name else path
     return f"{place}: {problem}" if place else problem
