@@ -57,8 +57,7 @@ class Split(NamedTuple):
 def split(arguments: Sequence[str], own: Mapping[str, bool], *, forwards_all: bool) -> Split:
     """Take the flags of *own* (True: with a value) out of *arguments*; the rest is kubectl's.
 
-    Without *forwards_all* only flags that say which cluster are kubectl's, and an unknown one is left to our
-    own parser to refuse.
+    Without *forwards_all* only flags that say which cluster are kubectl's, and an unknown one is an error.
     """
     ours: list[str] = []
     theirs: list[str] = []
@@ -84,13 +83,17 @@ def split(arguments: Sequence[str], own: Mapping[str, bool], *, forwards_all: bo
                 if not equals and flag not in _CONNECTION_SWITCHES and rest and not rest[0].startswith("-"):
                     theirs.append(rest.pop(0))
             else:
-                ours.append(word)
+                from difflib import get_close_matches
+
+                raise click.NoSuchOption(flag, possibilities=get_close_matches(flag, own))
             continue
         letters = word[1:]
         while letters:
             flag, letters = f"-{letters[0]}", letters[1:]
+            if flag not in own and not known_to_kubectl(flag):
+                raise click.NoSuchOption(flag)
             takes_value = own.get(flag, flag[1] in _VALUED_SHORT)
-            target = ours if flag in own or not known_to_kubectl(flag) else theirs
+            target = ours if flag in own else theirs
             target.append(flag)
             if takes_value:
                 if letters:

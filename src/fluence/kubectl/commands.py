@@ -61,13 +61,13 @@ class Submitting(click.Command):
         own = {name: not (p.is_flag or p.count) for p in options for name in p.opts}
         try:
             parts = split(args, own, forwards_all=self.forwards_all)
+            ctx.obj = parts.forwarded
+            return super().parse_args(ctx, parts.own)
         except click.UsageError as error:
             if ctx.resilient_parsing:
                 return super().parse_args(ctx, list(args))
             error.ctx = ctx
             raise
-        ctx.obj = parts.forwarded
-        return super().parse_args(ctx, parts.own)
 
 
 class Printing(Submitting):

@@ -58,9 +58,11 @@ def test_a_stray_word_is_wrong_usage(line: str) -> None:
 
 
 def test_a_command_that_sends_nothing_takes_only_the_flags_of_the_cluster() -> None:
-    parts = split(["-f", "a", "--context", "c", "-n", "ns", "--atributes=x"], OWN, forwards_all=False)
-    assert parts.own == ["-f", "a", "--atributes=x"]
-    assert parts.forwarded == ["--context", "c", "-n", "ns"]
+    parts = split(["-f", "a", "--context", "c", "-n", "ns"], OWN, forwards_all=False)
+    assert (parts.own, parts.forwarded) == (["-f", "a"], ["--context", "c", "-n", "ns"])
+    for flag in ("--atributes", "--server-side", "-x", "-l"):
+        with pytest.raises(click.NoSuchOption):
+            split([flag], OWN, forwards_all=False)
 
 
 def test_the_read_of_the_cluster_goes_where_the_submission_goes() -> None:
