@@ -115,8 +115,9 @@ def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
                 "--cost-tol",
                 type=click.FloatRange(min=0),
                 default=0.0,
+                show_default=True,
                 metavar="N",
-                help="How far from the best cost, or queue, is as good as the best.  [default: 0]",
+                help="How far from the best cost, or queue, is as good as the best.",
             ),
             click.option(
                 "--force-select", is_flag=True, help="Choose anew where a backend is pinned already."
@@ -154,10 +155,13 @@ def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
 def cli(ctx: click.Context) -> None:
     """Choose a backend for a workload, on your machine and with your credentials, then submit it.
 
-    An object that targets Fluence (schedulerName: fluence, or the label fluence.flux-framework.org/group) and
-    carries the annotation fluence.flux-framework.org/select-policy is resolved: the chosen backend is written
-    to it, and to its pod template, as fluence.flux-framework.org/require-backend. All else passes through
-    unchanged, so that `kubectl fluence apply` can stand for `kubectl apply`.
+    \b
+    An object is resolved if it targets Fluence (schedulerName: fluence, or the
+    label fluence.flux-framework.org/group) and carries the annotation
+    fluence.flux-framework.org/select-policy. The chosen backend is written as
+    fluence.flux-framework.org/require-backend on it and on its pod template.
+    All else passes through unchanged, so `kubectl fluence apply` can stand
+    for `kubectl apply`.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
@@ -200,7 +204,9 @@ def _submitting(verb: str, summary: str) -> None:
     @cli.command(verb, cls=Submitting, short_help=summary)
     @_selecting
     @click.option("--confirm", is_flag=True, help="Show the choices and ask before anything is sent.")
-    @click.option("--dry-run", is_flag=True, help="Print the manifest; kubectl runs with --dry-run=client.")
+    @click.option(
+        "--dry-run", is_flag=True, help="Print the manifest; kubectl makes a dry run on the client."
+    )
     @click.pass_obj
     def command(forwarded: list[str], /, confirm: bool, dry_run: bool, **options: Any) -> int:
         return _submit(verb, forwarded, confirm=confirm, dry_run=dry_run, **options)

@@ -47,15 +47,15 @@ def _selection(resolved: Resolved) -> dict[str, object]:
 def outcomes(resolved: Resolved) -> list[tuple[Backend, str, str | None, str]]:
     """Each backend with what became of it, the step that decided, and the reason; the best first."""
     selection = resolved.selection
-    last = f"by {selection.policy}" if len(selection.ranked) == 1 else f"by {selection.policy}, then by name"
+    how = f"by {selection.policy}" + (", then by name" if len(selection.ranked) > 1 else "")
     rows: list[tuple[Backend, str, str | None, str]] = []
     for rank, backend in enumerate(selection.ranked, 1):
         if not resolved.is_chosen:
             rows.append((backend, "undecided", None, "nothing could be chosen"))
         elif rank == 1:
-            rows.append((backend, "chosen", None, last))
+            rows.append((backend, "chosen", None, how))
         else:
-            rows.append((backend, "ranked", None, f"number {rank}"))
+            rows.append((backend, "ranked", None, f"number {rank} {how}"))
     rows += [
         (drop.backend, "dropped", drop.step, drop.reason) for _, drop in sorted(selection.dropped.items())
     ]
@@ -92,8 +92,11 @@ def print_table(resolved: Resolved, file: IO[str], *, is_wide: bool = False) -> 
     from rich.table import Table
     from rich.text import Text
 
+    rows = outcomes(resolved)
+    has_shots = any("cost_per_shot" in backend.attributes for backend, *_ in rows)
+    shots = f" ({resolved.shots} shots)" if has_shots else ""
     table = Table(
-        title=escape(f"{resolved.label}: {resolved.selection.policy} ({resolved.shots} shots)"),
+        title=escape(f"{resolved.label}: {resolved.selection.policy}{shots}"),
         title_justify="left",
         title_style="bold",
         box=None,
@@ -106,7 +109,7 @@ def print_table(resolved: Resolved, file: IO[str], *, is_wide: bool = False) -> 
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column in ("BACKEND", "OUTCOME"))
     styles = {"chosen": "green", "dropped": "dim", "undecided": "yellow"}
-    for backend, outcome, step, reason in outcomes(resolved):
+    for backend, outcome, step, reason in rows:
         facts = [f"{key}={value:g}{_source(backend, key)}" for key, value in backend.attributes.items()]
         facts += [f"{key}={value}{_source(backend, key)}" for key, value in backend.strings.items()]
         why = f"{step}: {reason}" if step else reason

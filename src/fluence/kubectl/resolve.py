@@ -117,7 +117,6 @@ class Resolver:
         wish = read_wish(workload)
         options = self._options
         request = Request(wish.shots)
-        selected = None
         try:
             pipeline = parse_pipeline(
                 wish.policy,
@@ -136,7 +135,10 @@ class Resolver:
         for warning in found.warnings:
             self._warn_once(warning)
         if not found.backends and options.settings.attributes_file is None:
-            raise InvalidInput(f"{workload.label} requests selection but no --attributes file was given")
+            raise InvalidInput(
+                f"{workload.label} requests selection but no --attributes file was given, "
+                "and no other provider describes a backend; name a file with --attributes FILE"
+            )
         try:
             selected = choose(
                 wish.policy,

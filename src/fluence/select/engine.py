@@ -69,10 +69,12 @@ def choose(
     """Choose one of *backends* by *pipeline*; *offers* None: nobody knows what the cluster offers."""
     request = request or Request()
     pool, dropped = _intersect(backends, offers, only)
-    said = [*notes, *([OFFERS_UNKNOWN] if offers is None else []), *_unknown_names(backends, only)]
+    unknown = _unknown_names(backends, only)
+    said = [*notes, *([OFFERS_UNKNOWN] if offers is None else []), *unknown]
     trail = Selection(policy, pool, dropped, said)
     if not pool:
-        raise NoBackend("no candidate backends after intersecting providers with scheduler offerings", trail)
+        nobody = "no candidate backends after intersecting providers with scheduler offerings"
+        raise NoBackend("; ".join([nobody, *unknown]), trail)
     for step in pipeline:
         try:
             verdict = step.apply(pool, request)
