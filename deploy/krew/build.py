@@ -2,8 +2,8 @@
 
     python deploy/krew/build.py --base-url URL --homepage URL [--out dist/krew] [--platform linux-amd64 ...]
 
-An archive holds a launcher and, for each Python, the few libraries that `kubectl fluence` loads; numpy and the
-rest of the scheduler's dependencies stay out. The same inputs give the same bytes.
+An archive holds a launcher and, for each Python, the few libraries that `kubectl fluence` loads; numpy and
+the rest of the scheduler's dependencies stay out. The same inputs give the same bytes.
 """
 
 from __future__ import annotations

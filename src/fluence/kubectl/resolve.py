@@ -9,7 +9,7 @@ import msgspec
 
 from fluence.errors import FluenceError, InvalidInput
 from fluence.kubectl.sources import Source
-from fluence.names import BACKEND, REQUIRE_BACKEND, SELECT_RESULT
+from fluence.names import BACKEND, REQUIRE_BACKEND, SELECT_POLICY, SELECT_RESULT
 from fluence.select import stream
 from fluence.select.backend import Request
 from fluence.select.edit import Edit, stamp
@@ -81,7 +81,8 @@ class Resolver:
             workloads = find_workloads(stream.load(document))
         except stream.Unparsable as error:
             # kubectl will say so too, and better; a policy in it must not vanish without a word.
-            self._note(f"{source.name}: document {number} is passed on unread: {error}")
+            if SELECT_POLICY in document:
+                self._note(f"{source.name}: document {number} is passed on unread: {error}")
             return document
         edits = [edit for workload in workloads for edit in self._workload(workload, source)]
         if not edits:

@@ -55,7 +55,7 @@ def stamp(document: str, edits: Sequence[Edit]) -> str:
             result = write(document, edits)
             if load(result) == expected:
                 return result
-        except (_CannotEdit, Unparsable):
+        except (_CannotEdit, Unparsable, RecursionError):
             continue
     raise InvalidInput("the annotations cannot be written into this document without changing something else")
 

@@ -77,17 +77,38 @@ def choose(
         raise NoBackend("; ".join([nobody, *unknown]), trail)
     for step in pipeline:
         try:
-            verdict = step.apply(pool, request)
+            kept, gone = _apply(step, pool, request)
         except NoCandidate as error:
             raise NoBackend(str(error), trail) from error
-        gone = {b.name: b for b in pool}
-        for name, reason in verdict.dropped.items():
-            dropped[name] = Drop(gone[name], reason, step.token)
-        pool = verdict.kept
+        dropped.update(gone)
+        pool = kept
         trail = Selection(policy, pool, dropped, said)
         if not pool:
             raise NoBackend(f'policy "{step.token}" removed all candidates', trail)
     return trail
+
+
+def _apply(step: Policy, pool: Sequence[Backend], request: Request) -> tuple[list[Backend], dict[str, Drop]]:
+    """One step; it may be somebody else's, so it must keep or drop each of the pool and nothing else."""
+    try:
+        verdict = step.apply(pool, request)
+        names = [b.name for b in verdict.kept]
+        reasons = dict(verdict.dropped)
+    except FluenceError:
+        raise
+    except Exception as error:
+        raise NoCandidate(f'policy "{step.token}": {type(error).__name__}: {error}') from error
+    by_name = {b.name: b for b in pool}
+    if strange := [name for name in names if name not in by_name or names.count(name) > 1]:
+        raise NoCandidate(
+            f'policy "{step.token}" keeps {strange[0]}, which is not one of its candidates once'
+        )
+    gone = {
+        name: Drop(backend, reasons.get(name, "dropped"), step.token)
+        for name, backend in by_name.items()
+        if name not in names
+    }
+    return [by_name[name] for name in names], gone
 
 
 def _intersect(

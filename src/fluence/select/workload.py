@@ -117,20 +117,24 @@ def _find(value: object, path: Path) -> Iterator[Workload]:
     yield Workload(path, value, templates)
 
 
-def _templates(value: object, path: Path, seen: set[int]) -> Iterator[tuple[Path, Fields]]:
+def _templates(value: object, path: Path, barren: set[int]) -> Iterator[tuple[Path, Fields]]:
     """Whatever has ``spec.containers`` is a pod template, so CronJobs, JobSets and kinds to come work."""
-    # An alias can lead back to where we are.
-    if id(value) in seen:
+    if isinstance(_mapping(_mapping(value).get("spec")).get("containers"), list):
+        yield path, _mapping(value)
         return
+    # Aliases can lead back to where we are, or again and again to the same place without templates.
+    if id(value) in barren:
+        return
+    barren.add(id(value))
+    inside: list[tuple[str | int, object]] = []
     if isinstance(value, dict):
-        if isinstance(_mapping(value.get("spec")).get("containers"), list):
-            yield path, value
-            return
-        for key, inner in value.items():
-            yield from _templates(inner, (*path, key), seen | {id(value)})
+        inside = list(value.items())
     elif isinstance(value, list):
-        for i, inner in enumerate(value):
-            yield from _templates(inner, (*path, i), seen | {id(value)})
+        inside = list(enumerate(value))
+    for step, inner in inside:
+        for found in _templates(inner, (*path, step), barren):
+            barren.discard(id(value))
+            yield found
 
 
 def read_wish(workload: Workload) -> Wish:

@@ -97,6 +97,16 @@ class TestTrigger:
     def test_an_alias_that_leads_back_is_no_endless_walk(self) -> None:
         assert one("kind: X\nspec: &a\n  inner: [*a]\n").templates == {}
 
+    def test_a_template_that_two_objects_share_is_found_in_both(self) -> None:
+        text = (
+            "kind: X\nspec:\n  a: {t: &t {spec: {containers: []}}}\n  b: {t: *t}\n  c: &e [[], []]\n  d: *e\n"
+        )
+        assert list(one(text).templates) == [("spec", "a", "t"), ("spec", "b", "t")]
+
+    def test_aliases_of_aliases_are_walked_once(self) -> None:
+        levels = "".join(f"  l{i}: &l{i} [{', '.join([f'*l{i - 1}'] * 9)}]\n" for i in range(1, 40))
+        assert one(f"kind: X\nspec:\n  l0: &l0 [x]\n{levels}").templates == {}
+
     @pytest.mark.parametrize(
         ("annotations", "spec", "pin"),
         [

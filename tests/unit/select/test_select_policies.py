@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from fluence.errors import InvalidInput
-from fluence.select import Backend, NoBackend, NoCandidate, Request, Selection, choose, parse_pipeline
+from fluence.select import (
+    Backend,
+    NoBackend,
+    NoCandidate,
+    Request,
+    Selection,
+    Verdict,
+    choose,
+    parse_pipeline,
+)
 from fluence.select.engine import NOT_DESCRIBED, NOT_OFFERED, OFFERS_UNKNOWN
 
 A100 = Backend(
@@ -166,6 +177,47 @@ def test_policies_say_what_they_need_by_its_full_name() -> None:
 def test_rankers_raise_on_their_own_too() -> None:
     with pytest.raises(NoCandidate):
         parse_pipeline("min-x")[0].apply([L4], Request())
+
+
+class Strange:
+    """A policy of somebody else that does not keep to the rules."""
+
+    token = "strange"
+    needs: frozenset[str] = frozenset()
+
+    def __init__(self, verdict: Verdict | Exception) -> None:
+        self.verdict = verdict
+
+    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+        if isinstance(self.verdict, Exception):
+            raise self.verdict
+        return self.verdict
+
+
+@pytest.mark.parametrize(
+    ("verdict", "message"),
+    [
+        (KeyError("qubits"), "policy \"strange\": KeyError: 'qubits'"),
+        (Verdict([Backend("new")]), 'policy "strange" keeps new, which is not one of its candidates once'),
+        (Verdict([L4, L4]), 'policy "strange" keeps gpu-l4, which is not one of its candidates once'),
+        (
+            Verdict([]),
+            'policy "strange" removed all candidates; dropped: gpu-a100 (strange: dropped), gpu-l4',
+        ),
+    ],
+)
+def test_somebody_elses_policy_cannot_break_the_rules(verdict: Verdict | Exception, message: str) -> None:
+    with pytest.raises(NoBackend) as caught:
+        choose("strange", [Strange(verdict)], GPUS, offers=None)
+    assert str(caught.value).startswith(message)
+
+
+def test_reasons_for_what_was_never_there_are_ignored() -> None:
+    selection = choose("strange", [Strange(Verdict([L4], {"new": "x", "gpu-t4": "y"}))], GPUS, offers=None)
+    assert {name: str(drop) for name, drop in selection.dropped.items()} == {
+        "gpu-a100": "strange: dropped",
+        "gpu-t4": "strange: y",
+    }
 
 
 class TestOffers:

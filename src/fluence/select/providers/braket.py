@@ -47,7 +47,10 @@ class BraketLiveProvider:
     def fetch(self, ask: Ask) -> Answer:
         devices = {b.device_arn: b for b in ask.known.values() if b.device_arn}
         if not devices:
-            return Answer(notes=["braket-live: no candidate has a device_arn, so no device was asked"])
+            # Somebody else may know already.
+            is_known = any(b.number(QUEUE) is not None or b.text(STATUS) for b in ask.known.values())
+            note = "braket-live: no candidate has a device_arn, so no device was asked"
+            return Answer(notes=[] if is_known else [note])
         new = {arn: region_of(device) for arn, device in devices.items() if arn not in self._answers}
         self._answers.update(ask_all(new, timeout_s=self._timeout_s))
         backends, warnings = [], []
