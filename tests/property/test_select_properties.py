@@ -14,7 +14,8 @@ from fluence.kubectl.resolve import Options, Resolver
 from fluence.kubectl.sources import Source
 from fluence.names import BACKEND, GROUP_LABEL, REQUIRE_BACKEND, SELECT_POLICY, SELECT_RESULT
 from fluence.select import Answer, Ask, Backend, NoBackend, Selection, Settings, choose, parse_pipeline
-from fluence.select.stream import decode, encode, load, split
+from fluence.select.document import load
+from fluence.select.stream import decode, encode, split
 
 # -- streams --------------------------------------------------------------------------------------------
 

@@ -12,12 +12,11 @@ from fluence.kubectl.sources import Source
 from fluence.names import BACKEND, REQUIRE_BACKEND, SELECT_POLICY, SELECT_RESULT
 from fluence.select import stream
 from fluence.select.backend import Request
-from fluence.select.edit import Edit, stamp
 from fluence.select.engine import OFFERS_UNKNOWN, NoBackend, Selection, audit, choose
 from fluence.select.plugins import find_policy, load_providers
 from fluence.select.policies import parse_pipeline
 from fluence.select.providers import Provider, Settings, gather
-from fluence.select.workload import Workload, find_workloads, may_select, read_wish
+from fluence.select.workload import Edit, Workload, find_workloads, may_select, read_wish
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -77,9 +76,13 @@ class Resolver:
     def _document(self, document: str, source: Source, number: int) -> str:
         if not may_select(document):
             return document
+        # Loaded here: most streams need no parser, and it takes a quarter of the start.
+        from fluence.select.document import Unparsable, load
+        from fluence.select.edit import stamp
+
         try:
-            workloads = find_workloads(stream.load(document))
-        except stream.Unparsable as error:
+            workloads = find_workloads(load(document))
+        except Unparsable as error:
             # kubectl will say so too, and better; a policy in it must not vanish without a word.
             if SELECT_POLICY in document:
                 self._note(f"{source.name}: document {number} is passed on unread: {error}")

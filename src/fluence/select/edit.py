@@ -12,33 +12,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 import yaml
 
 from fluence.errors import InvalidInput
-from fluence.select.stream import BOM, Unparsable, compose, is_json, load
-from fluence.select.workload import Path
-
-Wanted = Mapping[str, "str | Wanted"]
+from fluence.select.document import Unparsable, compose, load
+from fluence.select.stream import BOM, is_json
+from fluence.select.workload import Edit, Path, Wanted
 
 # What every YAML version reads as this very text. Words such as yes, null and 1e3 are quoted.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _WORDS: Final = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null", "none", "nan", "inf"])
 _COMMENT = re.compile(r"[ \t]*#")
-
-
-class Edit(msgspec.Struct, frozen=True):
-    """Annotations for the object, or pod template, at *path* of a document."""
-
-    path: Path
-    annotations: dict[str, str]
-
-    @property
-    def wanted(self) -> Wanted:
-        return {"metadata": {"annotations": self.annotations}}
 
 
 class _CannotEdit(Exception):

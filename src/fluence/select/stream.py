@@ -6,19 +6,13 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Final
-
-import yaml
+from typing import Final
 
 BOM: Final = "\ufeff"
 
 # In YAML this is a document marker wherever it stands, even inside a quoted scalar, where it is an error.
 _MARKER = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
 _SPACE = re.compile(r"[ \t\r\n]*")
-
-
-class Unparsable(ValueError):
-    """A document is neither YAML nor JSON."""
 
 
 def decode(data: bytes) -> str:
@@ -73,46 +67,6 @@ def _json_starts(text: str) -> list[int] | None:
     return starts[1:]
 
 
-# CSafeLoader is what PyYAML calls libyaml; the pure loader is thirty times slower and gives the same.
-_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _TextLoader(_Loader):  # type: ignore[misc]
-    """YAML where every plain scalar but null is text: versions agree, and no number or date is rewritten."""
-
-    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own class attribute)
-        first: [(tag, pattern) for tag, pattern in resolvers if tag.rsplit(":", 1)[-1] in ("null", "merge")]
-        for first, resolvers in _Loader.yaml_implicit_resolvers.items()
-    }
-
-
 def is_json(document: str) -> bool:
+    """One JSON object, and nothing else but space."""
     return document.lstrip(f"{BOM} \t\r\n").startswith("{") and _json_starts(document) == []
-
-
-def load(document: str) -> object:
-    """The document as mappings, lists and texts, merge keys resolved."""
-    body = document.removeprefix(BOM)
-    try:
-        if is_json(body):
-            return json.loads(body, parse_int=str, parse_float=str, parse_constant=str)
-        return yaml.load(body, Loader=_TextLoader)
-    except yaml.YAMLError as error:
-        raise Unparsable(_one_line(error)) from error
-    except (ValueError, RecursionError) as error:
-        raise Unparsable(str(error)) from error
-
-
-def compose(document: str) -> yaml.Node | None:
-    """The document as nodes that know where in *document* they stand."""
-    try:
-        node: yaml.Node | None = yaml.compose(document, Loader=_TextLoader)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise Unparsable(str(error)) from error
-    return node
-
-
-def _one_line(error: yaml.YAMLError) -> str:
-    mark = getattr(error, "problem_mark", None)
-    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
-    return f"line {mark.line + 1}: {problem}" if mark else str(problem)

@@ -25,6 +25,9 @@ Path = tuple[str | int, ...]
 
 Fields = Mapping[str, object]
 
+Wanted = Mapping[str, "str | Wanted"]
+"""Fields to be set, nested as in the object."""
+
 
 class Workload(msgspec.Struct, frozen=True):
     """One object of a document, with the pod templates in it."""
@@ -84,6 +87,17 @@ class Wish(msgspec.Struct, frozen=True):
     candidates: list[str]
     constraints: str
     shots: int
+
+
+class Edit(msgspec.Struct, frozen=True):
+    """Annotations for the object, or pod template, at *path* of a document."""
+
+    path: Path
+    annotations: dict[str, str]
+
+    @property
+    def wanted(self) -> Wanted:
+        return {"metadata": {"annotations": self.annotations}}
 
 
 def may_select(text: str) -> bool:

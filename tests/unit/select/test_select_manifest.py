@@ -7,9 +7,10 @@ from textwrap import dedent
 import pytest
 
 from fluence.errors import InvalidInput
-from fluence.select.edit import Edit, stamp
-from fluence.select.stream import decode, encode, join, load, split
-from fluence.select.workload import Workload, find_workloads, may_select, read_wish
+from fluence.select.document import load
+from fluence.select.edit import stamp
+from fluence.select.stream import decode, encode, join, split
+from fluence.select.workload import Edit, Workload, find_workloads, may_select, read_wish
 
 P = "fluence.flux-framework.org"
 
