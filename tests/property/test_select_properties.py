@@ -83,17 +83,19 @@ def resolve(data: bytes) -> str:
 @example(b"\xef\xbb\xbf{}\n{}")
 @example(b"a: |\n  b\n---\n# select-policy\n\t{")
 @example(b"x: \\\nfluence.flux-framework.org/select-policy: min-cost")
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 def test_streams_that_ask_for_nothing_pass_byte_for_byte(data: bytes) -> None:
     assert encode(resolve(data)) == data
 
 
 @given(streams)
+@settings(deadline=None)
 def test_the_documents_of_a_stream_are_the_stream(text: str) -> None:
     assert "".join(split(text)) == text
 
 
 @given(st.binary(max_size=100))
+@settings(deadline=None)
 def test_decoding_loses_nothing(data: bytes) -> None:
     assert encode(decode(data)) == data
 
@@ -170,7 +172,7 @@ def by_definition(
 
 
 @given(pipelines, backends, offers, st.sampled_from([0.0, 1.0]))
-@settings(max_examples=500)
+@settings(max_examples=500, deadline=None)
 def test_the_choice_is_the_one_of_the_definition(
     policy: str, known: dict[str, Backend], offered: frozenset[str] | None, tolerance: float
 ) -> None:
@@ -180,6 +182,7 @@ def test_the_choice_is_the_one_of_the_definition(
 
 
 @given(pipelines, backends, offers, st.randoms(use_true_random=False))
+@settings(deadline=None)
 def test_the_order_in_which_backends_are_known_does_not_matter(
     policy: str, known: dict[str, Backend], offered: frozenset[str] | None, chance: random.Random
 ) -> None:
@@ -189,6 +192,7 @@ def test_the_order_in_which_backends_are_known_does_not_matter(
 
 
 @given(pipelines, backends, offers)
+@settings(deadline=None)
 def test_every_backend_is_accounted_for(
     policy: str, known: dict[str, Backend], offered: frozenset[str] | None
 ) -> None:
@@ -248,7 +252,7 @@ def jobs(draw: st.DrawFn) -> str:
 
 
 @given(st.lists(st.tuples(jobs(), st.booleans()), min_size=1, max_size=3))
-@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_a_pin_adds_lines_and_changes_none(parts: list[tuple[str, bool]]) -> None:
     text = "\n---\n".join(job if wants else job.replace(GROUP_LABEL, "other") for job, wants in parts)
     result = resolve(encode(text))
