@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from fluence.graph.graph import ResourceGraph
     from fluence.graph.selection import Selection
     from fluence.match.describe import Share, render, shares
+    from fluence.match.explain import Explanation, explain
+    from fluence.match.extensions import Extensions
     from fluence.match.find import find
     from fluence.match.matcher import Matcher
     from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Conflict",
+    "Explanation",
+    "Extensions",
     "FluenceError",
     "InvalidGraph",
     "InvalidInput",
@@ -52,6 +56,7 @@ __all__ = [
     "Share",
     "Wait",
     "__version__",
+    "explain",
     "find",
     "register_policy",
     "render",
@@ -60,6 +65,8 @@ __all__ = [
 
 _HOME = {
     "Conflict": "fluence.errors",
+    "Explanation": "fluence.match.explain",
+    "Extensions": "fluence.match.extensions",
     "FluenceError": "fluence.errors",
     "InvalidGraph": "fluence.errors",
     "InvalidInput": "fluence.errors",
@@ -76,6 +83,7 @@ _HOME = {
     "Selection": "fluence.graph.selection",
     "Share": "fluence.match.describe",
     "Wait": "fluence.match.placement",
+    "explain": "fluence.match.explain",
     "find": "fluence.match.find",
     "register_policy": "fluence.match.policy:register",
     "render": "fluence.match.describe",

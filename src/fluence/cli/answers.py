@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from typing import Any
 
 import click
@@ -107,20 +106,10 @@ def answer(
         return Answer(job, name, source, outcome, shares(matcher.graph, outcome))
     if not explain:
         return Answer(job, name, source, outcome)
-    explanation = _explain(matcher, request, now)
-    if explanation is None:
-        return Answer(job, name, source, outcome)
+    from fluence.match.explain import explain as explain_request
+
+    explanation = explain_request(matcher, request, now=now)
     return Answer(job, name, source, outcome, [], explanation.lines(), explanation.to_value())
-
-
-def _explain(matcher: Matcher, request: Request, now: int) -> Any:
-    try:
-        module = import_module("fluence.match.explain")
-    except ModuleNotFoundError as error:
-        if error.name != "fluence.match.explain":
-            raise
-        return None
-    return module.explain(matcher, request, now=now)
 
 
 def tabulate(answers: Sequence[Answer], *, horizon: int, wide: bool = False) -> str:

@@ -26,6 +26,7 @@ from fluence.errors import InvalidJobspec
 from fluence.graph import writers
 from fluence.match import policy as policies
 from fluence.match.describe import render
+from fluence.match.extensions import FLUXION_CONSTRAINED, Extensions
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Placed
 from fluence.match.request import Request
@@ -74,6 +75,18 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
 )
 @click.option("--reserve", is_flag=True, help="Give a job that must wait its earliest start.")
 @click.option("--explain", is_flag=True, help="Say why a job waits or can never start.")
+@click.option(
+    "--pool", "pools", metavar="TYPE", multiple=True, help="Beyond Fluxion: any part of a TYPE can be taken."
+)
+@click.option(
+    "--constrain",
+    "constrained",
+    metavar="TYPE",
+    multiple=True,
+    help="Beyond Fluxion: constraints apply to TYPE too, not only to nodes.",
+)
+@click.option("--siblings", is_flag=True, help="Beyond Fluxion: several requests for one type at the top.")
+@click.option("--shared", is_flag=True, help="Beyond Fluxion: record what a job asks to share.")
 @output_option(
     writers.formats(),
     note="table, wide, json, yaml; or what programs read, a document per placed job: "
@@ -88,6 +101,10 @@ def match(
     at: int,
     reserve: bool,
     explain: bool,
+    pools: tuple[str, ...],
+    constrained: tuple[str, ...],
+    siblings: bool,
+    shared: bool,
     output: str,
 ) -> None:
     """Place jobs on a graph, one JOBSPEC after the other, and show who got what.
@@ -114,7 +131,13 @@ def match(
     """
     if [graph, *jobspecs].count(STDIN) > 1:
         raise click.UsageError("only one input can be '-': standard input can be read once")
-    matcher = Matcher(load_graph(graph, format_, allow), policy)
+    extensions = Extensions(
+        quantities=frozenset(pools),
+        constrained=FLUXION_CONSTRAINED | set(constrained),
+        siblings=siblings,
+        shared=shared,
+    )
+    matcher = Matcher(load_graph(graph, format_, allow), policy, extensions=extensions)
     if at >= matcher.horizon:
         raise click.UsageError(f"--at must be before the graph ends, at {matcher.horizon} s")
     answers: list[Answer] = []

@@ -49,9 +49,12 @@ def trace(
     root: tuple[int, bool],
     whole: frozenset[int],
     labels: dict[int, str],
+    *,
+    keep_shared: bool = False,
 ) -> Selection:
     """Follow the marks from the root down and keep what is held: a vertex counts if it, or something below
-    it, is exclusive. Below a vertex of a ``whole`` type everything belongs to the job, marked or not.
+    it, is exclusive; with ``keep_shared``, all that is marked counts. Below a vertex of a ``whole`` type
+    everything belongs to the job, marked or not.
     """
     vertices: list[int] = []
     needs: list[int] = []
@@ -67,7 +70,7 @@ def trace(
     def visit(vertex: int, amount: int, alone: bool, shadow: bool, parent: int, depth: int) -> bool:
         shadow = shadow or types[vertex] in whole
         alone = alone or shadow
-        held = alone
+        held = alone or keep_shared
         for child in tree.children(vertex) if shadow else tree.in_order(vertex, chosen.get(vertex, ())):
             if seen is not None:
                 if child in seen:
@@ -79,10 +82,10 @@ def trace(
             child_amount, child_alone, _ = marks[child]
             if child in chosen or types[child] in whole:
                 held = visit(child, child_amount, child_alone, False, vertex, depth + 1) or held
-            elif child_alone:
+            elif child_alone or keep_shared:
                 vertices.append(child)
                 needs.append(child_amount)
-                exclusive.append(True)
+                exclusive.append(child_alone)
                 parents.append(vertex)
                 depths.append(depth + 1)
                 held = True
@@ -103,3 +106,20 @@ def trace(
         np.array(depths, np.int32),
         {vertex: labels[vertex] for vertex in vertices if vertex in labels} if labels else {},
     )
+
+
+def merged(tree: Tree, parts: list[Selection]) -> Selection:
+    """Several selections of one tree as one: what is taken adds up, what is shared is shared."""
+    amounts: dict[int, tuple[int, bool]] = {}
+    labels: dict[int, str] = {}
+    for part in parts:
+        labels.update(part.labels)
+        for vertex, needs, alone in zip(
+            part.vertices.tolist(), part.needs.tolist(), part.exclusive.tolist(), strict=True
+        ):
+            before, taken = amounts.get(vertex, (0, False))
+            amounts[vertex] = (before + needs if taken and alone else max(before, needs), taken or alone)
+    rows = np.array(list(amounts), np.int32)
+    needs_column = np.array([needs for needs, _ in amounts.values()], np.int64)
+    alone_column = np.array([alone for _, alone in amounts.values()], np.bool_)
+    return Selection.of(tree, rows, needs_column, alone_column, labels)

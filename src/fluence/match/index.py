@@ -28,6 +28,7 @@ import numpy.typing as npt
 from fluence.graph.graph import NO_ROWS, Ints, Mask, ResourceGraph, Rows, Tree
 from fluence.graph.ledger import Job, Ledger
 from fluence.graph.selection import Selection
+from fluence.match.extensions import NONE, Extensions
 from fluence.match.load import LoadOrder
 from fluence.match.policy import MatchPolicy
 from fluence.match.request import Need
@@ -94,9 +95,10 @@ class View:
         self._available: dict[int, Ints] = {}
         self.down, self.shared, self.gone, self.part = NO_ROWS, NO_ROWS, NO_ROWS, NO_ROWS
         self.left: Ints = np.empty(0, np.int64)  # of the rows of which a part is taken
+        if not window.healthy:
+            self.down = index.down_rows()
         if window.empty:
             return
-        self.down = index.down_rows()
         touched, rows, needs, owned = _held(index.ledger, window)
         total = index.graph.rows
         self.shared = _distinct(np.concatenate((touched, owned)) if len(owned) else touched, total)
@@ -105,13 +107,25 @@ class View:
         self.gone = _distinct(rows[full], total)
         if not bool(full.all()):
             part = np.setdiff1d(rows[~full], self.gone)
-            left = [index.ledger.available(v, window.start, window.end) for v in part.tolist()]
-            some = np.array(left, np.int64) > 0
-            self.gone = np.concatenate((self.gone, part[~some]))
-            self.part, self.left = part[some], np.array(left, np.int64)[some]
+            left = self._left(part, rows, needs)
+            self.gone = np.concatenate((self.gone, part[left <= 0]))
+            self.part, self.left = part[left > 0], left[left > 0]
+
+    def _left(self, part: Rows, rows: Rows, needs: Ints) -> Ints:
+        """How much of some rows is left: what is taken in the window all at once, or asked one by one."""
+        ledger, window = self.index.ledger, self.window
+        starts = [
+            job.start for job in ledger.jobs.values() if job.start < window.end and job.end > window.start
+        ]
+        if max(starts, default=0) <= window.start:
+            # All that meets the window is there at its start, when the most is taken.
+            taken = np.bincount(rows, weights=needs, minlength=self.index.graph.rows)[part]
+            return self.index.graph.size[part] - taken.astype(np.int64)
+        return np.array([ledger.available(v, window.start, window.end) for v in part.tolist()], np.int64)
 
     def lost(self, table: Table, exclusive: bool) -> Ints:
         """The positions in a table that are down, taken, or touched by others where that matters."""
+        exclusive = exclusive and table.type not in self.index.pools
         key = (table.type, exclusive)
         found = self._lost.get(key)
         if found is None:
@@ -225,9 +239,13 @@ class Index:
         scores: Ints,
         factors: Ints | None,
         load: LoadOrder,
+        extensions: Extensions = NONE,
     ) -> None:
         self.graph, self.tree, self.ledger, self.policy, self.scores = graph, tree, ledger, policy, scores
         self.factors, self.load = factors, load
+        self.keep_shared = extensions.shared
+        self.constrained = extensions.constrained
+        self.pools = frozenset(graph.types.code(word) for word in extensions.quantities)
         self.place: Rows = np.zeros(graph.rows, np.int32)  # of each row in the table of its type
         self._tables: dict[int, Table] = {}
         self._tops: dict[tuple[int, frozenset[int]], Rows] = {}
@@ -364,8 +382,6 @@ class Index:
 
     def view(self, window: Window) -> View:
         """The state in a window, kept while nothing changes."""
-        if window.empty:
-            window = Window(0, 1, allocate=False, empty=True)
         now = (self.ledger.generation, self.graph.state_generation, window)
         if self._view is None or self._view[:3] != now:
             self._view = (*now, View(self, window))
@@ -522,6 +538,8 @@ class _Search:
         holders = holders if reached is None else holders[reached]
         if not len(holders):
             return False
+        if any(need.type in index.pools for need in slot.below):
+            raise Unsupported  # a slot may straddle pools, and its score with it
         fit, counts = self._slots(slot, self._groups_below(slot, holders))
         keep = np.flatnonzero(fit > 0)
         if index.policy.stop_early:
@@ -622,7 +640,7 @@ class _Search:
             raise Unsupported
         if self.index.policy.stop_early and (need.below or not table.is_aligned):
             raise Unsupported  # what is inside would have an order of its own
-        if not need.below and (self.allowed is None or need.name not in ("node", "storage_node")):
+        if not need.below and (self.allowed is None or need.name not in self.index.constrained):
             return self.view.counts(table, alone)
         if not len(table.rows):
             return table.count, table.total
@@ -640,6 +658,13 @@ class _Search:
             table = self.index.table(need.type)
             count, total = self._below(need, table, True)
             amount = _effective(need.count, total)[at]
+            if need.type in self.index.pools:
+                if int(table.count.max(initial=0)) > 1:
+                    raise Unsupported  # which pool gives how much depends on the slots before
+                own = np.where(amount > 0, total[at] // np.maximum(amount, 1), 0)
+                fit = own if fit is None else np.minimum(fit, own)
+                taken.append(amount)
+                continue
             if table.is_unit:
                 rows = amount
             else:
@@ -682,11 +707,13 @@ class _Search:
 
     # -- taking them -----------------------------------------------------------------------------------------
 
-    def _take(self, need: Need, table: Table, at: Ints, alone: bool) -> None:
+    def _take(self, need: Need, table: Table, at: Ints, alone: bool, amounts: Ints | None = None) -> None:
         """Take rows for a need, and below each of them what the need contains."""
+        if amounts is None and need.type in self.index.pools:
+            raise Unsupported
         rows = table.rows[at]
         self._rows.append(rows)
-        self._amounts.append(self.view.available(table)[at])
+        self._amounts.append(self.view.available(table)[at] if amounts is None else amounts)
         self._alone.append(np.full(len(rows), alone))
         if need.label:
             if self.whole:
@@ -701,18 +728,26 @@ class _Search:
             inner = alone or child.exclusive is True
             _, total = self._below(child, below, inner)
             group, _ = below.groups_of(rows)
-            amounts = _effective(child.count, total)[group]
+            wanted = _effective(child.count, total)[group]
+            if child.type in self.index.pools and int(below.count.max(initial=0)) == 1:
+                self._take(child, below, below.start[group], inner, amounts=wanted)
+                continue
             positions, owner = self._free_rows(child, below, group, inner)
             available = self.view.available(below)[positions]
             before = np.cumsum(available) - available
             heads = np.searchsorted(owner, np.arange(len(rows)))
             base = before[np.minimum(heads, max(len(before) - 1, 0))]
-            self._take(child, below, positions[before - base[owner] < amounts[owner]], inner)
+            self._take(child, below, positions[before - base[owner] < wanted[owner]], inner)
 
     def _take_slots(self, slot: Need, holders: Rows, slots: Ints, counts: list[Ints]) -> None:
         for need, count in zip(slot.below, counts, strict=True):
             table = self.index.table(need.type)
-            self._take(need, table, self._first_rows(need, table, holders, slots * count), True)
+            if need.type in self.index.pools:
+                some = slots * count > 0
+                at = table.start[table.groups_of(holders[some])[0]]
+                self._take(need, table, at, True, amounts=(slots * count)[some])
+            else:
+                self._take(need, table, self._first_rows(need, table, holders, slots * count), True)
 
     def _first_rows(self, need: Need, table: Table, holders: Rows, counts: Ints) -> Ints:
         """The positions of the first free rows below each holder, so many of each."""
@@ -744,6 +779,8 @@ class _Search:
         rows, amounts, alone = self._with_ways(rows, amounts, alone)
         if self.whole:
             rows, amounts, alone = self._with_all_below(rows, amounts, alone)
+        if self.index.keep_shared:
+            return Selection.of(tree, rows, amounts, alone, self._labels)
         # A vertex is recorded if it, or something below it, is exclusive.
         pre, end = tree.pre[rows], tree.end[rows]
         held = np.sort(pre[alone])

@@ -15,8 +15,9 @@ from fluence.graph import jgf
 from fluence.graph.filters import DEFAULT, Filters
 from fluence.graph.graph import CONTAINMENT, Ints, Mask, ResourceGraph, Rows
 from fluence.graph.ledger import Ledger
-from fluence.graph.selection import Selection
+from fluence.graph.selection import Selection, merged
 from fluence.match import policy as policies
+from fluence.match.extensions import NONE, Extensions
 from fluence.match.flexible import FlexibleWalk, variants
 from fluence.match.index import Index
 from fluence.match.load import LoadOrder
@@ -26,13 +27,14 @@ from fluence.match.recover import ledger_columns, recover
 from fluence.match.release import Freed, release
 from fluence.match.request import Request, compile_jobspec
 from fluence.match.sweep import possible_starts
-from fluence.match.walk import EMPTY, Found, TooFar, Walk, Window
+from fluence.match.walk import EMPTY, FAR, Found, TooFar, Walk, Window
 from fluence.model import idset
 from fluence.model.constraint import Constraint
 from fluence.model.jobspec import Jobspec
 
 _SHORT_WALK = 1000  # vertices
 _FEW_JOBS = 64
+_TRIED = -(2**62)  # ids of what is held only while a search goes on
 HORIZON = 3_153_600_000  # a hundred years: how long a graph lasts unless it is told otherwise
 
 
@@ -57,7 +59,7 @@ class Matcher:
         filters: str = DEFAULT,
         horizon: int = HORIZON,
         flexible: bool = False,
-        extensions: bool = False,
+        extensions: Extensions = NONE,
     ) -> None:
         self.graph = graph
         self.policy = policies.find(policy) if isinstance(policy, str) else policy
@@ -74,7 +76,8 @@ class Matcher:
         self.load = LoadOrder(graph, self.filters)
         self._node = graph.types.code("node")
         self._slot = graph.types.code("slot")
-        self._constrained = {self._node, graph.types.code("storage_node")}
+        self._constrained = {graph.types.code(word) for word in extensions.constrained}
+        self._pools = frozenset(graph.types.code(word) for word in extensions.quantities)
         self._shape = graph.shape_generation
         self._scores = self.policy.scores(graph)
         self._scores_at = graph.state_generation
@@ -130,6 +133,10 @@ class Matcher:
     def compile(self, jobspec: Jobspec) -> Request:
         """The request of a jobspec, checked against the types of this graph."""
         return compile_jobspec(jobspec, self.graph, flexible=self.flexible)
+
+    def is_pool(self, vertex: int) -> bool:
+        """Whether any part of a vertex can be taken."""
+        return int(self.graph.type[vertex]) in self._pools
 
     def cancel(self, job: int) -> None:
         """Give back all that a job holds or was promised."""
@@ -275,6 +282,8 @@ class Matcher:
         A search that stops early usually finds enough at once, and the walk is quickest then; it gives way to
         the index when it has come too far.
         """
+        if self._has_siblings(request):
+            return self._search_siblings(request, window)
         if not self._uses_index:
             return self._walk(request, window)
         if self.policy.stop_early and request.weight <= _SHORT_WALK:
@@ -286,6 +295,41 @@ class Matcher:
             request.needs, window, self._allowed_by(request.constraint), self._whole(request)
         )
         return self._walk(request, window) if found is None else found
+
+    def _has_siblings(self, request: Request) -> bool:
+        types = {need.type for need in request.needs}
+        return self.extensions.siblings and len(types) < len(request.needs)
+
+    def _search_siblings(self, request: Request, window: Window) -> Found:
+        """Place the needs of the top level one after the other, each seeing what those before it took."""
+        window = FAR if window.empty else window
+        parts: list[Selection] = []
+        tried: list[int] = []
+        try:
+            for number, need in enumerate(request.needs):
+                one = replace(request, needs=(need,), minimum={})
+                found = self._search(one, window)
+                if found.selection is None:
+                    return found
+                parts.append(found.selection)
+                if number + 1 < len(request.needs) and len(found.selection):
+                    tried.append(_TRIED - number)
+                    self._hold(tried[-1], found.selection, window)
+        finally:
+            for job in tried:
+                self.ledger.remove(job)
+        return Found(merged(self.tree, parts))
+
+    def _hold(self, job: int, selection: Selection, window: Window) -> None:
+        self.ledger.add(
+            job,
+            start=window.start,
+            end=window.end,
+            reserved=not window.allocate,
+            vertices=selection.vertices,
+            needs=selection.needs,
+            exclusive=selection.exclusive,
+        )
 
     @property
     def _uses_index(self) -> bool:
@@ -306,6 +350,8 @@ class Matcher:
                 needs,
                 window,
                 allowed=allowed,
+                pools=self._pools,
+                keep_shared=self.extensions.shared,
                 limit=limit,
             )
             found = walk.run(self._whole(request))
@@ -329,7 +375,7 @@ class Matcher:
         """The first time, from now on, at which a search succeeds; times at which it cannot are skipped."""
         times = [now, *(time for time in self.ledger.times() if time > now)]
         starts: Iterable[int] = times
-        if self._uses_index and len(times) > 1:
+        if self._uses_index and len(times) > 1 and not self._has_siblings(request):
             allowed = self._allowed_by(request.constraint)
             # With many jobs, one search now is cheaper than to sweep over all of them.
             tried = [now] if len(self.ledger.jobs) > _FEW_JOBS else []
@@ -349,7 +395,7 @@ class Matcher:
         self, request: Request, operation: Operation, now: int, duration: int
     ) -> Outcome | None:
         """Fluxion's check before the search: are there as many nodes as the request needs at least?"""
-        if not self.filters.counts(self._node):
+        if not self.filters.counts(self._node) or self._has_siblings(request):
             return None
         wanted = request.minimum.get(self._node, 0)
         judging = operation is Operation.ALLOCATE_OR_JUDGE
@@ -369,7 +415,7 @@ class Matcher:
         return too_few if fit < wanted else None
 
     def _allowed_by(self, constraint: Constraint | None) -> Mask | None:
-        """Which vertices a constraint admits; it speaks of nodes and storage nodes only."""
+        """Which vertices a constraint admits; it speaks of some types only."""
         if constraint is None:
             return None
         key = (constraint, self.graph.state_generation)
@@ -404,7 +450,9 @@ class Matcher:
 
     def _make_index(self) -> Index:
         factors = self._factors = self.policy.node_factor(self.graph) if self.policy.node_centric else None
-        return Index(self.graph, self.tree, self.ledger, self.policy, self._scores, factors, self.load)
+        return Index(
+            self.graph, self.tree, self.ledger, self.policy, self._scores, factors, self.load, self.extensions
+        )
 
     def _commit(self, placed: Placed, now: int) -> None:
         selection = placed.selection

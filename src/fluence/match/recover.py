@@ -41,8 +41,10 @@ def recover(matcher: Matcher, text: str | bytes, reader: str, start: int, end: i
     else:
         found = _from_jgf(matcher, jgf.Document(text, source=reader), shorthand=reader == "jgf_shorthand")
     ledger, size = matcher.ledger, matcher.graph.size
-    for vertex in (*found.held, *found.shared):
-        if ledger.available(vertex, start, end) < size[vertex]:
+    wanted = {**dict.fromkeys(found.shared, 0), **found.held}
+    for vertex, amount in wanted.items():
+        least = amount if matcher.is_pool(vertex) else size[vertex]
+        if ledger.available(vertex, start, end) < least:
             raise Conflict(f"{matcher.graph.path(vertex)} is unavailable: another job holds it in that time")
     return found
 
@@ -65,14 +67,14 @@ def ledger_columns(matcher: Matcher, found: Recovered) -> tuple[Selection | None
     return selection, rows, needs, alone
 
 
-def find_vertex(graph: ResourceGraph, vertex: jgf.Vertex) -> int:
+def find_vertex(matcher: Matcher, vertex: jgf.Vertex) -> int:
     """The vertex of the graph that a JGF vertex stands for, with all fields equal."""
-    meta = vertex.metadata
+    graph, meta = matcher.graph, vertex.metadata
     for path in meta.paths.values():
         rows = graph.vertices_at(path)
         for row in rows:
             if int(graph.rank[row]) == meta.rank:
-                _check_same(graph, row, vertex, path)
+                _check_same(graph, row, vertex, path, is_pool=matcher.is_pool(row))
                 return row
         if not rows:
             raise NotFound(f"the graph has no vertex {path}")
@@ -83,11 +85,13 @@ def find_vertex(graph: ResourceGraph, vertex: jgf.Vertex) -> int:
     raise InvalidGraph(f"vertex {vertex.id!r} has no path")
 
 
-def _check_same(graph: ResourceGraph, row: int, vertex: jgf.Vertex, path: str) -> None:
+def _check_same(graph: ResourceGraph, row: int, vertex: jgf.Vertex, path: str, *, is_pool: bool) -> None:
+    size = int(graph.size[row])
+    whole = vertex.metadata.size <= size if is_pool else vertex.metadata.size == size
     for field_, here, there in (
         ("type", vertex.metadata.type, graph.type_name(row)),
         ("basename", vertex.basename, graph.basenames.words[int(graph.basename[row])]),
-        ("size", vertex.metadata.size, int(graph.size[row])),
+        ("size", size if whole else vertex.metadata.size, size),
         ("id", vertex.ordinal, int(graph.id[row])),
         ("name", vertex.name, graph.name[row]),
         ("paths", vertex.metadata.paths, graph.paths(row)),
@@ -104,13 +108,13 @@ def _from_jgf(matcher: Matcher, document: jgf.Document, *, shorthand: bool) -> R
     rows: dict[str, int] = {}
     alone: dict[int, bool] = {}
     for vertex in document.vertices():
-        row = find_vertex(graph, vertex)
+        row = find_vertex(matcher, vertex)
         if vertex.id in rows:
             raise InvalidGraph(f"the node id {vertex.id!r} appears twice: ids must be unique")
         rows[vertex.id] = row
         alone[row] = vertex.metadata.exclusive
         if vertex.metadata.exclusive:
-            found.held[row] = int(graph.size[row])
+            found.held[row] = vertex.metadata.size
         else:
             found.shared.append(row)
     for index, edge in enumerate(document.edges()):
@@ -125,7 +129,7 @@ def _from_jgf(matcher: Matcher, document: jgf.Document, *, shorthand: bool) -> R
                 f"the graph has no edge from {graph.path(source)} to {graph.path(target)}",
                 where=f"graph.edges[{index}]",
             )
-        found.marks[target] = (int(graph.size[target]), alone[target], source)
+        found.marks[target] = (found.held.get(target, int(graph.size[target])), alone[target], source)
         if source == tree.root:
             found.root = (int(graph.size[source]), alone[source])
     if shorthand:

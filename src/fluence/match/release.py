@@ -68,7 +68,7 @@ def _of_ranks(matcher: Matcher, text: str | bytes, span_at: dict[int, int]) -> s
 def _of_graph(matcher: Matcher, text: str | bytes, span_at: dict[int, int]) -> set[int]:
     named: set[int] = set()
     for vertex in jgf.Document(text).vertices():
-        row = find_vertex(matcher.graph, vertex)
+        row = find_vertex(matcher, vertex)
         if row not in span_at or not matcher.ledger.exclusive[span_at[row]]:
             raise NotFound(f"the job does not hold {matcher.graph.path(row)}")
         named.add(row)

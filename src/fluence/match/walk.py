@@ -38,14 +38,17 @@ class Window:
     start: int
     end: int
     allocate: bool = True  # runs now: a vertex that an overrunning job still has is not free
-    empty: bool = False  # the far future: nobody holds anything, and nothing is down
+    empty: bool = False  # nobody holds anything
+    healthy: bool = False  # nothing is down
 
 
 class TooFar(Exception):
     """The walk has met more vertices than it may."""
 
 
-EMPTY = Window(0, 1, allocate=False, empty=True)
+EMPTY = Window(0, 1, allocate=False, empty=True, healthy=True)  # could it ever fit?
+# The same with an eye on the ledger, where a search must see what it took itself a moment ago.
+FAR = Window(2**61, 2**61 + 1, allocate=False, healthy=True)
 
 
 Edge = tuple[int, int, bool, int]  # vertex, needs, exclusive, through which parent it was reached
@@ -66,13 +69,14 @@ class Group:
 class Pool:
     """The candidates of one type at one vertex, and the choice made among them."""
 
-    __slots__ = ("chosen", "groups", "qualified", "total")
+    __slots__ = ("amount", "chosen", "groups", "qualified", "total")
 
     def __init__(self) -> None:
         self.groups: list[Group] = []
         self.qualified = 0
         self.total = 0
         self.chosen = 0  # how many of the sorted groups are taken
+        self.amount = 0  # and how much that must be
 
     def add(self, group: Group) -> None:
         self.total += group.count
@@ -94,7 +98,7 @@ class Pool:
         while taken < amount:
             taken += self.groups[index].count
             index += 1
-        self.chosen = index
+        self.chosen, self.amount = index, amount
 
 
 Pools = dict[tuple[str, int], Pool]
@@ -151,6 +155,8 @@ class Walk:
     obstacle: int = 0
     conflict: str | None = None
     visited: int = 0
+    pools: frozenset[int] = frozenset()  # types of which any part can be taken
+    keep_shared: bool = False
     limit: int | None = None  # give up after so many vertices
 
     def run(self, whole: frozenset[int]) -> Found:
@@ -184,7 +190,15 @@ class Walk:
         amount = self._resolve_root(root, available, pools)
         if amount is None:
             return Found(None, EBUSY)
-        selection = trace(graph, self.tree, self.marks, (amount, exclusive), whole, self.labels)
+        selection = trace(
+            graph,
+            self.tree,
+            self.marks,
+            (amount, exclusive),
+            whole,
+            self.labels,
+            keep_shared=self.keep_shared,
+        )
         return Found(selection, self.obstacle, self.conflict)
 
     # -- one vertex ------------------------------------------------------------------------------------------
@@ -249,7 +263,7 @@ class Walk:
         available = self._sizes[u]
         if not (
             available
-            and (self._up[u] or self.window.empty)
+            and (self._up[u] or self.window.healthy)
             and (self.window.empty or self.ledger.heads[u] < 0)
             and self._allowed is None
         ):
@@ -294,7 +308,7 @@ class Walk:
         """Whether the vertex is up, allowed, not taken, and free of others where it must be."""
         window = self.window
         if (
-            (not window.empty and not self._up[u])
+            (not window.healthy and not self._up[u])
             or (self._allowed is not None and not self._allowed[u])
             or self._available(u) == 0
         ):
@@ -310,6 +324,8 @@ class Walk:
                     "something that is exclusive; leave that out, or move it outside the slot"
                 )
                 return False
+            if need.type in self.pools:
+                continue  # others may take their part of it
             if (exclusive or need.exclusive) and not window.empty and self.ledger.heads[u] >= 0:
                 ledger = self.ledger
                 if (window.allocate and ledger.is_allocated(u)) or ledger.is_shared(
@@ -443,7 +459,9 @@ class Walk:
             count = need.count.effective(pool.qualified)
             counts.append(count)
             fit = filling = 0
-            if count:
+            if count and need.type in self.pools:
+                fit = pool.qualified // count
+            elif count:
                 for group in pool.groups:
                     filling += group.count
                     if filling >= count:
@@ -456,6 +474,7 @@ class Walk:
     def _assemble(self, plan: Iterable[tuple[Need, list[int]]], inner: Pools, pools: Pools) -> None:
         """Build slots from whole candidates, best first; all of them or, if they run out, none."""
         at: dict[int, int] = {}
+        rest: dict[int, int] = {}  # of a pool, what the slots before left
         built: list[Group] = []
         for slot, counts in plan:
             score = MET
@@ -468,8 +487,13 @@ class Walk:
                     if place >= len(groups):
                         return
                     group = groups[place]
-                    at[need.type] = place + 1
                     vertex, amount, _, parent = group.edges[0]
+                    if need.type in self.pools:
+                        left = rest.get(vertex, amount)
+                        amount = min(left, count - taken)
+                        rest[vertex] = left - amount
+                    if rest.get(vertex, 0) == 0:
+                        at[need.type] = place + 1
                     edges.append((vertex, amount, True, parent))
                     score += group.score
                     taken += amount
@@ -513,13 +537,20 @@ class Walk:
 
     def _stamp(self, pools: Pools, *, to_root: bool) -> None:
         """Mark the chosen vertices; at the root also the unconstrained ones on the way to them."""
-        for (subsystem, _), pool in pools.items():
+        for (subsystem, type_), pool in pools.items():
             if subsystem != self.dom:
                 continue
+            left = pool.amount
             for group in pool.groups[: pool.chosen]:
                 if group.is_root:
                     continue
                 for vertex, amount, exclusive, parent in group.edges:
+                    if self.pools and self._types[vertex] in self.pools:
+                        if type_ != self._slot:
+                            amount = min(amount, left)
+                            left -= amount
+                        elif vertex in self.marks:
+                            amount += self.marks[vertex][0]
                     self.marks[vertex] = (amount, exclusive, parent)
                     if to_root:
                         self._stamp_way(parent, pools)
