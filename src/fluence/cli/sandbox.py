@@ -170,7 +170,7 @@ def status(output: str) -> None:
         click.echo(f"{box.name}: {standing}, Kubernetes {state.version}, {server}")
         dead = [part for part, process in state.parts.items() if not process.is_alive]
         if dead:
-            cure = f"`fluence sandbox restart {dead[0]} --name {box.name}`"
+            cure = f"start them with `fluence sandbox restart --name {box.name}`"
             click.echo(f"  dead: {', '.join(dead)}; {cure}")
         if output == "wide":
             for part, process in state.parts.items():
@@ -267,13 +267,13 @@ def kubectl(name: str, arguments: tuple[str, ...]) -> None:
 
 @sandbox.command()
 @_name
-@click.argument("part")
-def restart(name: str, part: str) -> None:
-    """Kill one part, if it still runs, and start it again."""
+@click.argument("part", required=False)
+def restart(name: str, part: str | None) -> None:
+    """Kill one part and start it again; without PART, start all that have died."""
     from fluence.sandbox.sandbox import Sandbox
 
-    Sandbox(name).restart(part)
-    click.echo(f"{part} runs again")
+    started = Sandbox(name).restart(part)
+    click.echo(f"started again: {', '.join(started)}" if started else "every part runs")
 
 
 @sandbox.command()

@@ -4,7 +4,7 @@ Its parts run on their own, each known by pid and start time in ``state.json``; 
 sandbox is
 
     up         every part runs
-    degraded   some part has died: ``restart`` brings it back
+    degraded   some part has died: ``restart`` brings it back, with its data
     stale      none runs, or the machine was restarted: ``up`` and ``down`` clear it away
 """
 
@@ -17,7 +17,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
@@ -46,6 +46,7 @@ USERS = (
     ("kwok", "system:masters", "kwok"),
 )
 PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "audit")
+CORE = ("etcd", "kube-apiserver")
 
 Say = Callable[[str], None]
 
@@ -196,20 +197,26 @@ class Sandbox:
 
         return asyncio.run(work())
 
-    def restart(self, part: str, *, kill: bool = True) -> None:
-        """Stop one part, hard unless asked otherwise, and start it again with the same command."""
+    def restart(self, part: str | None = None, *, kill: bool = True) -> list[str]:
+        """Stop one part, hard unless asked otherwise, and start it anew; without a name, all that have
+        died."""
         with locked(self._dir, what=f"sandbox {self.name!r}"):
             state = self.require()
-            old = state.parts.get(part)
-            if old is None:
-                raise NotFound(
-                    f"sandbox {self.name!r} has no part {part!r} (there: {', '.join(state.parts)})"
-                )
-            old.stop(grace_s=0.0 if kill else 10.0)
-            state.parts[part] = spawn(part, old.command, self.at.log(part), cwd=self.at.folder)
-            self._save(state)
-        if part in ("etcd", "kube-apiserver"):
-            self._wait_ready(state)
+            if part is not None and part not in state.parts:
+                there = ", ".join(state.parts)
+                raise NotFound(f"sandbox {self.name!r} has no part {part!r} (there: {there})")
+            chosen = [each for each in PARTS if each in state.parts]
+            chosen = [
+                each for each in chosen if each == part or (part is None and not state.parts[each].is_alive)
+            ]
+            for each in chosen:
+                old = state.parts[each]
+                old.stop(grace_s=0.0 if kill else 10.0)
+                state.parts[each] = spawn(each, old.command, self.at.log(each), cwd=self.at.folder)
+                self._save(state)
+                if each in CORE and all(state.parts[core].is_alive for core in CORE):
+                    self._wait_ready(state)
+        return chosen
 
     # Stopping
 
@@ -269,21 +276,23 @@ class Sandbox:
 
     def _wait_ready(self, state: State) -> None:
         """Until /readyz says yes; a part that dies meanwhile is told about with its last words."""
-        asyncio.run(self._wait(state, self._is_ready, "the API server to be ready"))
+        asyncio.run(self._wait(state, self._is_ready, "the API server to be ready", parts=CORE))
 
     def _wait_default_account(self, state: State) -> None:
         """Pods are refused until the service account `default` exists; the controller manager makes it."""
-        asyncio.run(self._wait(state, self._has_account, "the controllers to start"))
+        asyncio.run(self._wait(state, self._has_account, "the controllers to start", parts=PARTS))
 
-    async def _wait(self, state: State, check: Callable[[Client], object], what: str) -> None:
+    async def _wait(
+        self, state: State, check: Callable[[Client], Awaitable[None]], what: str, *, parts: tuple[str, ...]
+    ) -> None:
         deadline = time.monotonic() + READY_S
         async with Client(self.access()) as client:
             while True:
                 with contextlib.suppress(KubeError):
-                    await check(client)  # type: ignore[misc]
+                    await check(client)
                     return
                 for process in state.parts.values():
-                    if not process.is_alive:
+                    if process.name in parts and not process.is_alive:
                         raise FluenceError(f"{process.name} died: {last_words(self.at.log(process.name))}")
                 if time.monotonic() > deadline:
                     raise FluenceError(f"waited {READY_S:.0f} s for {what}; see `fluence sandbox logs`")
