@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
 from fluence.kube.client import Client
 from fluence.kube.errors import Missing
+from fluence.kube.resource import Json, Resource
 
 
 class ServerVersion(msgspec.Struct, frozen=True, rename="camel"):
@@ -70,6 +72,14 @@ async def resources_of(client: Client, group: str, version: str) -> dict[str, Ap
     except Missing:
         return {}
     return {each.name: each for each in msgspec.json.decode(answer, type=_ResourceList).resources or ()}
+
+
+async def create_noticing(
+    client: Client, resource: Resource[Any], body: Json, *, namespace: str | None = None
+) -> tuple[Json, list[str]]:
+    """Create an object and say which of its fields the server dropped: their feature gates are off there."""
+    got = await client.create(resource.raw(), body, namespace=namespace)
+    return got, list(dropped_fields(body, got))
 
 
 def dropped_fields(sent: object, got: object, path: str = "") -> Iterator[str]:

@@ -33,7 +33,8 @@ RELEASES = {
         Release(
             minor="1.36",
             version="v1.36.4",
-            gates={"GenericWorkload": True, "GangScheduling": True},
+            # 1.37 folds the last two into the first
+            gates={"GenericWorkload": True, "GangScheduling": True, "WorkloadAwarePreemption": True},
             runtime_config=("scheduling.k8s.io/v1alpha2=true",),
         ),
         Release(

@@ -29,6 +29,7 @@ from fluence.errors import FluenceError, InvalidInput
 from fluence.kube.access import Access
 from fluence.kube.client import Client
 from fluence.kube.resource import NAMESPACES
+from fluence.sandbox.auditor import ask
 from fluence.sandbox.folders import locked, state_dir
 from fluence.sandbox.gobuild import Progress
 from fluence.sandbox.nodes import NodeKind
@@ -111,6 +112,19 @@ def kube(sandbox: Sandbox) -> Iterator[Kube]:
     asyncio.run(create())
     yield Kube(sandbox, namespace, version)
     asyncio.run(delete())
+
+
+@pytest.fixture
+def audited(kube: Kube) -> Iterator[None]:
+    """Ends the test with the audit: nothing in its namespace may have overbooked a node or broken a rule."""
+    yield
+    report = asyncio.run(ask(kube.sandbox.at.folder))
+    found = [str(each) for each in report.findings if kube.namespace in str(each)]
+    assert not found, found
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "release: depends on the Kubernetes release; CI runs it against each")
 
 
 def _start(found: Sandbox, owner: int, config: pytest.Config) -> None:
