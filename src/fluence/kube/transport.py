@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import ipaddress
@@ -45,6 +46,7 @@ class Transport:
             if session is not None:
                 await session.close()
         self._calls = self._streams = None
+        await asyncio.sleep(0)  # aborted connections are gone one turn of the loop later
 
     async def call(
         self,
@@ -117,6 +119,10 @@ class Transport:
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise self._unreachable(request, error, idle_s) from error
             finally:
+                # Not a polite TLS goodbye: nobody reads the rest, and a loop that ends soon would leak the
+                # socket.
+                if answer.connection is not None and answer.connection.transport is not None:
+                    answer.connection.transport.abort()
                 answer.close()
 
     def _session(self, connections: int) -> aiohttp.ClientSession:
