@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import os
 
 import msgspec
 import pytest
@@ -19,12 +20,15 @@ from fluence.kube.errors import (
     Unreachable,
 )
 from fluence.kube.events import Recorder, Ref
-from fluence.kube.gangs import PodGroup, discover_gangs
+from fluence.kube.gangs import NoGangs, PodGroup, discover_gangs
 from fluence.kube.resource import EVENTS, NODES, PODS, Resource
 from fluence.kube.retry import ONCE
 from fluence.model.group import Group
 from fluence.model.resources import pod_requests
 from fluence.sandbox.certs import Authority
+from fluence.sandbox.programs import find_programs
+from fluence.sandbox.releases import DEFAULT, release
+from fluence.sandbox.sandbox import Sandbox
 from fluence.sandbox.testing import Kube
 
 
@@ -210,3 +214,23 @@ async def test_a_field_whose_gate_is_off_is_noticed(kube: Kube) -> None:
         sent = api.manifest(group)
         _, dropped = await create_noticing(client, api.resource, sent, namespace=kube.namespace)
         assert dropped == ["spec.schedulingConstraints"]
+
+
+@pytest.mark.release
+async def test_a_server_whose_gate_is_off_counts_as_one_without_gangs() -> None:
+    version = os.environ.get("FLUENCE_TEST_VERSION", DEFAULT)
+    wanted = release(version)
+    box = Sandbox(f"gateless-{os.getpid()}")
+    programs = find_programs(wanted, report=lambda progress: None)
+    off = dict.fromkeys(wanted.gates, False)
+    await asyncio.to_thread(box.up, programs, wanted, audit=False, gates=off, owned=True)
+    try:
+        async with Client(box.access()) as client:
+            api = await discover_gangs(client)
+            assert isinstance(api, NoGangs)
+            assert "GenericWorkload" in api.reason or "serves no" in api.reason
+            member = body("m", schedulingGroup={"podGroupName": "g"})
+            _, dropped = await create_noticing(client, PODS, member, namespace="default")
+            assert dropped == ["spec.schedulingGroup"]
+    finally:
+        await asyncio.to_thread(box.down)

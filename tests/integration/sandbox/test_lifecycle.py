@@ -204,7 +204,7 @@ def test_pods_run_fail_and_stop_as_they_are_told(cli: Cli, tmp_path: Path) -> No
         ),
         (
             ["up", "--version", "1.20"],
-            "Kubernetes 1.20 is not one that the sandbox knows; choose 1.36 or 1.37",
+            "Kubernetes 1.20 is not one that the sandbox knows; choose 1.36",
         ),
         (["up", "--memory", "lots"], "'lots' is not a quantity"),
         (["up", "--node-file", "/nowhere.yaml"], "/nowhere.yaml: No such file or directory"),
