@@ -181,13 +181,8 @@ async def bind_ours(access: Access, pods: list[Pod], nodes: int) -> float:
 
 async def show_binds(access: Access, count: int, nodes: int) -> None:
     rates: dict[str, list[float]] = {"bare aiohttp": [], "fluence": []}
-    turns = (
-        ("bare aiohttp", bind_bare),
-        ("fluence", bind_ours),
-        ("fluence", bind_ours),
-        ("bare aiohttp", bind_bare),
-    )
-    for turn, (label, bind) in enumerate(turns):
+    bare, ours = ("bare aiohttp", bind_bare), ("fluence", bind_ours)
+    for turn, (label, bind) in enumerate((bare, ours, ours, bare)):
         namespace = f"binds-{turn}"
         await fill(access, count, namespace)
         async with Client(access) as client:

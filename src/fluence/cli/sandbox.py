@@ -116,8 +116,10 @@ def up(
         programs = find_programs(wanted, report=meter.report)
     started = time.monotonic()
     box.up(programs, wanted, scheduler=scheduler, audit=audit, gates=_gates(gates), say=_say)
+    total = sum(kind.count for kind in kinds)
+    _say(f"making {total} nodes")
     try:
-        count, ready = box.add_nodes(kinds)
+        count, ready = box.add_nodes(kinds, timeout_s=max(60.0, total / 10))
     except BaseException:
         box.down()
         raise

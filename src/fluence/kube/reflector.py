@@ -250,6 +250,7 @@ class Reflector(Generic[T]):
                 item = self._decode(raw, unread)
                 if item is None:
                     continue
+                self.stats.events += 1
                 if kind == "DELETED":
                     initial.pop(key_of(item), None)
                 else:
