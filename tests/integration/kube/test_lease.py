@@ -79,7 +79,7 @@ async def test_a_stopped_holder_loses_the_lease_and_does_not_think_otherwise(
             began = loop.time()
             await until(lambda other=other: race.holder() == other, timeout_s=20)
             # the duration, one retry with its jitter, and a busy machine's breath
-            assert loop.time() - began < DURATION_S + 0.4 * 1.2 + 1.5
+            assert loop.time() - began < DURATION_S + 0.4 * 1.2 + 3.0
             race.signal(stopped, signal.SIGCONT)
             await asyncio.sleep(1.5)
             assert race.holder() == other
@@ -93,7 +93,7 @@ async def test_a_killed_holder_is_replaced_within_the_duration(kube: Kube, tmp_p
         race.start("b")
         await asyncio.sleep(1.5)
         race.signal("a", signal.SIGKILL)
-        await until(lambda: race.holder() == "b", timeout_s=DURATION_S + 2)
+        await until(lambda: race.holder() == "b", timeout_s=DURATION_S + 4)
         race.check()
 
 
@@ -104,7 +104,7 @@ async def test_a_holder_whose_api_server_hangs_gives_up_in_time(kube: Kube, tmp_
         race.start("b")
         await asyncio.sleep(1.5)
         proxy.rules.append(Rule(path="leases", latency_s=60))  # for a alone
-        await until(lambda: race.holder() == "b", timeout_s=DURATION_S + 3)
+        await until(lambda: race.holder() == "b", timeout_s=DURATION_S + 4)
         race.check()
         proxy.rules.clear()
         await asyncio.sleep(1.5)
