@@ -11,6 +11,7 @@ import socket
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Mapping
+from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -64,7 +65,7 @@ class Transport:
             self._calls = self._session(self._connections)
         credentials = await self.auth.credentials()
         options = self._options(credentials, headers)
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
+        timeout = _timeout(timeout_s)
         for again in (False, True):
             try:
                 async with self._calls.request(
@@ -145,12 +146,11 @@ class Transport:
         return URL(self.access.server + target, encoded=True)
 
     def _options(self, credentials: Credentials, headers: Mapping[str, str]) -> dict[str, Any]:
-        sent = dict(headers)
         if credentials.header is not None:
-            sent["Authorization"] = credentials.header
+            headers = {**headers, "Authorization": credentials.header}
         if self.access.impersonate:
-            sent["Impersonate-User"] = self.access.impersonate
-        options: dict[str, Any] = {"headers": sent, "allow_redirects": False}
+            headers = {**headers, "Impersonate-User": self.access.impersonate}
+        options: dict[str, Any] = {"headers": headers, "allow_redirects": False}
         if self._proxy is not None:
             options["proxy"] = self._proxy
         if self.access.server.startswith("https:"):
@@ -193,6 +193,12 @@ class Transport:
             return Unreachable(f"{request}: the proxy {self._proxy} refused: {error.status}", sent=False)
         detail = " ".join(str(error).split()) or type(error).__name__
         return Unreachable(f"{request}: the connection to {server} was lost: {detail}")
+
+
+@lru_cache(maxsize=8)
+def _timeout(total_s: float) -> aiohttp.ClientTimeout:
+    """Most calls have the same; the rest are cheap to make again."""
+    return aiohttp.ClientTimeout(total=total_s)
 
 
 def tls_context(access: Access, cert: bytes | None, key: bytes | None) -> ssl.SSLContext:
