@@ -1,1 +1,17 @@
+"""How hard Hypothesis tries: briefly by default, at length with FLUENCE_HYPOTHESIS=thorough."""
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+
+settings.register_profile(
+    "brief", deadline=None, print_blob=True, max_examples=50, suppress_health_check=_SLOW
+)
+settings.register_profile(
+    "thorough", deadline=None, print_blob=True, max_examples=2000, suppress_health_check=_SLOW
+)
+settings.load_profile(os.environ.get("FLUENCE_HYPOTHESIS") or "brief")
+
 pytest_plugins = ["fluence.sandbox.testing"]

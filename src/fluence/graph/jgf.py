@@ -21,7 +21,7 @@ from fluence.graph.graph import CONTAINMENT, Batch, Ints, ResourceGraph
 
 _SLICE = 20_000
 _MOST = 2**63
-_TRAILING_DIGITS = re.compile(r"\d+$")
+_TRAILING_DIGITS = re.compile(r"[0-9]+\Z")
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 _Rank = Annotated[int, msgspec.Meta(ge=-1, le=2**31 - 1)]
@@ -63,7 +63,7 @@ class Vertex(msgspec.Struct, gc=False):
         if meta.type == "node" and meta.name is not None:
             digits = _TRAILING_DIGITS.search(meta.name)
             if digits is not None:
-                return int(digits.group())
+                return int(digits.group().lstrip("0")[:20] or 0)  # 20 digits are too many already
         return self.uniq_id
 
     @property
@@ -116,7 +116,7 @@ class Document:
         self.source = source
         try:
             found = _document.decode(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise InvalidGraph(_reason(error), where=_where(source, "", error)) from None
         self._nodes, self._edges = found.graph.nodes, found.graph.edges
         self.free_ranks = found.free_ranks
@@ -348,7 +348,9 @@ def _read_edges(
         if len(set(subsystems)) > 1:
             keep &= np.array([of == subsystem for of in subsystems], np.bool_)
         batch.edges[subsystem] = (source[keep].tolist(), target[keep].tolist())
-        _check_siblings(*batch.edges[subsystem], batch, document.source)
+        _check_siblings(*batch.edges[subsystem], batch, into, document.source)
+        if len(np.unique(target[keep])) != int(keep.sum()):
+            _check_acyclic(*batch.edges[subsystem], document.source)
 
 
 def _depths(batch: Batch, subsystem: str, into: ResourceGraph | None) -> Ints:
@@ -369,16 +371,37 @@ def _depths(batch: Batch, subsystem: str, into: ResourceGraph | None) -> Ints:
     return deep
 
 
-def _check_siblings(sources: list[int], targets: list[int], batch: Batch, where: str) -> None:
+def _check_acyclic(sources: list[int], targets: list[int], where: str) -> None:
+    """Where vertices have several parents, the tree alone does not show that an edge leads back up."""
+    below: dict[int, list[int]] = {}
+    above: dict[int, int] = {}
+    for source, target in zip(sources, targets, strict=True):
+        below.setdefault(source, []).append(target)
+        above[target] = above.get(target, 0) + 1
+    free = [source for source in below if source not in above]
+    while free:
+        for target in below.get(free.pop(), ()):
+            above[target] -= 1
+            if not above[target]:
+                free.append(target)
+    if any(above.values()):
+        raise InvalidGraph("the edges form a cycle", where=where)
+
+
+def _check_siblings(
+    sources: list[int], targets: list[int], batch: Batch, into: ResourceGraph | None, where: str
+) -> None:
     """Siblings are told apart by uniq_id; Fluxion answers EEXIST where two have the same."""
     new = [target for target in targets if target >= 0]
-    if len(set(new)) == len(new) and len(set(batch.uniq_id)) == len(batch.uniq_id):
+    if into is None and len(set(new)) == len(new) and len(set(batch.uniq_id)) == len(batch.uniq_id):
         return
     keys = [(s, batch.uniq_id[t]) for s, t in zip(sources, targets, strict=True) if t >= 0]
+    if into is not None:
+        for tree in into.trees.values():
+            for source in {source for source in sources if source < 0}:
+                keys += [(source, int(into.uniq_id[child])) for child in tree.shape().children(~source)]
     if len(set(keys)) != len(keys):
-        raise InvalidGraph(
-            "an edge is there twice, or two children of one vertex share a uniq_id", where=where
-        )
+        raise InvalidGraph("an edge is there twice, or two children of one vertex share a uniq_id", where=where)
 
 
 def _reason(error: Exception) -> str:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fluence.match.matcher import Matcher
 
 _TOKEN = re.compile(r"[()]|[^\s()]+")
+_JOB_ID = re.compile(r"[0-9]{1,19}")
+_DEEPEST = 100  # parentheses in parentheses
 _JOB_KEYS = ("jobid-alloc", "jobid-reserved", "jobid-span", "jobid-tag")
 _VALUES = {
     "status": ("up", "down"),
@@ -46,6 +48,7 @@ class _Search:
         self.filters = False
         self._tokens = _TOKEN.findall(criteria)
         self._at = 0
+        self._depth = 0
 
     def run(self) -> Grant:
         hits = self._expression()
@@ -86,7 +89,11 @@ class _Search:
         token = self._tokens[self._at]
         self._at += 1
         if token == "(":
+            self._depth += 1
+            if self._depth > _DEEPEST:
+                raise self._wrong(f"more than {_DEEPEST} parentheses are open")
             result = self._expression()
+            self._depth -= 1
             if self._at >= len(self._tokens):
                 raise self._wrong("a parenthesis is not closed")
             self._at += 1
@@ -111,7 +118,7 @@ class _Search:
             taken = self._inherited(self._held(reserved=True))
             return taken if lower == "reserved" else ~taken
         if key in _JOB_KEYS:
-            if not value.isdigit():
+            if _JOB_ID.fullmatch(value) is None:
                 raise self._wrong(f"{key} must be a job id")
             self.job = int(value)
             return self._of_job(key, self.job)
@@ -131,7 +138,7 @@ class _Search:
         )
 
     def _wrong(self, why: str) -> InvalidInput:
-        return InvalidInput(f"invalid criteria: {self.criteria}: {why}")
+        return InvalidInput(f"invalid criteria: {self.criteria[:200]}: {why}")
 
     # -- columns ---------------------------------------------------------------------------------------------
 

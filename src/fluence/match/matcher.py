@@ -189,19 +189,25 @@ class Matcher:
 
     def remove_ranks(self, ranks: str) -> dict[int, Rows]:
         """Take all vertices of some ranks out of the graph; says what each job lost by it."""
-        gone: list[int] = []
+        gone: set[int] = set()
         for rank in idset.decode(ranks):
             vertices = self.graph.vertices_of_rank(rank)
             if not vertices:
                 raise NotFound(f"no vertex has the rank {rank}")
-            gone.extend(vertices)
-        rows = np.array(gone, np.int32)
-        return self._remove(rows)
+            gone.update(self.with_all_below(vertices))
+        return self._remove(np.array(sorted(gone), np.int32))
+
+    def with_all_below(self, vertices: Iterable[int]) -> set[int]:
+        """Vertices and what hangs below them, which may have no rank of its own."""
+        tree = self.tree.shape()
+        return {row for v in vertices for row in (tree.subtree(v).tolist() if v in tree else [v])}
 
     def _remove(self, gone: Rows) -> dict[int, Rows]:
         if self.tree.root in gone:
             raise Conflict("the root cannot be removed")
         lost = self.ledger.clear(gone)
+        for job in lost:
+            self.recount(job)
         self.graph.remove(gone)
         self._refresh()
         return lost
@@ -482,6 +488,14 @@ class Matcher:
                 end=placed.end,
                 now=now,
                 holds=holds,
+            )
+
+    def recount(self, job: int) -> None:
+        """A job has left some vertices and kept others: count again what it uses below each."""
+        if self.policy.stop_early:
+            ledger, spans = self.ledger, self.ledger.jobs[job].spans
+            self.load.recount(
+                self.tree, job, ledger.vertex[spans], ledger.needs[spans], ledger.exclusive[spans]
             )
 
     def cancel_visits(self, job: int) -> tuple[int, int]:

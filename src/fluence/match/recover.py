@@ -15,6 +15,7 @@ from fluence.errors import Conflict, InvalidGraph, InvalidInput, NotFound
 from fluence.graph import jgf, rv1
 from fluence.graph.graph import CONTAINMENT, Ints, Mask, ResourceGraph, Rows
 from fluence.graph.selection import Marks, Selection, trace
+from fluence.model import idset
 
 if TYPE_CHECKING:
     from fluence.match.matcher import Matcher
@@ -107,8 +108,11 @@ def _from_jgf(matcher: Matcher, document: jgf.Document, *, shorthand: bool) -> R
     found = Recovered()
     rows: dict[str, int] = {}
     alone: dict[int, bool] = {}
+    free = set(idset.decode(document.free_ranks or ""))  # given back since the document was written
     for vertex in document.vertices():
         row = find_vertex(matcher, vertex)
+        if vertex.metadata.rank in free:
+            continue
         if vertex.id in rows:
             raise InvalidGraph(f"the node id {vertex.id!r} appears twice: ids must be unique")
         rows[vertex.id] = row
@@ -121,6 +125,8 @@ def _from_jgf(matcher: Matcher, document: jgf.Document, *, shorthand: bool) -> R
         try:
             source, target = rows[edge.source], rows[edge.target]
         except KeyError as error:
+            if document.free_ranks is not None:
+                continue
             raise InvalidGraph(
                 f"no node has the id {error.args[0]!r}", where=f"graph.edges[{index}]"
             ) from None
@@ -135,6 +141,8 @@ def _from_jgf(matcher: Matcher, document: jgf.Document, *, shorthand: bool) -> R
     if shorthand:
         for row in list(found.held):
             for below in tree.subtree(row)[1:].tolist():
+                if int(graph.rank[below]) in free:
+                    continue
                 found.held[below] = int(graph.size[below])
                 found.marks[below] = (int(graph.size[below]), True, int(tree.parent[below]))
     return found

@@ -50,8 +50,7 @@ def release(matcher: Matcher, job: int, text: str | bytes, reader: str) -> Freed
         return Freed(freed, True)
     if drained:
         ledger.release(job, np.array([span_at[up] for up in drained], np.int32))
-    left = record.spans
-    matcher.load.recount(matcher.tree, job, ledger.vertex[left], ledger.needs[left], ledger.exclusive[left])
+    matcher.recount(job)
     return Freed(freed, False)
 
 
@@ -61,7 +60,7 @@ def _of_ranks(matcher: Matcher, text: str | bytes, span_at: dict[int, int]) -> s
         vertices = matcher.graph.vertices_of_rank(rank)
         if not vertices:
             raise NotFound(f"the graph has no rank {rank}")
-        named.update(vertex for vertex in vertices if vertex in span_at)
+        named.update(vertex for vertex in matcher.with_all_below(vertices) if vertex in span_at)
     return named
 
 
