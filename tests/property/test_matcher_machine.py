@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from typing import Any
@@ -98,10 +99,8 @@ class MatcherMachine(RuleBasedStateMachine):
     def only_try(self, data: st.DataObject, future: bool) -> None:
         before = model.state(self.matcher)
         operation = Operation.TRY_FUTURE if future else Operation.TRY
-        try:
+        with contextlib.suppress(FluenceError):
             self.matcher.match(operation, data.draw(jobspecs(self.sample), label="jobspec"), now=self.now)
-        except FluenceError:
-            pass
         after = model.state(self.matcher)
         assert {**after, "load": 0} == {**before, "load": 0}  # Fluxion lets the order of `first` follow
 
@@ -110,10 +109,8 @@ class MatcherMachine(RuleBasedStateMachine):
         before = model.state(self.matcher)
         spec = data.draw(jobspecs(self.sample), label="jobspec")
         verdict: Any = None
-        try:
+        with contextlib.suppress(FluenceError):
             verdict = self.matcher.match(Operation.JUDGE, spec, now=self.now)
-        except FluenceError:
-            pass
         assert model.state(self.matcher) == before
         if isinstance(verdict, Never):
             assert not self.attempt(Operation.ALLOCATE_OR_RESERVE, spec)
