@@ -165,3 +165,19 @@ def _check_needs(
 
 def _holds(need: Need) -> bool:
     return need.is_slot or bool(need.exclusive) or any(_holds(below) for below in need.below)
+
+
+def is_monotone(request: Request) -> bool:
+    """Whether what fits now fits an emptier graph too.
+
+    A range inside a slot is filled from all that is free, and only then are slots counted (fluxion.md, 3 and
+    5): with three nodes free, two slots of one or three nodes do not fit; with two nodes free they do.
+    """
+
+    def fixed(need: Need) -> bool:
+        return need.count.is_fixed and all(fixed(below) for below in need.below)
+
+    def check(need: Need) -> bool:
+        return all(fixed(below) if need.is_slot else check(below) for below in need.below)
+
+    return all(check(need) for need in request.needs)

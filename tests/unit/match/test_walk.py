@@ -118,6 +118,14 @@ def test_a_pool_is_taken_whole() -> None:
     assert isinstance(matcher.match("allocate", spec, job=2), Wait), "one slot per node, one node left"
 
 
+def test_what_overfills_a_slot_is_not_left_for_the_next() -> None:
+    sample = cluster(nodes=1, cores=0)
+    for i in range(3):
+        sample.add("memory", sample.nodes[1], id=i, rank=0, size=3)
+    assert place(sample, slot(resource("memory", 4))) == ["node0/memory0!", "node0/memory1!", "node0"]
+    assert is_impossible(sample, slot(resource("memory", 4), count=2))
+
+
 # -- levels --------------------------------------------------------------------------------------------------
 
 
@@ -184,6 +192,13 @@ def test_a_range_is_filled_to_the_most_that_fits() -> None:
     assert cores({"min": 1, "max": 64, "operator": "*", "operand": 2}) == 4
     assert cores({"min": 2, "max": 64, "operator": "^", "operand": 2}) == 4
     assert cores({"min": 7, "max": 9, "operator": "+", "operand": 1}) == 7
+
+
+def test_a_range_in_a_slot_is_filled_before_slots_are_counted() -> None:
+    """As in Fluxion: a graph with more in it can hold less of such a request."""
+    wanted = slot(resource("node", {"min": 1, "max": 3, "operator": "+", "operand": 2}), count=2)
+    assert place(cluster(nodes=2), wanted) == ["node0!", "node1!"]
+    assert is_impossible(cluster(nodes=3), wanted)
 
 
 # -- exclusivity ---------------------------------------------------------------------------------------------
