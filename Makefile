@@ -23,7 +23,8 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 run: setup  ## place the example gangs on the example cluster
 	@$(BIN)/fluence demo
 
-test: check  ## the checks, then every test
+test: check  ## the checks, then every test; the first run builds Kubernetes (about 10 minutes on 2 cores)
+	@$(BIN)/fluence sandbox build > /dev/null
 	@$(BIN)/pytest -n auto
 
 check: setup  ## ruff, mypy --strict, import-linter
@@ -34,6 +35,7 @@ check: setup  ## ruff, mypy --strict, import-linter
 
 bench: setup  ## speed and memory; AGAINST=/path/to/resource-query adds Fluxion; SIZES=100,1000 BENCH=--help
 	@$(BIN)/python benchmarks/run.py $(if $(AGAINST),--against '$(AGAINST)') $(if $(SIZES),--sizes $(SIZES)) $(BENCH)
+	@$(BIN)/python benchmarks/kube.py
 
 clean:  ## remove what make made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

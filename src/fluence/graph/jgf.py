@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Annotated, Any
 
@@ -158,14 +158,21 @@ class Document:
             ) from None
         return found
 
-    def edges(self) -> list[Edge]:
+    def edges(self) -> Iterator[Edge]:
+        for edges in self.edge_slices():
+            yield from edges
+
+    def edge_slices(self) -> Iterator[list[Edge]]:
+        """The edges, some at a time."""
         decode = _edge.decode
-        try:
-            return [decode(raw) for raw in self._edges]
-        except msgspec.DecodeError as error:
-            index = next(i for i, raw in enumerate(self._edges) if not _decodes(decode, raw))
-            place = f"graph.edges[{index}]"
-            raise InvalidGraph(_reason(error), where=_where(self.source, place, error)) from None
+        for first in range(0, len(self._edges), _SLICE):
+            found: list[Edge] = []
+            try:
+                found.extend(decode(raw) for raw in self._edges[first : first + _SLICE])
+            except msgspec.DecodeError as error:
+                place = f"graph.edges[{first + len(found)}]"
+                raise InvalidGraph(_reason(error), where=_where(self.source, place, error)) from None
+            yield found
 
     def _node(self, index: int) -> str:
         return f"{self.source}: graph.nodes[{index}]"
@@ -317,18 +324,22 @@ def _root(batch: Batch, subsystem: str, row: int, source: str) -> None:
 def _read_edges(
     document: Document, batch: Batch, rows: Mapping[str, int], into: ResourceGraph | None
 ) -> None:
-    edges = list(document.edges())
-    try:
-        sources = [rows[edge.source] for edge in edges]
-        targets = [rows[edge.target] for edge in edges]
-    except KeyError as error:
-        missing = error.args[0]
-        index = next(i for i, edge in enumerate(edges) if missing in (edge.source, edge.target))
-        raise InvalidGraph(
-            f"no node has the id {missing!r}", where=f"{document.source}: graph.edges[{index}]"
-        ) from None
+    sources: list[int] = []
+    targets: list[int] = []
+    subsystems: list[str] = []
+    for edges in document.edge_slices():
+        try:
+            sources += [rows[edge.source] for edge in edges]
+            targets += [rows[edge.target] for edge in edges]
+        except KeyError as error:
+            missing = error.args[0]
+            index = next(i for i, edge in enumerate(edges) if missing in (edge.source, edge.target))
+            raise InvalidGraph(
+                f"no node has the id {missing!r}",
+                where=f"{document.source}: graph.edges[{len(subsystems) + index}]",
+            ) from None
+        subsystems += [CONTAINMENT if edge.metadata is None else edge.metadata.subsystem for edge in edges]
     source, target = np.array(sources, np.int64), np.array(targets, np.int64)
-    subsystems = [CONTAINMENT if edge.metadata is None else edge.metadata.subsystem for edge in edges]
     for subsystem in dict.fromkeys(subsystems):
         deep = _depths(batch, subsystem, into)
         # An edge between two vertices that are there already adds nothing; and older writers add the way
@@ -368,14 +379,6 @@ def _check_siblings(sources: list[int], targets: list[int], batch: Batch, where:
         raise InvalidGraph(
             "an edge is there twice, or two children of one vertex share a uniq_id", where=where
         )
-
-
-def _decodes(decode: Callable[[msgspec.Raw], Edge], raw: msgspec.Raw) -> bool:
-    try:
-        decode(raw)
-    except msgspec.DecodeError:
-        return False
-    return True
 
 
 def _reason(error: Exception) -> str:

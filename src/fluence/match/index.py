@@ -553,13 +553,23 @@ class _Search:
         amount = slot.count.effective(int(fit.sum()))
         if amount == 0:
             return False
-        owner = np.repeat(np.arange(len(holders)), fit)
-        turn = np.arange(len(owner)) - np.repeat(np.cumsum(fit) - fit, fit)
-        score = self._slot_scores(slot, holders, fit, counts)
-        best = _smallest(score, amount)
+        best: Ints | None = None
+        if amount < len(holders):
+            # A holder's first slot is its best: one whose first is worse than so many others' gives none.
+            firsts = self._slot_scores(slot, holders, np.ones_like(fit), counts)
+            close = np.flatnonzero(firsts <= np.partition(firsts, amount - 1)[amount - 1])
+            if len(close) < len(holders):
+                few = (holders[close], fit[close], [count[close] for count in counts])
+                best = _clearly_smallest(self._slot_scores(slot, *few), amount)
+                if best is not None:
+                    holders, fit, counts = few
+        if best is None:
+            best = _smallest(self._slot_scores(slot, holders, fit, counts), amount)
+        owner = np.repeat(np.arange(len(holders), dtype=np.int32), fit)
         # Whoever holds several of the best slots gives its first ones: they are its best.
         taken = np.bincount(owner[best], minlength=len(holders))
-        if int(turn[best].sum()) != int((taken * (taken - 1) // 2).sum()):
+        turn = best - (np.cumsum(fit) - fit)[owner[best]]
+        if int(turn.sum()) != int((taken * (taken - 1) // 2).sum()):
             raise Unsupported
         self._take_slots(slot, holders, taken, counts)
         return True
@@ -689,8 +699,11 @@ class _Search:
             own = table.score[at]
             if index.factors is not None:
                 own = own + sign * np.repeat(self._factor(index.factors, holders), fit * count)
-            steps = np.repeat(count, fit)
-            score += np.add.reduceat(own, np.cumsum(steps) - steps)
+            if bool((count == 1).all()):
+                score += own
+            else:
+                steps = np.repeat(count, fit)
+                score += np.add.reduceat(own, np.cumsum(steps) - steps)
         return score
 
     def _factor(self, factors: Ints, holders: Rows) -> Ints:
@@ -752,16 +765,18 @@ class _Search:
     def _first_rows(self, need: Need, table: Table, holders: Rows, counts: Ints) -> Ints:
         """The positions of the first free rows below each holder, so many of each."""
         group, _ = table.groups_of(holders)
+        if not need.below and not len(self.view.lost(table, True)) and self.allowed is None:
+            return _ranges(table.start[group], counts)  # all are free
         positions, owner = self._free_rows(need, table, group, True)
-        heads = np.searchsorted(owner, np.arange(len(holders)))
-        return positions[np.arange(len(positions)) - heads[owner] < counts[owner]]
+        width = np.bincount(owner, minlength=len(holders))
+        heads = np.cumsum(width) - width
+        return positions[_ranges(heads, np.minimum(counts, width))]
 
-    def _free_rows(self, need: Need, table: Table, groups: Ints, alone: bool) -> tuple[Ints, Ints]:
+    def _free_rows(self, need: Need, table: Table, groups: Ints, alone: bool) -> tuple[Ints, Rows]:
         """The positions of the rows that can serve in some groups, and the number of the group of each."""
         width = table.count[groups]
-        owner = np.repeat(np.arange(len(groups)), width)
-        shift = table.start[groups] - (np.cumsum(width) - width)
-        positions = np.arange(len(owner)) + shift[owner]
+        owner = np.repeat(np.arange(len(groups), dtype=np.int32), width)
+        positions = _ranges(table.start[groups], width)
         served = self._serves(need, table, alone)
         keep = served[positions]
         if bool(keep.all()):
@@ -848,6 +863,13 @@ def _check(needs: Sequence[Need], *, alone: bool) -> None:
         _check(need.below, alone=alone or need.is_slot or need.exclusive is True)
 
 
+def _ranges(starts: Ints, counts: Ints) -> Ints:
+    """starts[0], starts[0] + 1, … so many, then the same from starts[1] on, and so forth."""
+    ends = np.cumsum(counts)
+    total = int(ends[-1]) if len(ends) else 0
+    return np.repeat(starts - (ends - counts), counts) + np.arange(total)
+
+
 def _effective(count: Count, available: Ints) -> Ints:
     """`Count.effective`, for a column."""
     if count.min == count.max:
@@ -858,10 +880,14 @@ def _effective(count: Count, available: Ints) -> Ints:
 
 def _smallest(score: Ints, amount: int) -> Ints:
     """The positions of the smallest scores, as std::sort would put them first."""
+    found = _clearly_smallest(score, amount)
+    return order(score, amount) if found is None else found
+
+
+def _clearly_smallest(score: Ints, amount: int) -> Ints | None:
+    """The positions of the smallest scores, in no order; None where a tie leaves a choice."""
     if amount >= len(score):
         return np.arange(len(score))
     part = np.argpartition(score, amount - 1)[:amount]
     limit = int(score[part].max())
-    if int((score <= limit).sum()) == amount:
-        return part  # no tie at the border: any sort takes these
-    return order(score, amount)
+    return part if int((score <= limit).sum()) == amount else None

@@ -32,7 +32,8 @@ from fluence.model import idset
 from fluence.model.constraint import Constraint
 from fluence.model.jobspec import Jobspec
 
-_SHORT_WALK = 1000  # vertices
+_SMALL = 1000  # vertices that a request takes
+_SHORT_WALK = 200  # vertices that a walk may meet in vain
 _FEW_JOBS = 64
 _TRIED = -(2**62)  # ids of what is held only while a search goes on
 HORIZON = 3_153_600_000  # a hundred years: how long a graph lasts unless it is told otherwise
@@ -286,9 +287,9 @@ class Matcher:
             return self._search_siblings(request, window)
         if not self._uses_index:
             return self._walk(request, window)
-        if self.policy.stop_early and request.weight <= _SHORT_WALK:
+        if self.policy.stop_early and request.weight <= _SMALL:
             try:
-                return self._walk(request, window, limit=_SHORT_WALK)
+                return self._walk(request, window, limit=_SHORT_WALK + 4 * request.weight)
             except TooFar:
                 pass
         found = self.index.search(

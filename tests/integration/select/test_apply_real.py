@@ -1,18 +1,11 @@
-"""`kubectl fluence apply` against a real API server: the pods of a Job carry the pin.
-
-The programs are looked for in the folder that FLUENCE_TEST_KUBE_BIN or KUBEBUILDER_ASSETS names.
-"""
+"""`kubectl fluence apply` against a real API server: the pods of a Job carry the pin."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +13,12 @@ import pytest
 import yaml
 from select_program import SCRIPTS
 
+from fluence.sandbox.programs import find_programs
+from fluence.sandbox.releases import release
+from fluence.sandbox.testing import Kube
+
 P = "fluence.flux-framework.org"
 EXAMPLES = Path(__file__).parents[3] / "examples" / "select"
-TOKEN = "test-token"
 
 JOB = f"""\
 apiVersion: batch/v1
@@ -42,112 +38,29 @@ spec:
 """
 
 
-def find_programs() -> dict[str, str]:
-    folder = os.environ.get("FLUENCE_TEST_KUBE_BIN") or os.environ.get("KUBEBUILDER_ASSETS")
-    found: dict[str, str] = {}
-    for name in ("kube-apiserver", "etcd", "kube-controller-manager", "kubectl"):
-        program = shutil.which(name, path=folder) if folder else None
-        if program is None:
-            pytest.skip(f"needs {name}: name its folder in FLUENCE_TEST_KUBE_BIN or KUBEBUILDER_ASSETS")
-        found[name] = str(Path(program).resolve())
-    if shutil.which("openssl") is None:
-        pytest.skip("needs openssl: to make the key for service accounts")
-    return found
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        port: int = one.getsockname()[1]
-        return port
-
-
 class Cluster:
-    """A control plane without nodes: what is created stays pending, and that is enough here."""
+    """The run's control plane, seen from a namespace of the test's own; its nodes take no pods of ours."""
 
-    def __init__(self, directory: Path, programs: dict[str, str], stack: ExitStack) -> None:
+    def __init__(self, directory: Path, kube: Kube) -> None:
         self.directory = directory
-        self.programs = programs
-        self._stack = stack
+        self.program = Path(find_programs(release(kube.version), names=("kubectl",), report=print)["kubectl"])
         self.kubeconfig = directory / "kubeconfig"
-
-    def start(self) -> None:
-        client, peer, secure, manager = (free_port() for _ in range(4))
-        key = self.directory / "sa.key"
-        tokens = self.directory / "tokens.csv"
-        subprocess.run(["openssl", "genrsa", "-out", key, "2048"], check=True, capture_output=True)
-        tokens.write_text(f'{TOKEN},admin,1,"system:masters"\n')
-        self._write_kubeconfig(f"https://127.0.0.1:{secure}")
-        self._run(
-            "etcd",
-            f"--data-dir={self.directory / 'etcd'}",
-            f"--listen-client-urls=http://127.0.0.1:{client}",
-            f"--advertise-client-urls=http://127.0.0.1:{client}",
-            f"--listen-peer-urls=http://127.0.0.1:{peer}",
-            f"--initial-advertise-peer-urls=http://127.0.0.1:{peer}",
-            f"--initial-cluster=default=http://127.0.0.1:{peer}",
-        )
-        self._run(
-            "kube-apiserver",
-            f"--etcd-servers=http://127.0.0.1:{client}",
-            f"--secure-port={secure}",
-            "--bind-address=127.0.0.1",
-            f"--cert-dir={self.directory / 'certs'}",
-            f"--token-auth-file={tokens}",
-            "--authorization-mode=RBAC",
-            "--service-cluster-ip-range=10.96.0.0/16",
-            "--service-account-issuer=https://kubernetes.default.svc",
-            f"--service-account-key-file={key}",
-            f"--service-account-signing-key-file={key}",
-        )
-        self.wait(lambda: self.kubectl("get", "--raw=/readyz", check=False).returncode == 0, "the API server")
-        self._run(
-            "kube-controller-manager",
-            f"--kubeconfig={self.kubeconfig}",
-            f"--secure-port={manager}",
-            "--leader-elect=false",
-            f"--service-account-private-key-file={key}",
-        )
-        ready = ["get", "serviceaccount", "default", "-n", "default"]
-        self.wait(lambda: self.kubectl(*ready, check=False).returncode == 0, "the controllers")
-
-    def _write_kubeconfig(self, server: str) -> None:
-        cluster = {"server": server, "insecure-skip-tls-verify": True}
-        content = {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "clusters": [{"name": "test", "cluster": cluster}],
-            "users": [{"name": "admin", "user": {"token": TOKEN}}],
-            "current-context": "test",
-            "contexts": [{"name": "test", "context": {"cluster": "test", "user": "admin"}}],
-        }
-        self.kubeconfig.write_text(json.dumps(content))
-
-    def _run(self, name: str, *arguments: str) -> None:
-        log = self._stack.enter_context((self.directory / f"{name}.log").open("wb"))
-        process = subprocess.Popen([self.programs[name], *arguments], stdout=log, stderr=log)
-
-        def stop() -> None:
-            process.terminate()
-            try:
-                process.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-
-        self._stack.callback(stop)
+        config = yaml.safe_load(kube.sandbox.at.kubeconfig().read_text())
+        for context in config["contexts"]:
+            context["context"]["namespace"] = kube.namespace
+        self.kubeconfig.write_text(yaml.safe_dump(config))
 
     @property
     def environment(self) -> dict[str, str]:
         # kubectl finds the plugin, and the plugin finds this kubectl.
-        path = f"{SCRIPTS}:{Path(self.programs['kubectl']).parent}:/usr/bin:/bin"
+        path = f"{SCRIPTS}:{self.program.parent}:/usr/bin:/bin"
         return {"PATH": path, "HOME": str(self.directory)}
 
     def kubectl(
         self, *arguments: str, stdin: str = "", check: bool = True
     ) -> subprocess.CompletedProcess[str]:
         done = subprocess.run(
-            [self.programs["kubectl"], *arguments, f"--kubeconfig={self.kubeconfig}"],
+            [str(self.program), *arguments, f"--kubeconfig={self.kubeconfig}"],
             input=stdin,
             capture_output=True,
             text=True,
@@ -165,18 +78,13 @@ class Cluster:
         deadline = time.monotonic() + seconds
         while not is_done():
             if time.monotonic() > deadline:
-                logs = "".join(path.read_text()[-2000:] for path in sorted(self.directory.glob("*.log")))
-                pytest.fail(f"{what} did not come up within {seconds:g} s\n{logs}")
+                pytest.fail(f"{what} did not come up within {seconds:g} s")
             time.sleep(0.25)
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    programs = find_programs()
-    with ExitStack() as stack:
-        made = Cluster(tmp_path_factory.mktemp("cluster"), programs, stack)
-        made.start()
-        yield made
+@pytest.fixture
+def cluster(tmp_path: Path, kube: Kube) -> Cluster:
+    return Cluster(tmp_path, kube)
 
 
 def pins(item: Any) -> tuple[str | None, str | None]:
@@ -227,7 +135,7 @@ def test_streams_lists_and_json_are_accepted_as_the_server_would(cluster: Cluste
         + "---\n# nothing here\n---\napiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: streamed\n"
     )
     attributes = f"--attributes={EXAMPLES / 'generic-attributes.yaml'}"
-    done = cluster.kubectl("fluence", "apply", f"-f={listed},{stream}", attributes, "-n", "default")
+    done = cluster.kubectl("fluence", "apply", f"-f={listed},{stream}", attributes)
     assert len(done.stdout.splitlines()) == 4
     for name in ("listed-0", "listed-1", "streamed"):
         template = cluster.get("job", name)["spec"]["template"]

@@ -1,0 +1,414 @@
+"""`fluence sandbox`: a real Kubernetes control plane on this machine, in a few seconds and without Docker."""
+
+# NB everything heavy is imported inside the commands: this module is loaded for `fluence --help`.
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from fluence.errors import FluenceError, InvalidInput
+
+if TYPE_CHECKING:
+    from fluence.sandbox.gobuild import Progress
+    from fluence.sandbox.nodes import NodeKind
+    from fluence.sandbox.sandbox import Sandbox, State
+
+
+class _Group(click.Group):
+    """Prints a fault of ours as one line."""
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except FluenceError as error:
+            click.echo(f"Error: {error}", err=True)
+            raise click.exceptions.Exit(error.exit_code) from None
+
+
+_name = click.option(
+    "--name", default="default", show_default=True, help="Which sandbox; several can live side by side."
+)
+_output = click.option(
+    "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
+)
+_version = click.option(
+    "--version", default="1.36", show_default=True, help="Kubernetes release: 1.36 or 1.37.", metavar="X.Y"
+)
+
+
+@click.group(cls=_Group)
+def sandbox() -> None:
+    """A real Kubernetes control plane on this machine, without Docker.
+
+    etcd, kube-apiserver and kube-controller-manager run on loopback, on free ports, with certificates and
+    RBAC; KWOK simulates the nodes: pods "run" for as long as their `sleep N` or an annotation says. The
+    programs are taken from KUBEBUILDER_ASSETS or PATH if their versions fit, else built once (about 10
+    minutes on two cores) into ~/.cache/fluence.
+
+    \b
+      fluence sandbox up --nodes 10 --scheduler
+      fluence sandbox kubectl get nodes
+      export KUBECONFIG=$(fluence sandbox kubeconfig --path)
+      fluence sandbox down
+    """
+
+
+@sandbox.command()
+@_name
+@_version
+@click.option(
+    "--nodes", type=click.IntRange(0), default=3, show_default=True, help="How many nodes to simulate."
+)
+@click.option("--cpu", default="32", show_default=True, help="Cores of each node.")
+@click.option("--memory", default="128Gi", show_default=True, help="Memory of each node.")
+@click.option(
+    "--gpu", type=click.IntRange(0), default=0, show_default=True, help="GPUs (nvidia.com/gpu) of each node."
+)
+@click.option(
+    "--racks", type=click.IntRange(0), default=0, help="Spread the nodes over racks (a node label)."
+)
+@click.option(
+    "--node-file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="YAML with several kinds of node, instead of --nodes and its kin: see docs/sandbox.md.",
+)
+@click.option("--scheduler/--no-scheduler", default=False, help="Also run kube-scheduler.", show_default=True)
+@click.option(
+    "--audit/--no-audit", default=True, help="Watch for overbooked nodes and half gangs.", show_default=True
+)
+@click.option(
+    "--feature-gate", "gates", multiple=True, metavar="NAME=true|false", help="More gates; repeatable."
+)
+def up(
+    name: str,
+    version: str,
+    nodes: int,
+    cpu: str,
+    memory: str,
+    gpu: int,
+    racks: int,
+    node_file: Path | None,
+    scheduler: bool,
+    audit: bool,
+    gates: tuple[str, ...],
+) -> None:
+    """Start a sandbox; ready in about six seconds once the programs are there."""
+    from fluence.sandbox.nodes import NodeKind, check, read_nodes
+    from fluence.sandbox.programs import find_programs
+    from fluence.sandbox.releases import release
+    from fluence.sandbox.sandbox import Sandbox
+
+    if node_file is not None:
+        kinds: list[NodeKind] = read_nodes(node_file)
+    else:
+        kinds = [NodeKind(count=nodes, cpu=cpu, memory=memory, gpu=gpu, racks=racks)]
+        check(kinds[0], where="--nodes")
+    wanted = release(version)
+    box = Sandbox(name)
+    began = time.monotonic()
+    with _Meter() as meter:
+        programs = find_programs(wanted, report=meter.report)
+    started = time.monotonic()
+    box.up(programs, wanted, scheduler=scheduler, audit=audit, gates=_gates(gates), say=_say)
+    total = sum(kind.count for kind in kinds)
+    _say(f"making {total} nodes")
+    try:
+        count, ready = box.add_nodes(kinds, timeout_s=max(60.0, total / 10))
+    except BaseException:
+        box.down()
+        raise
+    built = f" (after {started - began:.0f} s of building)" if started - began > 5 else ""
+    click.echo(
+        f"sandbox {name!r}: Kubernetes {wanted.version}, {ready} of {count} nodes ready, "
+        f"in {time.monotonic() - started:.1f} s{built}"
+    )
+    suffix = "" if name == "default" else f" --name {name}"
+    click.echo(f"  export KUBECONFIG=$(fluence sandbox kubeconfig --path{suffix})")
+    if ready < count:
+        raise FluenceError(
+            f"{count - ready} nodes did not become Ready; see `fluence sandbox logs kwok{suffix}`"
+        )
+
+
+@sandbox.command()
+@_name
+@click.option("--all", "every", is_flag=True, help="All sandboxes of this user.")
+def down(name: str, every: bool) -> None:
+    """Stop a sandbox and remove all its files; also what a killed one left behind."""
+    from fluence.sandbox.sandbox import Sandbox, names
+
+    for each in names() if every else [name]:
+        if Sandbox(each).down():
+            click.echo(f"sandbox {each!r} is gone")
+        else:
+            click.echo(f"there was no sandbox {each!r}")
+
+
+@sandbox.command()
+@_output
+def status(output: str) -> None:
+    """All sandboxes, and which of their parts run."""
+    from fluence.sandbox.sandbox import Sandbox, names
+
+    boxes = [(Sandbox(each), Sandbox(each).load()) for each in names()]
+    if output in ("json", "yaml"):
+        _dump([_described(box, state) for box, state in boxes], output)
+        return
+    if not boxes:
+        click.echo("no sandboxes; start one with `fluence sandbox up`")
+    for box, state in boxes:
+        standing = box.status()
+        if state is None or standing == "stale":
+            cure = f"clear it with `fluence sandbox down --name {box.name}`"
+            click.echo(f"{box.name}: stale, left behind by a crash; {cure}")
+            continue
+        server = f"https://127.0.0.1:{state.ports.api}"
+        click.echo(f"{box.name}: {standing}, Kubernetes {state.version}, {server}")
+        dead = [part for part, process in state.parts.items() if not process.is_alive]
+        if dead:
+            cure = f"start them with `fluence sandbox restart --name {box.name}`"
+            click.echo(f"  dead: {', '.join(dead)}; {cure}")
+        if output == "wide":
+            for part, process in state.parts.items():
+                shown = "running" if process.is_alive else "dead"
+                click.echo(f"  {part:<24} {shown:<8} pid {process.pid}")
+            click.echo(f"  {box.at.folder}, up for {time.time() - state.created:.0f} s")
+
+
+def _described(box: Sandbox, state: State | None) -> dict[str, object]:
+    if state is None:
+        return {"name": box.name, "status": box.status(), "folder": str(box.at.folder)}
+    return {
+        "name": box.name,
+        "status": box.status(),
+        "version": state.version,
+        "server": f"https://127.0.0.1:{state.ports.api}",
+        "kubeconfig": str(box.at.kubeconfig()),
+        "parts": [
+            {"name": part, "running": process.is_alive, "pid": process.pid}
+            for part, process in state.parts.items()
+        ],
+        "ageSeconds": round(time.time() - state.created),
+        "folder": str(box.at.folder),
+    }
+
+
+@sandbox.command()
+@_name
+@click.option("--path", "path_only", is_flag=True, help="Print the file's path instead of its content.")
+def kubeconfig(name: str, path_only: bool) -> None:
+    """The administrator's kubeconfig."""
+    from fluence.sandbox.sandbox import Sandbox
+
+    box = Sandbox(name)
+    box.require()
+    path = box.at.kubeconfig()
+    click.echo(str(path) if path_only else path.read_text(), nl=path_only)
+
+
+@sandbox.command()
+@_name
+@click.argument("part", required=False)
+@click.option(
+    "-n", "--lines", type=click.IntRange(0), default=20, show_default=True, help="How many of the last lines."
+)
+@click.option("-f", "--follow", is_flag=True, help="Go on as they grow; Ctrl-C ends.")
+def logs(name: str, part: str | None, lines: int, follow: bool) -> None:
+    """The log of one part, or the ends of all."""
+    from fluence.sandbox.sandbox import Sandbox
+
+    box = Sandbox(name)
+    state = box.require()
+    if part is not None and part not in state.parts:
+        raise InvalidInput(f"no part {part!r}; choose one of {', '.join(state.parts)}")
+    chosen = [part] if part else list(state.parts)
+    positions = {}
+    for each in chosen:
+        log = box.at.log(each)
+        text = log.read_text(errors="replace") if log.exists() else ""
+        positions[each] = log.stat().st_size if log.exists() else 0
+        if len(chosen) > 1:
+            click.echo(f"== {each}")
+        for line in text.splitlines()[-lines:] if lines else ():
+            click.echo(line)
+    while follow and box.at.folder.exists():
+        time.sleep(0.3)
+        for each in chosen:
+            log = box.at.log(each)
+            if log.exists() and log.stat().st_size > positions[each]:
+                with log.open("rb") as file:
+                    file.seek(positions[each])
+                    grown = file.read()
+                positions[each] += len(grown)
+                click.echo(grown.decode("utf-8", "replace"), nl=False)
+
+
+@sandbox.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@_name
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def kubectl(name: str, arguments: tuple[str, ...]) -> None:
+    """Run the release's own kubectl against a sandbox."""
+    from fluence.sandbox.programs import find_programs
+    from fluence.sandbox.releases import release
+    from fluence.sandbox.sandbox import Sandbox
+
+    box = Sandbox(name)
+    wanted = release(box.require().version)
+    with _Meter() as meter:
+        program = find_programs(wanted, names=("kubectl",), report=meter.report)["kubectl"]
+    env = {**os.environ, "KUBECONFIG": str(box.at.kubeconfig())}
+    sys.stdout.flush()
+    os.execve(program, ["kubectl", *arguments], env)
+
+
+@sandbox.command()
+@_name
+@click.argument("part", required=False)
+def restart(name: str, part: str | None) -> None:
+    """Kill one part and start it again; without PART, start all that have died."""
+    from fluence.sandbox.sandbox import Sandbox
+
+    started = Sandbox(name).restart(part)
+    click.echo(f"started again: {', '.join(started)}" if started else "every part runs")
+
+
+@sandbox.command()
+@_name
+@_output
+def audit(name: str, output: str) -> None:
+    """What the auditor has found since the sandbox came up; exit 1 if it found anything."""
+    import asyncio
+
+    from fluence.sandbox.auditor import ask
+    from fluence.sandbox.sandbox import Sandbox
+
+    box = Sandbox(name)
+    box.require()
+    report = asyncio.run(ask(box.at.folder))
+    if output in ("json", "yaml"):
+        import msgspec
+
+        _dump(msgspec.to_builtins(report), output)
+    else:
+        for finding in report.findings:
+            when = f"{time.strftime('%H:%M:%S', time.localtime(finding.at))} " if output == "wide" else ""
+            click.echo(f"{when}{finding}")
+        seen = (
+            f"{report.bindings_seen} bindings of {report.pods_seen} pods on {report.nodes_seen} nodes, "
+            f"{report.gangs_seen} gangs"
+        )
+        click.echo(f"{len(report.findings) or 'no'} findings in {seen}")
+        if report.gaps:
+            click.echo(f"the watch was lost {report.gaps} times: what happened meanwhile was not seen")
+    if report.findings:
+        raise click.exceptions.Exit(1)
+
+
+@sandbox.command()
+@_name
+@click.option(
+    "--script", type=click.Path(dir_okay=False, path_type=Path), required=True, help="YAML list of faults."
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Where to listen; any free port by default."
+)
+def proxy(name: str, script: Path, port: int) -> None:
+    """Stand in front of the API server and make things go wrong; Ctrl-C ends.
+
+    The script is a YAML list; the first rule that applies to a request is used, for example:
+
+    \b
+      - {verb: watch, path: /pods, drop_after: 3, times: 2}
+      - {verb: create, path: binding$, status: 503, every: 5}
+      - {path: /nodes, status: 429, retry_after: 1, times: 3}
+    """
+    import asyncio
+
+    from fluence.sandbox.faults import read_script
+    from fluence.sandbox.proxy import Proxy
+    from fluence.sandbox.sandbox import Sandbox
+
+    rules = read_script(script)
+    access = Sandbox(name).access()
+
+    async def serve() -> None:
+        async with Proxy(access, rules, port=port) as running:
+            click.echo(
+                f"listening at {running.access.server}, with the administrator's rights, on loopback only"
+            )
+            await asyncio.Event().wait()
+
+    asyncio.run(serve())
+
+
+@sandbox.command()
+@_version
+def build(version: str) -> None:
+    """Get the programs ready, so that a later `up` is quick; safe to interrupt and to repeat."""
+    from fluence.sandbox.programs import find_programs
+    from fluence.sandbox.releases import release
+
+    with _Meter() as meter:
+        programs = find_programs(release(version), report=meter.report)
+    for program, path in programs.items():
+        click.echo(f"{program:<24} {path}")
+
+
+class _Meter:
+    """Shows a build: one line that changes on a terminal, a line a minute elsewhere."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._shown = ""
+        self._shown_at = 0.0
+
+    def __enter__(self) -> _Meter:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._is_terminal and self._shown:
+            click.echo("\r\033[K", err=True, nl=False)
+
+    def report(self, progress: Progress) -> None:
+        text = f"{progress.step} ({_minutes(progress.elapsed_s)} of about {_minutes(progress.expected_s)})"
+        if self._is_terminal:
+            click.echo(f"\r\033[K{text}", err=True, nl=False)
+        elif progress.step != self._shown or time.monotonic() - self._shown_at > 60:
+            click.echo(text, err=True)
+            self._shown_at = time.monotonic()
+        self._shown = progress.step
+
+
+def _minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
+
+
+def _say(text: str) -> None:
+    click.echo(f"{text} …", err=True)
+
+
+def _gates(given: tuple[str, ...]) -> dict[str, bool]:
+    found = {}
+    for each in given:
+        gate, _, value = each.partition("=")
+        if not gate or value not in ("true", "false"):
+            raise InvalidInput(f"--feature-gate {each!r}: write NAME=true or NAME=false")
+        found[gate] = value == "true"
+    return found
+
+
+def _dump(data: object, output: str) -> None:
+    if output == "json":
+        import json
+
+        click.echo(json.dumps(data, indent=2))
+    else:
+        import yaml
+
+        click.echo(yaml.safe_dump(data, sort_keys=False), nl=False)

@@ -1,0 +1,219 @@
+"""Events: what users see in ``kubectl describe``, aggregated and bounded (events.k8s.io/v1).
+
+The same thing said again about the same object becomes a series on one Event: the second time is written at
+once, later ones at most every ``series_s``. One object may have ``per_object`` new events in a row, the
+process ``rate`` writes a second; what is over is counted and dropped, never queued without end. Recording
+never waits and never fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict, deque
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from fluence.clock import Clock
+from fluence.kube.client import Client
+from fluence.kube.errors import Forbidden, KubeError, Missing
+from fluence.kube.limit import TokenBucket
+from fluence.kube.resource import EVENTS, Json
+
+logger = logging.getLogger(__name__)
+
+NOTE_BYTES = 1024  # the server's limit
+REMEMBERED = 4096  # series kept in memory
+KEPT_S = 600.0  # a series that rests longer starts anew
+
+
+class Ref(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """The object that an event is about."""
+
+    kind: str
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    api_version: str = "v1"
+
+
+class _Series(msgspec.Struct, eq=False):
+    """One Event on the server and how often it has been seen since."""
+
+    name: str
+    namespace: str
+    body: Json
+    is_created: bool = False
+    count: int = 1
+    told: int = 1
+    seen_at: float = 0.0
+    told_at: float = 0.0
+
+
+class Recorder:
+    """``record`` from anywhere in the loop; ``run`` writes until cancelled, ``flush`` writes what is left."""
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        controller: str,
+        instance: str,
+        rate: float = 20.0,
+        burst: float = 200.0,
+        per_object: int = 25,
+        series_s: float = 30.0,
+        queue: int = 1000,
+        clock: Clock | None = None,
+    ) -> None:
+        self.dropped = 0
+        self.written = 0
+        self.failed = 0
+        self._client = client
+        self._clock = clock or client.clock
+        self._controller = controller
+        self._instance = instance[:128]
+        self._limit = TokenBucket(rate, burst, clock=self._clock)
+        self._per_object = per_object
+        self._series_s = series_s
+        self._queue_limit = queue
+        self._queue: deque[_Series] = deque()
+        self._known: OrderedDict[tuple[object, ...], _Series] = OrderedDict()
+        self._objects: OrderedDict[Ref, TokenBucket] = OrderedDict()
+        self._wake = asyncio.Event()
+        self._last_stamp = 0
+
+    def record(
+        self,
+        regarding: Ref,
+        *,
+        reason: str,
+        action: str,
+        note: str,
+        kind: Literal["Normal", "Warning"] = "Normal",
+        related: Ref | None = None,
+    ) -> None:
+        """Say something about an object. Reason and action are CamelCase words, the note is a sentence."""
+        now = self._clock.monotonic()
+        key = (regarding, kind, reason, action, note, related)
+        known = self._known.get(key)
+        if known is not None and now - known.seen_at < KEPT_S:
+            known.count += 1
+            known.seen_at = now
+            self._known.move_to_end(key)
+            if known.count == 2 or now - known.told_at >= self._series_s:
+                self._enqueue(known)
+            return
+        if not self._bucket(regarding).take():
+            self.dropped += 1
+            return
+        series = self._new(regarding, kind=kind, reason=reason, action=action, note=note, related=related)
+        series.seen_at = series.told_at = now
+        if self._enqueue(series):
+            self._known[key] = series
+            while len(self._known) > REMEMBERED:
+                self._known.popitem(last=False)
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._queue:
+                if wait := self._limit.reserve():
+                    await asyncio.sleep(wait)
+                await self._write(self._queue.popleft())
+
+    async def flush(self, timeout_s: float = 5.0) -> None:
+        """Write what is queued, and the counts of series that grew, for as long as ``timeout_s``."""
+        for series in self._known.values():
+            if series.count > series.told and series not in self._queue:
+                self._queue.append(series)
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._queue:
+                    await self._write(self._queue.popleft())
+        except TimeoutError:
+            self.dropped += len(self._queue)
+            self._queue.clear()
+
+    def _enqueue(self, series: _Series) -> bool:
+        if series in self._queue:
+            return True
+        if len(self._queue) >= self._queue_limit:
+            self.dropped += 1
+            return False
+        self._queue.append(series)
+        self._wake.set()
+        return True
+
+    def _bucket(self, regarding: Ref) -> TokenBucket:
+        bucket = self._objects.get(regarding)
+        if bucket is None:
+            bucket = self._objects[regarding] = TokenBucket(1 / 300, self._per_object, clock=self._clock)
+            while len(self._objects) > REMEMBERED:
+                self._objects.popitem(last=False)
+        self._objects.move_to_end(regarding)
+        return bucket
+
+    def _new(
+        self, regarding: Ref, *, kind: str, reason: str, action: str, note: str, related: Ref | None
+    ) -> _Series:
+        # Names are unique by time, as client-go makes them; two within one tick get two ticks.
+        self._last_stamp = max(self._last_stamp + 1, int(self._clock.now() * 1e9))
+        name = f"{regarding.name[:230]}.{self._last_stamp:x}"
+        namespace = regarding.namespace or "default"
+        body: Json = {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {"name": name, "namespace": namespace},
+            "eventTime": self._stamp(),
+            "type": kind,
+            "reason": reason[:128],
+            "action": action[:128],
+            "note": clip(note, NOTE_BYTES),
+            "regarding": regarding,
+            "reportingController": self._controller,
+            "reportingInstance": self._instance,
+        }
+        if related is not None:
+            body["related"] = related
+        return _Series(name, namespace, body)
+
+    async def _write(self, series: _Series) -> None:
+        count = series.count
+        try:
+            await self._send(series, count)
+            self.written += 1
+            series.told, series.told_at = count, self._clock.monotonic()
+        except Forbidden as error:
+            self.failed += 1
+            logger.error("events cannot be written: %s", error)
+        except KubeError as error:
+            self.failed += 1
+            logger.warning("event %s/%s is lost: %s", series.namespace, series.name, error)
+
+    async def _send(self, series: _Series, count: int) -> None:
+        since = {"count": count, "lastObservedTime": self._stamp()} if count > 1 else None
+        if series.is_created:
+            try:
+                patch = {"series": since}
+                await self._client.patch(EVENTS, series.name, patch, namespace=series.namespace)
+                return
+            except Missing:
+                pass  # events live for an hour: this one ran out and begins anew
+        body = {**series.body, "series": since} if since is not None else series.body
+        await self._client.create(EVENTS, body, namespace=series.namespace)
+        series.is_created = True
+
+    def _stamp(self) -> str:
+        return datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def clip(text: str, limit: int) -> str:
+    """At most ``limit`` bytes of UTF-8, cut between characters, with an ellipsis where it was cut."""
+    data = text.encode()
+    if len(data) <= limit:
+        return text
+    return data[: limit - 3].decode(errors="ignore") + "…"

@@ -1,0 +1,282 @@
+"""Lease: at most one holder at a time, by a coordination.k8s.io/v1 Lease.
+
+Who holds the lease writes it every ``retry_s``. A holder counts itself as such only until ``renew_s`` after
+the moment it *began* its last successful write; another may take the lease only when it has seen no change
+for ``duration_s`` since it *received* the last one. As renew_s < duration_s, and every write is seen after
+it began, the two never overlap, whatever the wall clocks say and however long a call hangs or a process
+sleeps:
+
+    holder      ├─write begins─────────── renew_s ──────────┤ not holder any more
+    candidate          ├─sees the write──────────── duration_s ──────────────────┤ may take
+
+Both measure with a clock that only grows. ``held`` is to be asked before every burst of writes: a process
+that was stopped (SIGSTOP, a sleeping machine) finds itself no longer the holder the moment it wakes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import socket
+import uuid
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+
+import msgspec
+
+from fluence.clock import Clock
+from fluence.kube.client import Client
+from fluence.kube.errors import ApiConflict, Forbidden, KubeError, Missing, Unauthorized
+from fluence.kube.resource import LEASES
+from fluence.kube.retry import ONCE
+
+logger = logging.getLogger(__name__)
+
+
+class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    acquire_time: str | None = None
+    renew_time: str | None = None
+    lease_transitions: int | None = None
+
+
+class LeaseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    name: str
+    namespace: str
+    resource_version: str | None = None
+    uid: str | None = None
+
+
+class LeaseObject(msgspec.Struct, frozen=True, rename="camel"):
+    metadata: LeaseMeta
+    spec: LeaseSpec = LeaseSpec()
+    api_version: str = "coordination.k8s.io/v1"
+    kind: str = "Lease"
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True):
+    """The three times of a lease, as kube-scheduler has them."""
+
+    duration_s: float = 15.0
+    renew_s: float = 10.0
+    retry_s: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.retry_s < self.renew_s < self.duration_s:
+            raise ValueError("a lease needs retry_s < renew_s < duration_s")
+
+
+class Candidate:
+    """The decisions, without I/O: what we saw, what we hold, what to write next."""
+
+    def __init__(self, identity: str, *, terms: Terms, clock: Clock) -> None:
+        self.identity = identity
+        self.terms = terms
+        self._clock = clock
+        self._seen: tuple[str | None, LeaseSpec] | None = None  # version and content of the record last seen
+        self._seen_at = 0.0
+        self._valid_until: float | None = None
+
+    @property
+    def held(self) -> bool:
+        """Are we the holder at this instant?"""
+        return self._valid_until is not None and self._clock.monotonic() < self._valid_until
+
+    @property
+    def valid_until(self) -> float | None:
+        """On the monotonic clock; None while we hold nothing."""
+        return self._valid_until
+
+    def observe(self, lease: LeaseObject) -> None:
+        """A record came from the server. Only a change restarts the other holder's time."""
+        seen = (lease.metadata.resource_version, lease.spec)
+        if seen != self._seen:
+            self._seen = seen
+            self._seen_at = self._clock.monotonic()
+        if lease.spec.holder_identity != self.identity:
+            self._valid_until = None
+
+    def may_take(self) -> bool:
+        """After ``observe``: is the lease free, ours, or run out?"""
+        if self._seen is None:
+            return True
+        spec = self._seen[1]
+        if not spec.holder_identity or spec.holder_identity == self.identity:
+            return True
+        # The holder's own word on how long it counts, but never less than ours: a shorter one may be a
+        # mistake.
+        duration = max(float(spec.lease_duration_seconds or 0), self.terms.duration_s)
+        return self._clock.monotonic() >= self._seen_at + duration
+
+    def record(self, before: LeaseObject | None) -> LeaseSpec:
+        """What to write to take or keep the lease."""
+        now = _stamp(self._clock.now())
+        spec = before.spec if before is not None else LeaseSpec()
+        is_ours = spec.holder_identity == self.identity
+        taken = (spec.lease_transitions or 0) + (0 if is_ours or before is None else 1)
+        return LeaseSpec(
+            self.identity,
+            max(1, -(-int(self.terms.duration_s * 1000) // 1000)),
+            spec.acquire_time if is_ours and spec.acquire_time else now,
+            now,
+            taken,
+        )
+
+    def wrote(self, lease: LeaseObject, *, began: float) -> None:
+        """Our write, begun at ``began``, was accepted."""
+        self.observe(lease)
+        self._valid_until = began + self.terms.renew_s
+
+    def lost(self) -> None:
+        self._valid_until = None
+
+
+class Elector:
+    """Stands for a lease and runs ``lead`` while it is held.
+
+    ``run`` returns when ``lead`` does. If the lease is lost, ``lead`` is cancelled and we stand again. On
+    the way out the lease is given back, so that the next holder need not wait for it to run out.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        *,
+        name: str,
+        namespace: str,
+        identity: str | None = None,
+        terms: Terms | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.name = name
+        self.namespace = namespace
+        self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+        self.terms = terms or Terms()
+        self._client = client
+        self._clock = clock or client.clock
+        self._rng = rng or random.Random()
+        self.candidate = Candidate(self.identity, terms=self.terms, clock=self._clock)
+        self.last_error = ""
+
+    @property
+    def held(self) -> bool:
+        return self.candidate.held
+
+    async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
+        while True:
+            await self._stand()
+            logger.info("lease %s/%s is held by %s", self.namespace, self.name, self.identity)
+            task = asyncio.ensure_future(lead())
+            keeper = asyncio.create_task(self._keep(), name="lease-keeper")
+            try:
+                await asyncio.wait({task, keeper}, return_when=asyncio.FIRST_COMPLETED)
+                if task.done():
+                    return task.result()
+                keeper.result()  # a fault of ours is not a lost lease
+                logger.warning("lease %s/%s is lost: %s", self.namespace, self.name, self.last_error)
+            finally:
+                # NB the leader stops first, while the lease still protects it; then the lease goes.
+                await _stop(task)
+                await _stop(keeper)
+                await self._release()
+
+    async def _stand(self) -> None:
+        while not await self._try(self.terms.renew_s):
+            # Jitter, or candidates that started together would collide at every turn.
+            await asyncio.sleep(self.terms.retry_s * self._rng.uniform(0.8, 1.2))
+
+    async def _keep(self) -> None:
+        """Renew until the lease cannot be kept; returns when it is lost."""
+        while True:
+            await asyncio.sleep(self.terms.retry_s)
+            while True:
+                valid_until = self.candidate.valid_until
+                left = (valid_until or 0.0) - self._clock.monotonic()
+                if left <= 0:
+                    self.candidate.lost()
+                    return
+                if await self._try(left):
+                    break
+                await asyncio.sleep(min(left, self.terms.retry_s) * self._rng.uniform(0.2, 0.5))
+
+    async def _try(self, timeout_s: float) -> bool:
+        """One attempt to take or renew, inside ``timeout_s``. True if we hold the lease now."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._attempt(timeout_s)
+        except TimeoutError:
+            self.last_error = f"no answer within {timeout_s:.1f} s"
+        except (Forbidden, Unauthorized) as error:
+            self.last_error = str(error)
+            logger.error("lease %s/%s: %s", self.namespace, self.name, error)
+        except ApiConflict as error:
+            self.last_error = str(error)  # somebody else wrote: read again next time
+        except KubeError as error:
+            self.last_error = str(error)
+            logger.warning("lease %s/%s: %s", self.namespace, self.name, error)
+        return False
+
+    async def _attempt(self, timeout_s: float) -> bool:
+        lease = await self._read(timeout_s)
+        if lease is not None:
+            self.candidate.observe(lease)
+            if not self.candidate.may_take():
+                self.last_error = f"held by {lease.spec.holder_identity}"
+                return False
+        began = self._clock.monotonic()
+        written = await self._write(lease, self.candidate.record(lease), timeout_s)
+        self.candidate.wrote(written, began=began)
+        return self.candidate.held
+
+    async def _read(self, timeout_s: float) -> LeaseObject | None:
+        path = LEASES.path(self.name, namespace=self.namespace)
+        try:
+            answer = await self._client.request("GET", path, timeout_s=timeout_s, retry=ONCE)
+        except Missing:
+            return None
+        return msgspec.json.decode(answer, type=LeaseObject)
+
+    async def _write(self, before: LeaseObject | None, spec: LeaseSpec, timeout_s: float) -> LeaseObject:
+        """Create, or replace exactly the version that we read: the server refuses the slower of two
+        writers."""
+        meta = before.metadata if before is not None else LeaseMeta(self.name, self.namespace)
+        body = msgspec.json.encode(LeaseObject(meta, spec))
+        if before is None:
+            path = LEASES.path(namespace=self.namespace)
+            answer = await self._client.request("POST", path, body=body, timeout_s=timeout_s, retry=ONCE)
+        else:
+            path = LEASES.path(self.name, namespace=self.namespace)
+            answer = await self._client.request("PUT", path, body=body, timeout_s=timeout_s, retry=ONCE)
+        return msgspec.json.decode(answer, type=LeaseObject)
+
+    async def _release(self) -> None:
+        """Give the lease back if it is still ours; failing that it runs out by itself."""
+        left = (self.candidate.valid_until or 0.0) - self._clock.monotonic()
+        self.candidate.lost()
+        if left <= 0:
+            return
+        with contextlib.suppress(KubeError, TimeoutError):
+            async with asyncio.timeout(left):
+                lease = await self._read(left)
+                if lease is None or lease.spec.holder_identity != self.identity:
+                    return
+                now = _stamp(self._clock.now())
+                free = LeaseSpec("", 1, now, now, lease.spec.lease_transitions)
+                await self._write(lease, free, left)
+
+
+async def _stop(task: asyncio.Future[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await asyncio.wait({task})
+    if task.done() and not task.cancelled():
+        task.exception()  # seen: it is raised, if at all, by task.result() above
+
+
+def _stamp(now: float) -> str:
+    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,361 @@
+"""Reflector: keeps a store equal to what the server holds, through every fault that API servers and networks
+have.
+
+    start ──► streaming list (1.34+) ──┐         ┌──────────────── watch ends, connection lost
+              or paged list ───────────┴──► watch┘
+                 ▲                           │
+                 └────── 410 Gone, ERROR ────┘   after a pause that grows: 0.8 s to 30 s, full jitter
+
+The rules: a list replaces the store at once, so that a gap yields the deletes we missed; a watch goes on
+from the last version seen, bookmarks included; versions are only echoed; every stream has a time limit on
+both ends, since a half-open connection says nothing for ever; 403 and 404 are retried slowly and loudly,
+never in a hot loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from typing import Generic, TypeVar
+
+import msgspec
+
+from fluence.kube.client import Client
+from fluence.kube.errors import (
+    ApiError,
+    Forbidden,
+    Gone,
+    Invalid,
+    KubeError,
+    Missing,
+    TooManyRequests,
+    Unauthorized,
+    Unreachable,
+    error_for,
+)
+from fluence.kube.lines import LineSplitter
+from fluence.kube.resource import Page, Resource
+from fluence.kube.retry import ONCE, backoff
+from fluence.kube.store import HasMeta, Key, Store, key_of
+from fluence.model.meta import KubeObject
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=HasMeta)
+
+INITIAL_EVENTS_END = "k8s.io/initial-events-end"
+
+
+class Timing(msgspec.Struct, frozen=True, kw_only=True):
+    """All waits of a reflector, in seconds."""
+
+    base_s: float = 0.8
+    cap_s: float = 30.0
+    slow_s: float = 30.0  # after 403 and 404: somebody has to change something first
+    healthy_s: float = 60.0  # a stream that lived this long clears the count of failures
+    watch_min_s: float = 240.0
+    watch_max_s: float = 480.0
+    idle_extra_s: float = 30.0
+    list_timeout_s: float = 60.0
+
+
+class Stats(msgspec.Struct):
+    """What a metrics page shows of one reflector."""
+
+    lists: int = 0
+    watches: int = 0
+    events: int = 0
+    bookmarks: int = 0
+    bytes_read: int = 0
+    failures: int = 0
+    denied: int = 0
+    undecodable: int = 0
+    last_event_at: float | None = None  # monotonic
+    last_error: str = ""
+
+
+class _WatchEvent(msgspec.Struct, frozen=True):
+    type: str
+    object: msgspec.Raw
+
+
+_event_decoder = msgspec.json.Decoder(_WatchEvent)
+_meta_decoder = msgspec.json.Decoder(KubeObject)
+
+
+class _Ended(Exception):
+    """The stream ended as streams do."""
+
+
+class Reflector(Generic[T]):
+    """``run()`` feeds ``store`` until cancelled; ``synced`` is set once the first list is in it."""
+
+    def __init__(
+        self,
+        client: Client,
+        resource: Resource[T],
+        store: Store[T] | None = None,
+        *,
+        namespace: str | None = None,
+        label_selector: str = "",
+        field_selector: str = "",
+        streaming_list: bool = True,
+        page_size: int = 500,
+        timing: Timing | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.store: Store[T] = store if store is not None else Store()
+        self.synced = asyncio.Event()
+        self.stats = Stats()
+        self._client = client
+        self._resource = resource
+        self._namespace = namespace
+        self._selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        self._streaming = streaming_list
+        self._page_size = page_size
+        self._timing = timing or Timing()
+        self._rng = rng or random.Random()
+        self._version: str | None = None  # where to watch from; None: list first
+        self._failures = 0
+        self._gone_pages = 0
+        self._stream_faults = 0
+
+    @property
+    def last_event_age_s(self) -> float | None:
+        at = self.stats.last_event_at
+        return None if at is None else self._client.clock.monotonic() - at
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        clock = self._client.clock
+        while True:
+            began = clock.monotonic()
+            events = self.stats.events + self.stats.bookmarks
+            pause = 0.0
+            try:
+                if self._version is not None:
+                    await self._watch()
+                elif self._streaming and self._stream_faults < 2:
+                    await self._stream_list()
+                else:
+                    await self._paged_list()
+                    continue
+            except _Ended:
+                # A stream that ends at once and brings nothing is a fault too: without a pause it is a hot
+                # loop.
+                if self.stats.events + self.stats.bookmarks == events and clock.monotonic() - began < 1.0:
+                    pause = self._failed(None)
+            except (KubeError, msgspec.DecodeError) as error:
+                pause = self._failed(error)
+            if clock.monotonic() - began >= self._timing.healthy_s:
+                self._failures = 0
+            if pause:
+                await asyncio.sleep(pause)
+
+    def _failed(self, error: Exception | None) -> float:
+        """Note a failure, decide where to go on, and how long to wait before."""
+        stats, timing = self.stats, self._timing
+        stats.failures += 1
+        if error is not None:
+            stats.last_error = str(error)
+        self._failures += 1
+        pause = backoff(self._failures, base_s=timing.base_s, cap_s=timing.cap_s, rng=self._rng)
+        match error:
+            case Gone():
+                self._version = (
+                    None  # a list is the cure; the pause only keeps a confused server from a hot loop
+                )
+            case TooManyRequests():
+                pause = max(pause, error.retry_after or 0.0)
+            case Forbidden() | Missing() | Unauthorized():
+                stats.denied += 1
+                self._version = None
+                pause = self._rng.uniform(timing.slow_s / 2, timing.slow_s)
+                logger.error(
+                    "%s cannot be watched, next try in %.0f s: %s", self._resource.name, pause, error
+                )
+                return pause
+            case Invalid() if self._version is None and self._streaming:
+                # 400, 422: this server has no streaming lists (before 1.34, or the gate is off)
+                self._streaming = False
+                return 0.0
+            case ApiError():
+                # An etcd before 3.5.13 answers streaming lists with 500: after two, list in pages this once.
+                self._stream_faults += self._version is None
+                self._version = None
+            case Unreachable() | None:
+                pass  # go on where we were
+            case _:
+                self._version = None  # a document we cannot read: start from a list
+        logger.warning(
+            "%s: %s; next try in %.1f s", self._resource.name, error or "the watch ended at once", pause
+        )
+        return pause
+
+    # Lists
+
+    async def _paged_list(self) -> None:
+        """All pages, then the store at once. A list that expires half-way twice is asked for in one piece."""
+        self.stats.lists += 1
+        items: list[T] = []
+        unread: list[Key] = []
+        version = ""
+        params = dict(self._selectors)
+        limit = self._page_size if self._gone_pages < 2 else 0
+        if limit:
+            params["limit"] = str(limit)
+        path = self._resource.path(namespace=self._namespace)
+        while True:
+            try:
+                content = await self._client.request(
+                    "GET", path, params=params, timeout_s=self._timing.list_timeout_s, retry=ONCE
+                )
+            except Gone:
+                self._gone_pages += 1
+                raise
+            self.stats.bytes_read += len(content)
+            page = self._decode_page(content, unread)
+            version = version or page.metadata.resource_version
+            items.extend(page.items or ())
+            if not page.metadata.continue_:
+                break
+            params["continue"] = page.metadata.continue_
+        self._gone_pages = self._stream_faults = 0
+        self._replace(items, unread, version)
+
+    async def _stream_list(self) -> None:
+        """WatchList (KEP-3157): the initial objects come as events, a bookmark ends them, and the watch goes
+        on."""
+        self.stats.lists += 1
+        initial: dict[Key, T] = {}
+        unread: list[Key] = []
+        params = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+        is_initial = True
+        async with aclosing(self._events(params)) as events:
+            async for kind, raw in events:
+                if not is_initial:
+                    self._apply(kind, raw)
+                    continue
+                if kind == "BOOKMARK":
+                    meta = _meta_decoder.decode(raw).metadata
+                    if (meta.annotations or {}).get(INITIAL_EVENTS_END) == "true":
+                        self._replace(initial.values(), unread, meta.resource_version)
+                        is_initial = False
+                        initial = {}
+                        self._stream_faults = 0
+                    continue
+                item = self._decode(raw, unread)
+                if item is None:
+                    continue
+                self.stats.events += 1
+                if kind == "DELETED":
+                    initial.pop(key_of(item), None)
+                else:
+                    initial[key_of(item)] = item
+
+    def _replace(self, items: Iterable[T], unread: list[Key], version: str) -> None:
+        added, changed, removed = self.store.replace(items, keep=unread)
+        self._version = version or None
+        self._touch()
+        if not self.synced.is_set():
+            self.synced.set()
+        elif added or changed or removed:
+            logger.info(
+                "%s listed again: %d added, %d changed, %d removed meanwhile",
+                self._resource.name,
+                added,
+                changed,
+                removed,
+            )
+
+    # Watches
+
+    async def _watch(self) -> None:
+        assert self._version is not None
+        async with aclosing(self._events({"resourceVersion": self._version})) as events:
+            async for kind, raw in events:
+                self._apply(kind, raw)
+
+    def _apply(self, kind: str, raw: msgspec.Raw) -> None:
+        if kind == "BOOKMARK":
+            self._version = _meta_decoder.decode(raw).metadata.resource_version
+            self.stats.bookmarks += 1
+            self._touch()
+            return
+        item = self._decode(raw, [])
+        if item is None:
+            self._version = _meta_decoder.decode(raw).metadata.resource_version
+            return
+        if kind == "DELETED":
+            self.store.remove(key_of(item), last=item)
+        else:
+            self.store.put(item)
+        self._version = item.metadata.resource_version
+        self.stats.events += 1
+        self._touch()
+
+    async def _events(self, params: dict[str, str]) -> AsyncGenerator[tuple[str, msgspec.Raw], None]:
+        """The events of one watch; ERROR becomes an exception, the stream's end becomes _Ended."""
+        timing = self._timing
+        seconds = self._rng.uniform(timing.watch_min_s, timing.watch_max_s)
+        self.stats.watches += 1
+        params = {
+            **self._selectors,
+            **params,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(max(1, round(seconds))),
+        }
+        splitter = LineSplitter()
+        async with self._client.watch(
+            self._resource, namespace=self._namespace, params=params, idle_s=seconds + timing.idle_extra_s
+        ) as stream:
+            async for chunk in stream.iter_any():
+                self.stats.bytes_read += len(chunk)
+                lines = splitter.feed(chunk)
+                for count, line in enumerate(lines, 1):
+                    event = _event_decoder.decode(line)
+                    if event.type == "ERROR":
+                        raise _error_event(self._resource.name, event.object)
+                    yield event.type, event.object
+                    if count % 200 == 0:
+                        await asyncio.sleep(0)  # a burst must not hold up the lease's renewal
+        if splitter.pending:
+            raise Unreachable(f"watch {self._resource.name}: the answer was cut in the middle of an event")
+        raise _Ended
+
+    # Decoding
+
+    def _decode_page(self, content: bytes, unread: list[Key]) -> Page[T]:
+        try:
+            return self._resource.page_decoder.decode(content)
+        except msgspec.ValidationError:
+            # One object that does not fit our struct must not hide the other 499.
+            page = msgspec.json.decode(content, type=Page[msgspec.Raw])
+            items = [item for raw in page.items or () if (item := self._decode(raw, unread)) is not None]
+            return Page(page.metadata, items)
+
+    def _decode(self, raw: msgspec.Raw, unread: list[Key]) -> T | None:
+        try:
+            return self._resource.decoder.decode(raw)
+        except msgspec.ValidationError as error:
+            meta = _meta_decoder.decode(raw).metadata
+            self.stats.undecodable += 1
+            unread.append((meta.namespace, meta.name))
+            logger.error("%s %s/%s cannot be read: %s", self._resource.name, meta.namespace, meta.name, error)
+            return None
+
+    def _touch(self) -> None:
+        self.stats.last_event_at = self._client.clock.monotonic()
+
+
+def _error_event(name: str, raw: msgspec.Raw) -> ApiError:
+    body = bytes(raw)
+    code = msgspec.json.decode(body, type=_Code).code
+    return error_for(f"watch {name}", code or 500, body)
+
+
+class _Code(msgspec.Struct, frozen=True):
+    code: int = 0

@@ -1,0 +1,35 @@
+"""Group: pods that belong together, in one shape, whatever API or label said so."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of pods. ``min_count`` is None for a group that is no gang: its pods start one by one."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+    min_count: int | None = None
+    priority: int | None = None
+    priority_class: str | None = None
+    preemption_policy: str | None = None
+    # True: the group is evicted as one unit; False: its pods may be evicted one by one.
+    disrupt_together: bool = False
+    topology_key: str | None = None
+    workload: str | None = None
+    template: str | None = None
+    claims: tuple[str, ...] = ()
+    # True once the server says that the group has been scheduled; None where it says nothing.
+    is_scheduled: bool | None = None
+    is_deleting: bool = False
+    source: str = ""  # the API version, or the label, that this was read from
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_gang(self) -> bool:
+        return self.min_count is not None

@@ -1,0 +1,57 @@
+"""Folders: where a sandbox keeps its data and where the programs are cached; XDG, nothing inside a
+repository."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fluence.errors import Conflict, InvalidInput
+
+
+def cache_dir() -> Path:
+    """``~/.cache/fluence/sandbox``: the programs, built once."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(base) / "fluence" / "sandbox"
+
+
+def state_dir() -> Path:
+    """``~/.local/state/fluence/sandbox``: one folder per sandbox."""
+    base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
+    return Path(base) / "fluence" / "sandbox"
+
+
+def sandbox_dir(name: str) -> Path:
+    # The name becomes a folder that `down` deletes: nothing in it may lead elsewhere.
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", name):
+        raise InvalidInput(f"sandbox name {name!r}: use up to 42 of a-z, 0-9 and - (not first or last)")
+    return state_dir() / name
+
+
+@contextmanager
+def locked(folder: Path, *, wait: bool = True, what: str = "") -> Iterator[None]:
+    """Hold the folder itself locked: no lock file is left behind, and a dead process lets go by itself.
+
+    The folder may be deleted by the one who holds the lock before us; then there is a new one to lock.
+    """
+    while True:
+        folder.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            except BlockingIOError:
+                raise Conflict(f"{what or folder} is in use by another fluence; wait for it") from None
+            try:
+                is_same = os.fstat(descriptor).st_ino == folder.stat().st_ino
+            except FileNotFoundError:
+                is_same = False
+            if is_same:
+                yield
+                return
+        finally:
+            os.close(descriptor)

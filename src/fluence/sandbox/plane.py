@@ -1,0 +1,193 @@
+"""Plane: the command line of each part of the control plane; pure, given folders and ports."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from fluence.sandbox.releases import Release
+
+# What a workload needs, and no more: fewer controllers start faster and leave the two cores to the tests.
+CONTROLLERS = (
+    "serviceaccount-controller",
+    "serviceaccount-token-controller",
+    "namespace-controller",
+    "garbage-collector-controller",
+    "pod-garbage-collector-controller",
+    "node-lifecycle-controller",
+    "taint-eviction-controller",
+    "job-controller",
+    "ttl-after-finished-controller",
+    "deployment-controller",
+    "replicaset-controller",
+    "statefulset-controller",
+    "daemonset-controller",
+    "disruption-controller",
+    "resourceclaim-controller",
+    "podgroup-protection-controller",
+    "clusterrole-aggregation-controller",
+)
+# Leases are renewed four times in this span. A kubelet's 40 s would be 500 writes a second for 5,000 nodes,
+# which is all that a small machine can do; the price is that a node without KWOK is noticed after five
+# minutes only.
+LEASE_S = 240
+GRACE_S = 300
+
+
+class Ports(msgspec.Struct, frozen=True):
+    etcd: int
+    etcd_peer: int
+    api: int
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """The files of one sandbox."""
+
+    folder: Path
+
+    def pki(self, name: str) -> Path:
+        return self.folder / "pki" / name
+
+    def log(self, part: str) -> Path:
+        return self.folder / "logs" / f"{part}.log"
+
+    def kubeconfig(self, user: str = "admin") -> Path:
+        return self.folder / ("kubeconfig" if user == "admin" else f"pki/{user}.kubeconfig")
+
+    @property
+    def data(self) -> Path:
+        return self.folder / "etcd"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state.json"
+
+    @property
+    def stages(self) -> Path:
+        return self.folder / "stages.yaml"
+
+    @property
+    def scheduler_config(self) -> Path:
+        return self.folder / "scheduler.yaml"
+
+    @property
+    def audit_socket(self) -> Path:
+        return self.folder / "audit.sock"
+
+
+def etcd(program: Path, at: Layout, ports: Ports) -> list[str]:
+    client, peer = f"https://127.0.0.1:{ports.etcd}", f"https://127.0.0.1:{ports.etcd_peer}"
+    return [
+        str(program),
+        "--name=sandbox",
+        f"--data-dir={at.data}",
+        f"--listen-client-urls={client}",
+        f"--advertise-client-urls={client}",
+        f"--listen-peer-urls={peer}",
+        f"--initial-advertise-peer-urls={peer}",
+        f"--initial-cluster=sandbox={peer}",
+        f"--cert-file={at.pki('etcd.crt')}",
+        f"--key-file={at.pki('etcd.key')}",
+        f"--trusted-ca-file={at.pki('ca.crt')}",
+        "--client-cert-auth=true",
+        f"--peer-cert-file={at.pki('etcd.crt')}",
+        f"--peer-key-file={at.pki('etcd.key')}",
+        f"--peer-trusted-ca-file={at.pki('ca.crt')}",
+        "--peer-client-cert-auth=true",
+        "--unsafe-no-fsync=true",  # the data is thrown away; a power cut loses nothing of worth
+        "--quota-backend-bytes=4294967296",
+        "--log-level=warn",
+    ]
+
+
+def apiserver(program: Path, at: Layout, ports: Ports, release: Release, gates: dict[str, bool]) -> list[str]:
+    return [
+        str(program),
+        f"--etcd-servers=https://127.0.0.1:{ports.etcd}",
+        f"--etcd-cafile={at.pki('ca.crt')}",
+        f"--etcd-certfile={at.pki('etcd-client.crt')}",
+        f"--etcd-keyfile={at.pki('etcd-client.key')}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={ports.api}",
+        # 1.37 refuses to advertise loopback unless nobody keeps the `kubernetes` endpoints
+        "--advertise-address=127.0.0.1",
+        "--endpoint-reconciler-type=none",
+        f"--tls-cert-file={at.pki('apiserver.crt')}",
+        f"--tls-private-key-file={at.pki('apiserver.key')}",
+        f"--client-ca-file={at.pki('ca.crt')}",
+        "--authorization-mode=Node,RBAC",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        f"--service-account-key-file={at.pki('sa.pub')}",
+        f"--service-account-signing-key-file={at.pki('sa.key')}",
+        "--allow-privileged=true",
+        f"--feature-gates={_gates(gates)}",
+        f"--runtime-config={','.join(release.runtime_config)}",
+        "--max-requests-inflight=2000",
+        "--max-mutating-requests-inflight=1000",
+        "--profiling=false",
+        "--shutdown-delay-duration=0s",
+    ]
+
+
+def controller_manager(program: Path, at: Layout, gates: dict[str, bool]) -> list[str]:
+    return [
+        str(program),
+        f"--kubeconfig={at.kubeconfig('kube-controller-manager')}",
+        f"--controllers={','.join(CONTROLLERS)}",
+        f"--service-account-private-key-file={at.pki('sa.key')}",
+        f"--root-ca-file={at.pki('ca.crt')}",
+        "--use-service-account-credentials=true",
+        "--leader-elect=false",
+        "--secure-port=0",
+        "--node-monitor-period=2s",
+        f"--node-monitor-grace-period={GRACE_S}s",
+        "--kube-api-qps=1000",
+        "--kube-api-burst=2000",
+        "--concurrent-gc-syncs=10",
+        f"--feature-gates={_gates(gates)}",
+    ]
+
+
+def scheduler(program: Path, at: Layout, gates: dict[str, bool]) -> list[str]:
+    return [
+        str(program),
+        f"--config={at.scheduler_config}",
+        "--secure-port=0",
+        f"--feature-gates={_gates(gates)}",
+    ]
+
+
+def scheduler_config(at: Layout) -> dict[str, object]:
+    """kube-scheduler with its client limits out of the way: at 50 calls a second it would be what a test
+    measures."""
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "leaderElection": {"leaderElect": False},
+        "clientConnection": {
+            "kubeconfig": str(at.kubeconfig("kube-scheduler")),
+            "qps": 1000,
+            "burst": 2000,
+        },
+    }
+
+
+def kwok(program: Path, at: Layout) -> list[str]:
+    return [
+        str(program),
+        f"--kubeconfig={at.kubeconfig('kwok')}",
+        f"--config={at.stages}",
+        "--v=WARN",
+        f"--node-lease-duration-seconds={LEASE_S}",
+    ]
+
+
+def audit(at: Layout) -> list[str]:
+    return [sys.executable, "-m", "fluence.sandbox.auditor", str(at.folder)]
+
+
+def _gates(gates: dict[str, bool]) -> str:
+    return ",".join(f"{name}={str(value).lower()}" for name, value in gates.items())

@@ -1,0 +1,89 @@
+"""Process: a part that runs on its own, known by pid and start time, so that a reused pid is never mistaken
+for it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import msgspec
+
+
+class Process(msgspec.Struct, frozen=True):
+    """What the sandbox remembers of a part; enough to start it again."""
+
+    name: str
+    pid: int
+    started: str  # ticks since boot, from /proc; with the boot's id it names one process for ever
+    command: list[str]
+    boot: str = ""
+
+    @property
+    def is_alive(self) -> bool:
+        return self.boot == boot_id() and start_time(self.pid) == self.started
+
+    def stop(self, *, grace_s: float = 0.0) -> None:
+        """Ask, wait, then kill; returns when the process is gone."""
+        if grace_s and self.is_alive:
+            self._signal(signal.SIGTERM)
+            self._wait(grace_s)
+        while self.is_alive:
+            self._signal(signal.SIGKILL)
+            self._wait(1.0)
+        _reap(self.pid)
+
+    def _wait(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        while self.is_alive and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+
+def spawn(name: str, command: list[str], log: Path, *, cwd: Path) -> Process:
+    """Start a part in a session of its own, so that Ctrl-C in the terminal does not reach it; it logs to a
+    file."""
+    with log.open("ab") as output:
+        child = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=cwd,
+            start_new_session=True,
+        )
+    # The sandbox outlives this program: nobody will wait for the child, and Python should not complain about
+    # it.
+    child.returncode = 0
+    return Process(name, child.pid, start_time(child.pid) or "", command, boot_id())
+
+
+def start_time(pid: int) -> str | None:
+    """Field 22 of /proc/PID/stat; None if there is no such process, or only its zombie."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything
+    if fields[0] in ("Z", "X"):
+        _reap(pid)
+        return None
+    return fields[19]
+
+
+def boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _reap(pid: int) -> None:
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(pid, os.WNOHANG)

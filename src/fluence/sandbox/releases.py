@@ -1,0 +1,58 @@
+"""Releases: the Kubernetes releases that a sandbox can be, and what each needs to be told.
+
+Native gangs (KEP-4671) are off by default, and a gate that a release no longer knows stops the program, so
+gates and group versions are per release.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from fluence.errors import InvalidInput
+
+KWOK_VERSION = "v0.8.0"
+DEFAULT = "1.36"
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+
+
+class Release(msgspec.Struct, frozen=True, kw_only=True):
+    minor: str
+    version: str  # of k8s.io/kubernetes, as the Go module proxy has it
+    gates: dict[str, bool]
+    runtime_config: tuple[str, ...]
+
+    @property
+    def module(self) -> str:
+        """The folder under ``gomod`` that builds it."""
+        return f"v{self.minor}"
+
+
+RELEASES = {
+    each.minor: each
+    for each in (
+        Release(
+            minor="1.36",
+            version="v1.36.4",
+            # 1.37 folds the last two into the first
+            gates={"GenericWorkload": True, "GangScheduling": True, "WorkloadAwarePreemption": True},
+            runtime_config=("scheduling.k8s.io/v1alpha2=true",),
+        ),
+        Release(
+            minor="1.37",
+            version="v1.37.1",
+            gates={"GenericWorkload": True},
+            runtime_config=("scheduling.k8s.io/v1beta1=true",),
+        ),
+    )
+}
+
+
+def release(minor: str) -> Release:
+    """``1.36``; ``v1.36`` and ``1.36.4`` mean the same."""
+    parts = minor.lstrip("v").split(".")
+    found = RELEASES.get(".".join(parts[:2]))
+    if found is None:
+        raise InvalidInput(
+            f"Kubernetes {minor} is not one that the sandbox knows; choose {' or '.join(RELEASES)}"
+        )
+    return found

@@ -1,0 +1,381 @@
+"""Sandbox: starts, watches over and removes one control plane, by name.
+
+Its parts run on their own, each known by pid and start time in ``state.json``; there is no daemon of ours. A
+sandbox is
+
+    up         every part runs
+    degraded   some part has died: ``restart`` brings it back, with its data
+    stale      none runs, or the machine was restarted: ``up`` and ``down`` clear it away
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import os
+import shutil
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import yaml
+
+from fluence.errors import Conflict, FluenceError, NotFound
+from fluence.kube.access import Access, find_access
+from fluence.kube.client import Client
+from fluence.kube.errors import KubeError
+from fluence.kube.retry import ONCE
+from fluence.sandbox import plane
+from fluence.sandbox.certs import Authority, new_key, private_pem, public_pem, write_private
+from fluence.sandbox.folders import locked, sandbox_dir, state_dir
+from fluence.sandbox.nodes import NodeKind, create_nodes, wait_ready
+from fluence.sandbox.plane import Layout, Ports
+from fluence.sandbox.process import Process, boot_id, spawn, start_time
+from fluence.sandbox.releases import Release
+
+STAGES = Path(__file__).with_name("stages.yaml")
+READY_S = 60.0
+# user, group, and whose kubeconfig it is
+USERS = (
+    ("kubernetes-admin", "system:masters", "admin"),
+    ("system:kube-controller-manager", None, "kube-controller-manager"),
+    ("system:kube-scheduler", None, "kube-scheduler"),
+    ("kwok", "system:masters", "kwok"),
+)
+PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "audit")
+CORE = ("etcd", "kube-apiserver")
+
+Say = Callable[[str], None]
+
+
+class State(msgspec.Struct):
+    """What is written down about a running sandbox."""
+
+    name: str
+    version: str
+    ports: Ports
+    parts: dict[str, Process]
+    gates: dict[str, bool]
+    created: float
+    # The process that the sandbox belongs to (a test run); when it is gone, so may the sandbox be.
+    owner: Process | None = None
+
+
+class Sandbox:
+    """One sandbox. ``up`` and ``down`` are idempotent; every method is synchronous and safe to run in a
+    thread."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.at = Layout(sandbox_dir(name))
+        self._dir = self.at.folder
+
+    # What is there
+
+    def load(self) -> State | None:
+        try:
+            return msgspec.json.decode(self.at.state.read_bytes(), type=State)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+    def status(self) -> str:
+        """``up``, ``degraded``, ``stale`` or ``none``."""
+        if not self._dir.exists():
+            return "none"
+        state = self.load()
+        if state is None:
+            return "stale"
+        alive = [each.is_alive for each in state.parts.values()]
+        if not any(alive) or (state.owner is not None and not state.owner.is_alive):
+            return "stale"
+        return "up" if all(alive) else "degraded"
+
+    def require(self) -> State:
+        """The state of a sandbox that must be there."""
+        state = self.load()
+        if state is None:
+            others = ", ".join(names()) or "none"
+            raise NotFound(
+                f"no sandbox named {self.name!r} (there: {others}); start one with `fluence sandbox up`"
+            )
+        return state
+
+    def access(self) -> Access:
+        self.require()
+        return find_access(kubeconfig=self.at.kubeconfig())
+
+    # Starting
+
+    def up(
+        self,
+        programs: dict[str, Path],
+        release: Release,
+        *,
+        scheduler: bool = False,
+        audit: bool = True,
+        gates: dict[str, bool] | None = None,
+        owned: bool = False,
+        say: Say = lambda text: None,
+    ) -> State:
+        """Start the control plane and wait until it answers. A stale one of the same name is cleared away
+        first."""
+        with locked(self._dir, wait=False, what=f"sandbox {self.name!r}"):
+            if self.status() in ("up", "degraded"):
+                raise Conflict(
+                    f"sandbox {self.name!r} is already {self.status()}; `fluence sandbox down` it first, "
+                    "or choose another --name"
+                )
+            if self.load() is not None:
+                say("clearing away a stale sandbox")
+            for tries_left in (2, 1, 0):
+                self._clear(keep_folder=True)
+                try:
+                    return self._start(programs, release, scheduler, audit, gates or {}, owned, say)
+                except BaseException as error:
+                    # Between choosing a port and using it, somebody else may take it.
+                    if (
+                        tries_left
+                        and isinstance(error, FluenceError)
+                        and "address already in use" in str(error)
+                    ):
+                        continue
+                    self._clear()
+                    raise
+            raise AssertionError("unreachable")
+
+    def _start(
+        self,
+        programs: dict[str, Path],
+        release: Release,
+        scheduler: bool,
+        audit: bool,
+        more_gates: dict[str, bool],
+        owned: bool,
+        say: Say,
+    ) -> State:
+        at, ports = self.at, Ports(*_free_ports(3))
+        gates = {**release.gates, **more_gates}
+        for folder in (at.folder, at.folder / "pki", at.folder / "logs", at.data):
+            folder.mkdir(mode=0o700, exist_ok=True)
+        at.folder.chmod(0o700)
+        self._write_files(ports)
+        owner = Process("owner", os.getpid(), start_time(os.getpid()) or "", [], boot_id()) if owned else None
+        state = State(self.name, release.version, ports, {}, gates, time.time(), owner)
+        self._save(state)
+
+        def start(part: str, command: list[str]) -> None:
+            state.parts[part] = spawn(part, command, at.log(part), cwd=at.folder)
+            self._save(state)
+
+        say("starting etcd and kube-apiserver")
+        start("etcd", plane.etcd(programs["etcd"], at, ports))
+        start("kube-apiserver", plane.apiserver(programs["kube-apiserver"], at, ports, release, gates))
+        self._wait_ready(state)
+        say("starting the controllers")
+        start(
+            "kube-controller-manager",
+            plane.controller_manager(programs["kube-controller-manager"], at, gates),
+        )
+        if scheduler:
+            start("kube-scheduler", plane.scheduler(programs["kube-scheduler"], at, gates))
+        start("kwok", plane.kwok(programs["kwok"], at))
+        if audit:
+            start("audit", plane.audit(at))
+        self._wait_default_account(state)
+        return state
+
+    def add_nodes(self, kinds: list[NodeKind], *, timeout_s: float = 120.0) -> tuple[int, int]:
+        """Make nodes and wait until they are Ready; (asked for, ready)."""
+
+        async def work() -> tuple[int, int]:
+            async with Client(self.access()) as client:
+                count = await create_nodes(client, kinds)
+                return count, await wait_ready(client, count, timeout_s=timeout_s)
+
+        return asyncio.run(work())
+
+    def restart(self, part: str | None = None, *, kill: bool = True) -> list[str]:
+        """Stop one part, hard unless asked otherwise, and start it anew; without a name, all that have
+        died."""
+        with locked(self._dir, what=f"sandbox {self.name!r}"):
+            state = self.require()
+            if part is not None and part not in state.parts:
+                there = ", ".join(state.parts)
+                raise NotFound(f"sandbox {self.name!r} has no part {part!r} (there: {there})")
+            chosen = [each for each in PARTS if each in state.parts]
+            chosen = [
+                each for each in chosen if each == part or (part is None and not state.parts[each].is_alive)
+            ]
+            for each in chosen:
+                old = state.parts[each]
+                old.stop(grace_s=0.0 if kill else 10.0)
+                state.parts[each] = spawn(each, old.command, self.at.log(each), cwd=self.at.folder)
+                self._save(state)
+                if each in CORE and all(state.parts[core].is_alive for core in CORE):
+                    self._wait_ready(state)
+        return chosen
+
+    # Stopping
+
+    def down(self) -> bool:
+        """Stop every part and remove every file. False if there was nothing."""
+        if not self._dir.exists():
+            return False
+        with locked(self._dir, what=f"sandbox {self.name!r}"):
+            self._clear()
+        for folder in (state_dir(), state_dir().parent):  # the last one out
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+        return True
+
+    def _clear(self, *, keep_folder: bool = False) -> None:
+        state = self.load()
+        found = _strays(self._dir)
+        if state is not None:
+            # Clients first, so that none of them fills its log with errors about the others.
+            found = [state.parts[part] for part in reversed(PARTS) if part in state.parts] + found
+        for process in found:
+            process.stop()
+        if keep_folder:  # the lock is on the folder itself
+            for path in self._dir.iterdir():
+                shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+        else:
+            shutil.rmtree(self._dir, ignore_errors=True)
+
+    # Details
+
+    def _save(self, state: State) -> None:
+        part = self.at.state.with_suffix(".part")
+        part.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
+        part.replace(self.at.state)
+
+    def _write_files(self, ports: Ports) -> None:
+        at, authority, account_key = self.at, Authority(self.name), new_key()
+        at.pki("ca.crt").write_bytes(authority.pem)
+        issued = {
+            "etcd": authority.server("etcd"),
+            "apiserver": authority.server("kube-apiserver"),
+            "etcd-client": authority.client("kube-apiserver-etcd-client"),
+        }
+        for name, (cert, key) in issued.items():
+            at.pki(f"{name}.crt").write_bytes(cert)
+            write_private(at.pki(f"{name}.key"), key)
+        write_private(at.pki("sa.key"), private_pem(account_key))
+        at.pki("sa.pub").write_bytes(public_pem(account_key))
+        server = f"https://127.0.0.1:{ports.api}"
+        for user, group, owner in USERS:
+            cert, key = authority.client(user, group)
+            write_private(
+                at.kubeconfig(owner), kubeconfig(self.name, server, authority.pem, cert, key).encode()
+            )
+        shutil.copy(STAGES, at.stages)
+        at.scheduler_config.write_text(yaml.safe_dump(plane.scheduler_config(at)))
+
+    def _wait_ready(self, state: State) -> None:
+        """Until /readyz says yes; a part that dies meanwhile is told about with its last words."""
+        asyncio.run(self._wait(state, self._is_ready, "the API server to be ready", parts=CORE))
+
+    def _wait_default_account(self, state: State) -> None:
+        """Pods are refused until the service account `default` exists; the controller manager makes it."""
+        asyncio.run(self._wait(state, self._has_account, "the controllers to start", parts=PARTS))
+
+    async def _wait(
+        self, state: State, check: Callable[[Client], Awaitable[None]], what: str, *, parts: tuple[str, ...]
+    ) -> None:
+        deadline = time.monotonic() + READY_S
+        async with Client(self.access()) as client:
+            while True:
+                with contextlib.suppress(KubeError):
+                    await check(client)
+                    return
+                for process in state.parts.values():
+                    if process.name in parts and not process.is_alive:
+                        raise FluenceError(f"{process.name} died: {last_words(self.at.log(process.name))}")
+                if time.monotonic() > deadline:
+                    raise FluenceError(f"waited {READY_S:.0f} s for {what}; see `fluence sandbox logs`")
+                await asyncio.sleep(0.1)
+
+    @staticmethod
+    async def _is_ready(client: Client) -> None:
+        await client.request("GET", "/readyz", timeout_s=2.0, retry=ONCE)
+
+    @staticmethod
+    async def _has_account(client: Client) -> None:
+        path = "/api/v1/namespaces/default/serviceaccounts/default"
+        await client.request("GET", path, timeout_s=2.0, retry=ONCE)
+
+
+def names() -> list[str]:
+    """All sandboxes on this machine, whatever their state."""
+    if not state_dir().exists():
+        return []
+    return sorted(each.name for each in state_dir().iterdir() if each.is_dir())
+
+
+def last_words(log: Path, lines: int = 3) -> str:
+    """The end of a log, on one line, for an error message."""
+    try:
+        text = log.read_text(errors="replace")
+    except OSError:
+        return "it left no log"
+    said = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in said if "rror" in line or line.startswith(("F", "E"))] or said
+    return " | ".join(errors[-lines:])[-600:] or "it said nothing"
+
+
+def kubeconfig(name: str, server: str, ca: bytes, cert: bytes, key: bytes) -> str:
+    def encoded(content: bytes) -> str:
+        return base64.b64encode(content).decode()
+
+    context = f"fluence-sandbox-{name}"
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": context,
+            "clusters": [
+                {"name": context, "cluster": {"server": server, "certificate-authority-data": encoded(ca)}}
+            ],
+            "users": [
+                {
+                    "name": context,
+                    "user": {"client-certificate-data": encoded(cert), "client-key-data": encoded(key)},
+                }
+            ],
+            "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
+        },
+        sort_keys=False,
+    )
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that are free now; all are held until the last is found, so that they differ."""
+    with contextlib.ExitStack() as stack:
+        ports: list[int] = []
+        for _ in range(count):
+            holder = stack.enter_context(socket.socket())
+            holder.bind(("127.0.0.1", 0))
+            ports.append(holder.getsockname()[1])
+        return ports
+
+
+def _strays(folder: Path) -> list[Process]:
+    """Processes whose command line names this sandbox's folder: started just before a crash could write them
+    down."""
+    found = []
+    marks = [f"{folder}/".encode(), str(folder).encode() + b"\0"]
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            line = (entry / "cmdline").read_bytes()
+            program = Path(os.fsdecode(line.split(b"\0")[0])).name
+            if program not in PARTS and b"fluence.sandbox.auditor" not in line:
+                continue
+            if entry.stat().st_uid == os.getuid() and any(mark in line for mark in marks):
+                pid = int(entry.name)
+                found.append(Process(program, pid, start_time(pid) or "", [], boot_id()))
+    return found

@@ -1,0 +1,163 @@
+"""Testing: pytest fixtures that give each test a real control plane: one per run, a clean namespace per test.
+
+    pytest_plugins = ["fluence.sandbox.testing"]
+
+    async def test_binds(kube: Kube) -> None:
+        async with kube.client() as client:
+            await client.create(PODS, pod, namespace=kube.namespace)
+
+``FLUENCE_TEST_VERSION`` chooses the release. Under pytest-xdist all workers share one control plane, which
+belongs to the run: it goes when the run ends, and the next run clears it away if this one is killed. Where
+the programs are neither there nor can be built, the tests fail; with ``FLUENCE_TEST_SKIP_SANDBOX=1`` they
+are skipped by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import os
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from fluence.errors import FluenceError, InvalidInput
+from fluence.kube.access import Access
+from fluence.kube.client import Client
+from fluence.kube.resource import NAMESPACES
+from fluence.sandbox.auditor import ask
+from fluence.sandbox.folders import locked, state_dir
+from fluence.sandbox.gobuild import Progress
+from fluence.sandbox.nodes import NodeKind
+from fluence.sandbox.process import Process, boot_id, start_time
+from fluence.sandbox.programs import find_programs
+from fluence.sandbox.releases import DEFAULT, release
+from fluence.sandbox.sandbox import Sandbox, names
+
+NODES = 10
+PREFIX = "test-"
+
+
+class Kube(msgspec.Struct, frozen=True):
+    """What a test gets: the sandbox, and a namespace that nobody else uses."""
+
+    sandbox: Sandbox
+    namespace: str
+    version: str
+
+    def access(self) -> Access:
+        return self.sandbox.access()
+
+    def client(self, **options: Any) -> Client:
+        return Client(self.access(), **options)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a coroutine test in a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    asyncio.run(pyfuncitem.obj(**arguments))
+    return True
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """The end of the run: of the controller, not of a worker."""
+    if not hasattr(config, "workerinput"):
+        Sandbox(_name(os.getpid())).down()
+
+
+@pytest.fixture(scope="session")
+def sandbox(request: pytest.FixtureRequest) -> Sandbox:
+    """The run's control plane, with ten nodes of 32 cores, 128 GiB and 4 GPUs, and no kube-scheduler."""
+    if os.environ.get("FLUENCE_TEST_SKIP_SANDBOX") == "1":
+        pytest.skip("needs a Kubernetes control plane (FLUENCE_TEST_SKIP_SANDBOX=1)")
+    owner = os.getppid() if hasattr(request.config, "workerinput") else os.getpid()
+    found = Sandbox(_name(owner))
+    with locked(state_dir()):  # one worker starts it, the others find it
+        if found.status() != "up":
+            _clear_orphans()
+            _start(found, owner, request.config)
+    return found
+
+
+@pytest.fixture
+def kube(sandbox: Sandbox) -> Iterator[Kube]:
+    """A namespace of the test's own; it is deleted, with all that is in it, afterwards."""
+    namespace = f"t-{uuid.uuid4().hex[:10]}"
+    version = os.environ.get("FLUENCE_TEST_VERSION", DEFAULT)
+
+    async def create() -> None:
+        async with Client(sandbox.access()) as client:
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            await client.create(NAMESPACES, body)
+            path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
+            async with asyncio.timeout(30):
+                while True:  # pods are refused until the account is there
+                    try:
+                        await client.request("GET", path)
+                        return
+                    except FluenceError:
+                        await asyncio.sleep(0.05)
+
+    async def delete() -> None:
+        async with Client(sandbox.access()) as client:
+            await client.delete(NAMESPACES, namespace)
+
+    asyncio.run(create())
+    yield Kube(sandbox, namespace, version)
+    asyncio.run(delete())
+
+
+@pytest.fixture
+def audited(kube: Kube) -> Iterator[None]:
+    """Ends the test with the audit: nothing in its namespace may have overbooked a node or broken a rule."""
+    yield
+    report = asyncio.run(ask(kube.sandbox.at.folder))
+    found = [str(each) for each in report.findings if kube.namespace in str(each)]
+    assert not found, found
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "release: depends on the Kubernetes release; CI runs it against each")
+
+
+def _start(found: Sandbox, owner: int, config: pytest.Config) -> None:
+    wanted = release(os.environ.get("FLUENCE_TEST_VERSION", DEFAULT))
+    told: set[str] = set()
+
+    def report(progress: Progress) -> None:
+        if progress.step not in told:
+            told.add(progress.step)
+            capture = config.pluginmanager.getplugin("capturemanager")
+            with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+                print(f"\n{progress.step} …", flush=True)  # noqa: T201
+
+    found.up(find_programs(wanted, report=report), wanted)
+    state = found.require()
+    # The sandbox belongs to the run, not to the worker that happened to start it.
+    state.owner = Process("owner", owner, start_time(owner) or "", [], boot_id())
+    found._save(state)
+    found.add_nodes([NodeKind(count=NODES, racks=2, gpu=4)])
+
+
+def _clear_orphans() -> None:
+    """Sandboxes of runs that were killed."""
+    for name in names():
+        if name.startswith(PREFIX):
+            try:
+                orphan = Sandbox(name)
+            except InvalidInput:
+                continue
+            if orphan.status() == "stale":
+                orphan.down()
+
+
+def _name(owner: int) -> str:
+    version = os.environ.get("FLUENCE_TEST_VERSION", DEFAULT).replace(".", "")
+    return f"{PREFIX}{version}-{owner}"

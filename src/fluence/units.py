@@ -1,0 +1,93 @@
+"""Kubernetes quantities as exact integers.
+
+A quantity is a decimal number with a suffix: ``100m``, ``1.5Gi``, ``2e3``. The API server keeps nothing
+finer than 10^-9 and rounds up to it (apimachinery ``resource.Quantity``), so an integer count of nanos holds
+every quantity exactly. Sums are made in nanos and rounded up once, as kube-scheduler does: milli for cpu,
+whole units for the rest.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from fluence.errors import InvalidInput
+
+NANO = 1_000_000_000
+
+_DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_QUANTITY = re.compile(
+    r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:([eE][+-]?[0-9]+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
+)
+_MAX_DIGITS = (
+    64  # the API server refuses longer ones much earlier; this keeps a hostile string from costing time
+)
+
+
+@lru_cache(maxsize=65_536)
+def parse_quantity(text: str) -> int:
+    """The quantity in nanos (10^-9), rounded away from zero where it is finer than that.
+
+    >>> parse_quantity("100m"), parse_quantity("1Ki") // NANO
+    (100000000, 1024)
+    """
+    match = _QUANTITY.fullmatch(text)
+    if match is None or len(text) > _MAX_DIGITS:
+        raise InvalidInput(f"{text[:40]!r} is not a quantity; write a number such as 500m, 2, 1.5Gi or 1e3")
+    sign, whole, fraction, exponent, suffix = match.groups()
+    fraction = fraction or ""
+    if not whole and not fraction:
+        raise InvalidInput(f"{text[:40]!r} is not a quantity: it has no digits")
+    digits = int(whole + fraction) if whole + fraction else 0
+    power = -len(fraction)
+    scale = 1
+    if exponent:
+        power += int(exponent[1:])
+        if abs(power) > 200:
+            raise InvalidInput(f"{text[:40]!r} is not a quantity: the exponent is out of range")
+    elif suffix in _BINARY:
+        scale = 1 << _BINARY[suffix]
+    else:
+        power += _DECIMAL[suffix or ""]
+    power += 9  # to nanos
+    amount = digits * scale
+    nanos: int = amount * 10**power if power >= 0 else -(-amount // 10**-power)
+    return -nanos if sign == "-" else nanos
+
+
+def to_milli(nanos: int) -> int:
+    """Thousandths, rounded up: the unit of cpu."""
+    return -(-nanos // 1_000_000)
+
+
+def to_whole(nanos: int) -> int:
+    """Whole units, rounded up: bytes, devices, pods."""
+    return -(-nanos // NANO)
+
+
+def milli(text: str) -> int:
+    """``milli("1.5") == 1500``."""
+    return to_milli(parse_quantity(text))
+
+
+def whole(text: str) -> int:
+    """``whole("1Ki") == 1024``."""
+    return to_whole(parse_quantity(text))
+
+
+def amount(resource: str, nanos: int) -> int:
+    """Nanos in the unit that this resource is counted in: milli for cpu, whole units for everything else."""
+    return to_milli(nanos) if resource == "cpu" else to_whole(nanos)
+
+
+def format_amount(resource: str, value: int) -> str:
+    """An amount as people write it: ``format_amount("cpu", 1500) == "1500m"``, memory in the largest exact
+    Ki..Ei."""
+    if resource == "cpu":
+        return str(value // 1000) if value % 1000 == 0 else f"{value}m"
+    if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
+        for suffix, shift in reversed(_BINARY.items()):
+            if value and value % (1 << shift) == 0:
+                return f"{value >> shift}{suffix}"
+    return str(value)
