@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/api.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/api.md", "docs/formats.md", "docs/matcher.md"])
 def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = (ROOT / page).read_text()
     examples = "\n".join(_BLOCK.findall(text))
@@ -30,10 +30,11 @@ def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert not failed, "".join(report)
 
 
-def test_the_commands_of_the_readme_print_what_it_says(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("page", "commands"), [("README.md", 2), ("docs/formats.md", 1)])
+def test_commands_print_what_the_page_says(page: str, commands: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     shown = 0
-    for block in re.findall(r"^```console\n(.*?)^```$", (ROOT / "README.md").read_text(), re.M | re.S):
+    for block in re.findall(r"^```console\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S):
         for step in re.split(r"^\$ ", block, flags=re.M)[1:]:
             command, _, output = step.partition("\n")
             words = shlex.split(command, comments=True)
@@ -42,12 +43,16 @@ def test_the_commands_of_the_readme_print_what_it_says(monkeypatch: pytest.Monke
             elif words[0] == "fluence" and output:
                 assert CliRunner().invoke(main, words[1:]).output == output
                 shown += 1
-    assert shown == 2
+    assert shown == commands
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "examples/README.md", "docs/api.md"])
+PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md"]
+PAGES += sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_links_to_files_lead_somewhere(page: str) -> None:
     here = (ROOT / page).parent
-    for link in re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text()):
-        if "://" not in link and not (page == "README.md" and link.startswith("docs/")):
+    for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
+        if "://" not in link:
             assert (here / link).exists(), f"{page}: {link}"
