@@ -54,7 +54,11 @@ def state(matcher: Matcher) -> dict[str, Any]:
         "graph": graph_state(matcher.graph),
         "ledger": ledger_state(matcher.ledger),
         "load": dict(matcher.load._weights),
-        "used": {v: dict(of) for v, of in matcher._used.items() if of},
+        "used": {
+            job: (share.start, share.end, share.vertices.tolist(), share.amounts.tolist())
+            for job, share in matcher.load._shares.items()
+        },
+        "spans": matcher.load._spans.tolist(),
     }
 
 

@@ -342,15 +342,18 @@ def _read_edges(
     source, target = np.array(sources, np.int64), np.array(targets, np.int64)
     for subsystem in dict.fromkeys(subsystems):
         deep = _depths(batch, subsystem, into)
-        # An edge between two vertices that are there already adds nothing; and older writers add the way
-        # back up, which the tree says anyway.
-        keep = ((source >= 0) | (target >= 0)) & ((deep[target] < 0) | (deep[source] <= deep[target]))
+        keep = (source >= 0) | (target >= 0)  # between two that are there already it adds nothing
         if len(set(subsystems)) > 1:
             keep &= np.array([of == subsystem for of in subsystems], np.bool_)
+        upward = np.flatnonzero(keep & (deep[target] >= 0) & (deep[source] > deep[target]))
+        if len(upward):
+            # Older writers add the way back up beside each edge; the tree says it anyway.
+            down = set(zip(source[keep].tolist(), target[keep].tolist(), strict=True))
+            keep[[i for i in upward.tolist() if (int(target[i]), int(source[i])) in down]] = False
         batch.edges[subsystem] = (source[keep].tolist(), target[keep].tolist())
         _check_siblings(*batch.edges[subsystem], batch, into, document.source)
         if len(np.unique(target[keep])) != int(keep.sum()):
-            _check_acyclic(*batch.edges[subsystem], document.source)
+            _check_acyclic(*batch.edges[subsystem], batch, document.source)
 
 
 def _depths(batch: Batch, subsystem: str, into: ResourceGraph | None) -> Ints:
@@ -371,7 +374,7 @@ def _depths(batch: Batch, subsystem: str, into: ResourceGraph | None) -> Ints:
     return deep
 
 
-def _check_acyclic(sources: list[int], targets: list[int], where: str) -> None:
+def _check_acyclic(sources: list[int], targets: list[int], batch: Batch, where: str) -> None:
     """Where vertices have several parents, the tree alone does not show that an edge leads back up."""
     below: dict[int, list[int]] = {}
     above: dict[int, int] = {}
@@ -384,8 +387,9 @@ def _check_acyclic(sources: list[int], targets: list[int], where: str) -> None:
             above[target] -= 1
             if not above[target]:
                 free.append(target)
-    if any(above.values()):
-        raise InvalidGraph("the edges form a cycle", where=where)
+    caught = next((row for row, edges in above.items() if edges and row >= 0), None)
+    if caught is not None:
+        raise InvalidGraph(f"the edges form a cycle through {batch.name[caught]!r}", where=where)
 
 
 def _check_siblings(
@@ -401,7 +405,9 @@ def _check_siblings(
             for source in {source for source in sources if source < 0}:
                 keys += [(source, int(into.uniq_id[child])) for child in tree.shape().children(~source)]
     if len(set(keys)) != len(keys):
-        raise InvalidGraph("an edge is there twice, or two children of one vertex share a uniq_id", where=where)
+        raise InvalidGraph(
+            "an edge is there twice, or two children of one vertex share a uniq_id", where=where
+        )
 
 
 def _reason(error: Exception) -> str:

@@ -178,7 +178,8 @@ class View:
             at = self._at(table, "part")
             if len(at):
                 found = table.size.copy()
-                found[at] = self.left[self.index.graph.type[self.part] == table.type]
+                mine = self.index.graph.type[self.part] == table.type
+                found[at] = self.left[mine & (self.index.place[self.part] >= 0)]
             self._available[table.type] = found
         return found
 
@@ -193,7 +194,8 @@ class View:
         if found is None:
             rows = getattr(self, what)
             rows = rows[self.index.graph.type[rows] == table.type]
-            found = self._positions[table.type, what] = self.index.place[rows].astype(np.int64)
+            at = self.index.place[rows].astype(np.int64)
+            found = self._positions[table.type, what] = at[at >= 0]  # the others were removed
         return found
 
 
@@ -246,7 +248,7 @@ class Index:
         self.keep_shared = extensions.shared
         self.constrained = extensions.constrained
         self.pools = frozenset(graph.types.code(word) for word in extensions.quantities)
-        self.place: Rows = np.zeros(graph.rows, np.int32)  # of each row in the table of its type
+        self.place: Rows = np.full(graph.rows, -1, np.int32)  # of each row in the table of its type
         self._tables: dict[int, Table] = {}
         self._tops: dict[tuple[int, frozenset[int]], Rows] = {}
         self._groups: dict[tuple[int, int], tuple[Ints, Mask]] = {}
@@ -467,7 +469,7 @@ class _Search:
         reached = self.reachable(tops)
         keep = keep if reached is None else keep & reached
         if index.policy.stop_early:
-            tops = self._first(tops[keep], need.most, None)
+            tops = self._first(tops[keep], need.most, self.view.available(table)[at[keep]])
             at = index.place[tops]
         else:
             at = at[keep]
@@ -475,21 +477,26 @@ class _Search:
         amount = need.count.effective(int(available.sum()))
         if amount == 0:
             return False
-        chosen = self._best(table.score[at], available, amount)
+        score = table.score[at]
+        if index.factors is not None:
+            # Where nodes lie above, what is below one node stays together.
+            sign = 1 if index.policy.ascending else -1
+            score = score + sign * self._factor(index.factors, index.tree.parent[table.rows[at]])
+        chosen = self._best(score, available, amount)
         self._take(need, table, at[chosen].astype(np.int64), need.exclusive is True)
         return True
 
-    def _first(self, rows: Rows, most: int, worth: Ints | None) -> Rows:
+    def _first(self, rows: Rows, most: int, worth: Ints) -> Rows:
         """Of the rows that serve, those that a search finds before it has enough, in the order it finds them.
 
         At each vertex the search takes the children in the order of their load and stops when what it found
-        below that vertex reaches ``most``. ``worth`` says what a row counts, 1 if None.
+        below that vertex reaches ``most``. ``worth`` says what each row counts.
         """
         graph, tree, load = self.index.graph, self.index.tree, self.index.load
         if not len(rows):
             return rows
         value = np.zeros(graph.rows, np.int64)
-        value[rows] = 1 if worth is None else np.minimum(worth, most)
+        value[rows] = np.minimum(worth, most)
         over = np.unique(tree.parent[rows])
         ways = set(over.tolist())
         for vertex in over.tolist():

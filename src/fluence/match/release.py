@@ -44,10 +44,16 @@ def release(matcher: Matcher, job: int, text: str | bytes, reader: str) -> Freed
     freed = np.array(sorted(named), np.int32)
     ledger.release(job, spans)
     above = {up for vertex in named for up in matcher.tree.ancestors(vertex)}
-    drained = [up for up in above if up in span_at and up not in named and not _counts(matcher, job, up)]
-    if matcher.tree.root in drained:
+    if not _holds(matcher, job, matcher.tree.root, counted=True):
         matcher.cancel(job)
         return Freed(freed, True)
+    # Fluxion lets go of a vertex when nothing that it counts is left below. As long as anything is, we do
+    # not: somebody else could get the vertex for himself, and what is below it twice.
+    drained = [
+        up
+        for up in above
+        if up in span_at and up not in named and not _holds(matcher, job, up, counted=False)
+    ]
     if drained:
         ledger.release(job, np.array([span_at[up] for up in drained], np.int32))
     matcher.recount(job)
@@ -74,12 +80,14 @@ def _of_graph(matcher: Matcher, text: str | bytes, span_at: dict[int, int]) -> s
     return named
 
 
-def _counts(matcher: Matcher, job: int, vertex: int) -> bool:
-    """Whether the job still holds anything below a vertex that the vertex counts."""
+def _holds(matcher: Matcher, job: int, vertex: int, *, counted: bool) -> bool:
+    """Whether a job still has anything for itself below a vertex; ``counted``: of what the vertex counts."""
     graph, ledger, tree = matcher.graph, matcher.ledger, matcher.tree
-    types = matcher.filters.types(int(graph.type[vertex]))
     spans = ledger.jobs[job].spans
     rows = ledger.vertex[spans]
-    below = (tree.pre[rows] > tree.pre[vertex]) & (tree.pre[rows] < tree.end[vertex])
-    counted = below & ledger.exclusive[spans] & np.isin(graph.type[rows], types)
-    return bool(counted.any())
+    below = (
+        (tree.pre[rows] > tree.pre[vertex]) & (tree.pre[rows] < tree.end[vertex]) & ledger.exclusive[spans]
+    )
+    if counted:
+        below &= np.isin(graph.type[rows], matcher.filters.types(int(graph.type[vertex])))
+    return bool(below.any())

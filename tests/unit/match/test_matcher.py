@@ -279,7 +279,7 @@ def test_first_counts_what_is_left_after_a_part_was_given_back() -> None:
     matcher.partial_cancel(1, r(lone))
     matcher.cancel(1)
     assert isinstance(matcher.match("allocate", nodes(4), job=2), Placed)
-    assert all(set(of) <= {2} for of in matcher._used.values())
+    assert set(matcher.load._shares) <= {2}
 
 
 @pytest.mark.parametrize(

@@ -354,6 +354,7 @@ def test_first_visits_no_more_than_it_needs() -> None:
     seen = matcher.visited
     assert seen <= 4
     matcher = Matcher(cluster(nodes=50, cores=4).load(), "low")
+    matcher.indexed = False
     matcher.match("allocate", SHARE, job=1)
     assert matcher.visited > 50
 
