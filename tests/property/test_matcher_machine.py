@@ -344,7 +344,7 @@ def test_any_sequence_of_operations(policy: str) -> None:
     run_state_machine_as_test(
         type("Machine", (MatcherMachine,), {"policy": policy}),
         settings=settings(
-            max_examples=100 if THOROUGH else 12,
+            max_examples=500 if THOROUGH else 12,
             stateful_step_count=40 if THOROUGH else 20,
             phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
         ),

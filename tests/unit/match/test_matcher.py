@@ -133,6 +133,17 @@ def test_the_check_before_the_search_minds_the_constraint(matcher: Matcher) -> N
     assert isinstance(matcher.match("allocate", nodes(1, constraints=only), job=2), Wait)
 
 
+def test_with_a_constraint_a_node_promised_to_the_end_counts_as_gone() -> None:
+    """Fluxion's quirk: to reserve, it counts the nodes that are free at the end of the graph."""
+    matcher = Matcher(cluster(nodes=1, cores=2).load(), "low")
+    matcher.match("allocate", nodes(1, duration=1), job=1)
+    assert isinstance(matcher.match("allocate_orelse_reserve", whole(1), job=2), Placed)
+    for constraint, outcome in ((None, Placed), ({}, Wait)):
+        spec = nodes(1, duration=1, constraints=constraint)
+        assert isinstance(matcher.match("without_allocating_future", spec), outcome)
+        assert isinstance(matcher.match("without_allocating", spec), Placed)
+
+
 # -- time ----------------------------------------------------------------------------------------------------
 
 
@@ -268,6 +279,17 @@ def test_vertices_without_a_rank_go_with_the_node_above_them() -> None:
     more.nodes[1]["metadata"].update(rank=7, id=7, uniq_id=70, paths={"containment": "/cluster0/node7"})
     more.nodes[2]["metadata"].update(rank=7, uniq_id=71, paths={"containment": "/cluster0/node7/core0"})
     assert len(matcher.grow(more.text)) == 2
+
+
+def test_a_rack_stays_shared_while_a_type_it_does_not_count_is_held_below() -> None:
+    """Racks count cores and nodes; a job of gpus alone still stands in the way of a whole rack."""
+    matcher = Matcher(cluster(racks=1, nodes=2, cores=1, gpus=1).load(), "low")
+    gpus = jobspec(resource("node", 2, resource("slot", 1, resource("gpu", 1))))
+    assert isinstance(matcher.match("allocate", gpus, job=1), Placed)
+    assert not matcher.partial_cancel(1, r(0)).whole_job
+    assert isinstance(matcher.match("allocate", jobspec(resource("rack", 1, exclusive=True)), job=2), Wait)
+    assert matcher.partial_cancel(1, r(1)).whole_job
+    assert isinstance(matcher.match("allocate", jobspec(resource("rack", 1, exclusive=True)), job=2), Placed)
 
 
 def test_first_counts_what_is_left_after_a_part_was_given_back() -> None:
