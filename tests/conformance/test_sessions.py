@@ -63,7 +63,11 @@ def _order_free(value: Any) -> Any:
 
 
 def arguments(case: dict[str, Any], out: Path) -> list[str]:
-    return [str(out) if argument == "OUT" else argument for argument in case["args"]]
+    """The arguments of a session, with all that it writes going beside ``out``."""
+    given = [str(out) if argument == "OUT" else argument for argument in case["args"]]
+    if "-o" in given:
+        given[given.index("-o") + 1] = str(out.with_name("graph"))
+    return given
 
 
 def check(case: dict[str, Any], out: Path, stdout: str, exit_code: int) -> None:

@@ -32,6 +32,8 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 
 CONTAINMENT = "containment"
 NO_ROWS: Rows = np.empty(0, np.int32)
+_DEEPEST = 200  # levels; a search goes down level by level, and so does the stack
+_MOST = 2**62  # the sizes of a graph together, so that no sum of them leaves 64 bits
 
 
 def scalars(column: npt.NDArray[Any]) -> Sequence[int]:
@@ -245,7 +247,8 @@ class ResourceGraph:
         self.trees: dict[str, Tree] = {}
         self.nodes_up = 0
         self.shape_generation = 0  # vertices or edges came or went
-        self.state_generation = 0  # a status or a property changed
+        self.state_generation = 0  # a status changed, or anything else did
+        self.property_generation = 0  # a property changed, or the shape did
         self._given_paths: dict[str, dict[int, str]] = {}
         self._by_path: dict[str, list[int]] | None = None
         self._by_rank: dict[int, list[int]] | None = None
@@ -373,6 +376,8 @@ class ResourceGraph:
             subsystem: (_ends(ends[0], base), _ends(ends[1], base)) for subsystem, ends in batch.edges.items()
         }
         trees = self._grown_trees(batch, edges, base, count)
+        if sum(batch.size) + int(self.size.sum()) > _MOST:
+            raise InvalidGraph("the sizes of all vertices together must stay below 2^62: use a larger unit")
 
         node = self.types.code("node")
         types = np.array(self.types.codes(batch.type), np.int32)
@@ -432,6 +437,7 @@ class ResourceGraph:
     def set_property(self, vertex: int, key: str, value: str) -> None:
         self.properties.setdefault(vertex, {})[key] = value
         self.state_generation += 1
+        self.property_generation += 1
 
     def remove_property(self, vertex: int, key: str) -> bool:
         """Take a property away; True if it was there."""
@@ -440,6 +446,7 @@ class ResourceGraph:
             return False
         del found[key]
         self.state_generation += 1
+        self.property_generation += 1
         return True
 
     # -- inside ----------------------------------------------------------------------------------------------
@@ -480,7 +487,9 @@ class ResourceGraph:
                 root = int(heads[0])
             tree = grown[subsystem] = Tree(root, parent, sequence, links)
             if subsystem in edges:
-                reached = len(tree.shape().order)
+                if int(tree.shape().depth.max()) > _DEEPEST:
+                    raise InvalidGraph(f"subsystem {subsystem!r} has more than {_DEEPEST} levels")
+                reached = len(tree.order)
                 if reached != int((parent >= 0).sum()) + 1:
                     raise InvalidGraph(f"edges of subsystem {subsystem!r} form a cycle or a second tree")
         return grown
@@ -513,6 +522,7 @@ class ResourceGraph:
         self._by_type = {}
         self.shape_generation += 1
         self.state_generation += 1
+        self.property_generation += 1
 
 
 class _Names:

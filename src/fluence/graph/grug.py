@@ -473,7 +473,7 @@ def _step(values: dict[str, str], edge: Element, rows: dict[str, int], where: st
         target=ends[1],
         subsystem=values["e_subsystem"],
         method=method,
-        scale=_integer(values, "multi_scale", _INT, where),
+        scale=_integer(values, "multi_scale", (0, 2**31 - 1), where),
         id_scope=_integer(values, "id_scope", _INT, where),
         id_start=_integer(values, "id_start", _INT, where),
         id_stride=_integer(values, "id_stride", _INT, where),

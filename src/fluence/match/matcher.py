@@ -81,7 +81,7 @@ class Matcher:
         self._pools = frozenset(graph.types.code(word) for word in extensions.quantities)
         self._shape = graph.shape_generation
         self._scores = self.policy.scores(graph)
-        self._scores_at = graph.state_generation
+        self._scores_at = graph.property_generation
         self.index = self._make_index()
         self._allowed: dict[tuple[Constraint, int], Mask] = {}
 
@@ -418,14 +418,16 @@ class Matcher:
         if not judging:
             nodes = nodes[self.graph.up[nodes]]
         time = now if operation in (Operation.ALLOCATE, Operation.TRY) else self.horizon - 1
-        fit = sum(1 for node in nodes.tolist() if self.ledger.available(node, time, time + duration) == 1)
+        touched = self.ledger.head[nodes] >= 0
+        fit = int((self.graph.size[nodes[~touched]] == 1).sum())
+        fit += sum(self.ledger.available(v, time, time + duration) == 1 for v in nodes[touched].tolist())
         return too_few if fit < wanted else None
 
     def _allowed_by(self, constraint: Constraint | None) -> Mask | None:
         """Which vertices a constraint admits; it speaks of some types only."""
         if constraint is None:
             return None
-        key = (constraint, self.graph.state_generation)
+        key = (constraint, self.graph.property_generation)
         found = self._allowed.get(key)
         if found is None:
             graph = self.graph
@@ -448,12 +450,12 @@ class Matcher:
             self.tree = self.graph.tree(self.subsystems[0])
             self.filters.prime(self.graph, self.tree)
             self.load.reshaped()
-        if self._scores_at != self.graph.state_generation:
-            self._scores = self.policy.scores(self.graph)
-            self._scores_at = self.graph.state_generation
-        if self._shape != self.graph.shape_generation:
-            self._shape = self.graph.shape_generation
-            self.index = self._make_index()
+        if self._scores_at != self.graph.property_generation:
+            old, self._scores = self._scores, self.policy.scores(self.graph)
+            self._scores_at = self.graph.property_generation
+            if self._shape != self.graph.shape_generation or not np.array_equal(old, self._scores):
+                self._shape = self.graph.shape_generation
+                self.index = self._make_index()
 
     def _make_index(self) -> Index:
         factors = self._factors = self.policy.node_factor(self.graph) if self.policy.node_centric else None
