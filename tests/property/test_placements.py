@@ -94,5 +94,5 @@ def test_whatever_waits_can_go_once_the_others_have_left(
         return
     if isinstance(outcome, Wait | Placed):
         assert isinstance(again, Placed)
-    else:
+    elif request.constraint is None:  # else the check before the search may have answered: see above
         assert not isinstance(again, Placed)

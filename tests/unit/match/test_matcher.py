@@ -142,6 +142,10 @@ def test_with_a_constraint_a_node_promised_to_the_end_counts_as_gone() -> None:
         spec = nodes(1, duration=1, constraints=constraint)
         assert isinstance(matcher.match("without_allocating_future", spec), outcome)
         assert isinstance(matcher.match("without_allocating", spec), Placed)
+    # NB by the same check a job that only has to wait is called impossible here, and possible there.
+    spec = nodes(1, duration=1, cores=2, constraints={})
+    assert isinstance(matcher.match("allocate_with_satisfiability", spec, job=3), Never)
+    assert isinstance(matcher.match("satisfiability", spec), Placed)
 
 
 # -- time ----------------------------------------------------------------------------------------------------
