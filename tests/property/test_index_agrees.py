@@ -12,6 +12,7 @@ from fluence.graph import jgf
 from fluence.graph.graph import ResourceGraph
 from fluence.match import policy
 from fluence.match.extensions import Extensions
+from fluence.match.index import search
 from fluence.match.matcher import Matcher
 from fluence.match.walk import EMPTY, Found, Window
 from tests.property.strategies import Sample, graphs, jobspecs
@@ -53,7 +54,7 @@ def test_index_and_walk_agree(name: str, extensions: Extensions, data: st.DataOb
         length = data.draw(st.sampled_from([1, 60, 600, 100_000]))
         for window in (EMPTY, Window(0, length), Window(start, start + length, allocate=False)):
             allowed = matcher._allowed_by(request.constraint)
-            indexed = matcher.index.search(request.needs, window, allowed, matcher._whole(request))
+            indexed = search(matcher.index, request.needs, window, allowed, matcher._whole(request))
             if indexed is not None:
                 walked = matcher._walk(request, window)
                 assert same(indexed, walked), (window, jobspec.to_json())

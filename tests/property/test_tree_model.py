@@ -140,15 +140,20 @@ def test_a_cycle_or_a_second_tree_is_refused_and_changes_nothing(data: st.DataOb
     assert graph.tree().order.tolist() == before
 
 
-def test_a_thousand_levels_are_no_deeper_than_the_machine_allows() -> None:
-    depth = 5_000
-    batch = Batch()
-    vertices(batch, 0, depth)
-    for i in range(1, depth):
-        batch.edge(i - 1, i)
-    graph = ResourceGraph()
-    graph.extend(batch)
-    tree = graph.tree()
-    assert tree.depth.tolist() == list(range(depth))
-    assert tree.post.tolist() == list(range(depth - 1, -1, -1))
-    assert np.array_equal(tree.subtree(depth - 2), [depth - 2, depth - 1])
+def test_two_hundred_levels_are_fine_and_more_are_refused() -> None:
+    for depth in (201, 202):  # the root is level 0
+        batch = Batch()
+        vertices(batch, 0, depth)
+        for i in range(1, depth):
+            batch.edge(i - 1, i)
+        graph = ResourceGraph()
+        if depth > 201:
+            with pytest.raises(InvalidGraph, match="more than 200 levels"):
+                graph.extend(batch)
+            assert graph.rows == 0
+            continue
+        graph.extend(batch)
+        tree = graph.tree()
+        assert tree.depth.tolist() == list(range(depth))
+        assert tree.post.tolist() == list(range(depth - 1, -1, -1))
+        assert np.array_equal(tree.subtree(depth - 2), [depth - 2, depth - 1])

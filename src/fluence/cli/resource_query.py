@@ -130,7 +130,7 @@ class Session:
         if reader not in ("jgf", "rv1exec"):
             _complain(f"ERROR: unsupported reader {reader}")
             return
-        text = Path(source).read_text()
+        text = Path(source).read_bytes()
         if job not in self.live:
             _complain(f"ERROR: nonexistent job {job}")
             return
@@ -163,7 +163,7 @@ class Session:
         if reader not in ("jgf", "jgf_shorthand", "rv1exec"):
             _complain(f"ERROR: unsupported reader {reader}")
             return
-        text = Path(source).read_text()
+        text = Path(source).read_bytes()
         job, at, duration = _number(name), _number(start), _number(length)
         if job in self.live:
             _complain("ERROR: existing Jobid ")
@@ -294,7 +294,7 @@ class Session:
         if len(words) != 2:
             _malformed()
             return
-        click.echo(Path(words[1]).read_text(), nl=False)
+        click.echo(Path(words[1]).read_text(errors="replace"), nl=False)
         click.echo(f"INFO: Jobspec in {words[1]}")
 
     def show_help(self, words: list[str]) -> None:

@@ -19,7 +19,7 @@ from fluence.graph.selection import Selection, merged
 from fluence.match import policy as policies
 from fluence.match.extensions import NONE, Extensions
 from fluence.match.flexible import FlexibleWalk, variants
-from fluence.match.index import Index
+from fluence.match.index import search
 from fluence.match.load import LoadOrder
 from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
 from fluence.match.policy import MatchPolicy
@@ -27,6 +27,7 @@ from fluence.match.recover import ledger_columns, recover
 from fluence.match.release import Freed, release
 from fluence.match.request import Request, compile_jobspec
 from fluence.match.sweep import possible_starts
+from fluence.match.tables import Index
 from fluence.match.walk import EMPTY, FAR, Found, TooFar, Walk, Window
 from fluence.model import idset
 from fluence.model.constraint import Constraint
@@ -298,9 +299,8 @@ class Matcher:
                 return self._walk(request, window, limit=_SHORT_WALK + 4 * request.weight)
             except TooFar:
                 pass
-        found = self.index.search(
-            request.needs, window, self._allowed_by(request.constraint), self._whole(request)
-        )
+        allowed = self._allowed_by(request.constraint)
+        found = search(self.index, request.needs, window, allowed, self._whole(request))
         return self._walk(request, window) if found is None else found
 
     def _has_siblings(self, request: Request) -> bool:

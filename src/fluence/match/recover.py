@@ -45,7 +45,8 @@ def recover(matcher: Matcher, text: str | bytes, reader: str, start: int, end: i
     wanted = {**dict.fromkeys(found.shared, 0), **found.held}
     for vertex, amount in wanted.items():
         least = amount if matcher.is_pool(vertex) else size[vertex]
-        if ledger.available(vertex, start, end) < least:
+        taken = vertex in found.held and not matcher.is_pool(vertex) and ledger.is_shared(vertex, start, end)
+        if taken or ledger.available(vertex, start, end) < least:
             raise Conflict(f"{matcher.graph.path(vertex)} is unavailable: another job holds it in that time")
     return found
 

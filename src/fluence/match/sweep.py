@@ -25,8 +25,9 @@ import numpy as np
 
 from fluence.graph.graph import Ints, Mask
 from fluence.graph.ledger import Job
-from fluence.match.index import Index, Table, Unsupported
+from fluence.match.index import reachable
 from fluence.match.request import Need
+from fluence.match.tables import Index, Table, Unsupported
 from fluence.match.walk import Window
 
 _BEFORE_ALL = Window(-2, -1, allocate=False)  # a time in which nobody holds anything
@@ -77,7 +78,7 @@ class _Sweep:
         self.table = index.table(need.type)
         # Not whether a vertex serves when nobody holds anything: a slot of 1 to 5 cores takes 5 where it can,
         # and two of them may fit a half-empty node better than an empty one.
-        self.serves = index.reachable(need, _BEFORE_ALL, allowed)
+        self.serves = reachable(index, need, _BEFORE_ALL, allowed)
         rows = len(self.table.rows)
         self.parts: list[_Part] = []
         slot = need.slot

@@ -362,48 +362,15 @@ class Walk:
         *,
         shares: int,
     ) -> None:
-        if self.policy.stop_early:
-            self._explore_until_enough(u, needs, pristine, alone, pools, factor, shares)
-            return
-        wanted = None if pristine else {need.type for need in needs if not need.is_slot}
-        slots = any(need.is_slot for need in needs)
-        leaves = {} if pristine else _leaves(needs, alone)
-        seen = self._seen
-        for child in self.tree.children(u):
-            if seen is not None and child in seen:
-                continue
-            type_ = self._types[child]
-            if wanted is not None and not slots and type_ not in wanted:
-                self.obstacle = EBUSY
-                continue
-            if type_ in leaves:
-                found = self._visit_leaf(child, leaves[type_], alone, factor)
-            else:
-                found = self._visit(child, needs, pristine, alone, pools, factor)
-            if found is not None:
-                available, score, exclusive = found
-                pool = pools.get((self.dom, type_))
-                if pool is None:
-                    pool = pools[self.dom, type_] = Pool()
-                pool.add(Group(score, available, [(child, available, exclusive, u)]))
-
-    def _explore_until_enough(
-        self,
-        u: int,
-        needs: tuple[Need, ...],
-        pristine: bool,
-        alone: bool,
-        pools: Pools,
-        factor: int,
-        shares: int,
-    ) -> None:
-        tallies = {need.type: _Tally(need.most) for need in needs}
+        """Look at the children; a search that stops early takes the least loaded first, and only so many."""
+        stops = self.policy.stop_early
+        tallies = {need.type: _Tally(need.most) for need in needs} if stops else {}
         satisfied: set[int] = set()
         wanted = None if pristine else {need.type for need in needs if not need.is_slot}
         slots = any(need.is_slot for need in needs)
         leaves = {} if pristine else _leaves(needs, alone)
         seen = self._seen
-        for child in self.load.children(self.tree, u):
+        for child in self.load.children(self.tree, u) if stops else self.tree.children(u):
             if seen is not None and child in seen:
                 continue
             type_ = self._types[child]
@@ -429,7 +396,7 @@ class Walk:
                     tally.add(reached.total)
                 if tally.shares >= shares:
                     satisfied.add(asked)
-            if len(satisfied) == len(tallies):
+            if stops and len(satisfied) == len(tallies):
                 break
 
     def _explore_up(

@@ -1,0 +1,391 @@
+"""Tables of a graph's vertices by type, and what others hold of them in a window.
+
+::
+
+    parent   node0                node1               …
+    cores    c0 c1 c2 … c31       c0 c1 c2 … c31       …      rows, grouped by parent, best first
+    fits     1  0  1  … 1         1  1  1  … 1         …      in one window
+
+A `Table` never changes while the graph keeps its shape. A `View` knows only the rows that are *not* whole: it
+costs what is held, not what there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from fluence.graph.graph import NO_ROWS, Ints, Mask, ResourceGraph, Rows, Tree
+from fluence.graph.ledger import Job, Ledger
+from fluence.match.extensions import NONE, Extensions
+from fluence.match.load import LoadOrder
+from fluence.match.policy import MatchPolicy
+from fluence.match.walk import Window
+
+_STABLE = 16  # std::sort keeps the order of equal elements up to this many
+_MANY_JOBS = 64
+_Int = TypeVar("_Int", np.int32, np.int64)
+_Effect = TypeVar("_Effect")
+
+
+class Unsupported(Exception):
+    """The request or the graph is not regular enough; the walk decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """The vertices of one type, grouped by parent, best first within a group."""
+
+    type: int
+    rows: Rows
+    parents: Rows  # one per group, ascending; -1 is the group of the root
+    start: Ints  # group g is rows[start[g]:start[g + 1]]
+    group: Ints  # of each row
+    size: Ints
+    score: Ints
+    count: Ints  # rows per group
+    total: Ints  # size per group
+    uniform: Ints  # the size that all rows of a group have, 0 where they differ
+    is_sorted: bool  # no group has ties that a stable order would not break
+    is_unit: bool  # all sizes are 1
+    is_aligned: bool  # best first is also newest first, as a search that stops early goes
+
+    def groups_of(self, vertices: Rows) -> tuple[Ints, Mask]:
+        """The group below each vertex, and whether there is one."""
+        if not len(self.parents):
+            return np.zeros(len(vertices), np.int64), np.zeros(len(vertices), np.bool_)
+        at = np.minimum(np.searchsorted(self.parents, vertices), len(self.parents) - 1)
+        return at, self.parents[at] == vertices
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where the parts of a slot lie below the rows of a table."""
+
+    rows: Rows  # those that have a direct child of every type of the slot
+    holds: Mask | None  # which rows of the table these are; None: all
+    groups: tuple[Ints, ...]  # per part of the slot, the group below each of these rows
+
+
+class View:
+    """Who stands in the way during one window: the rows that are not whole, by type."""
+
+    def __init__(self, index: Index, window: Window) -> None:
+        self.index = index
+        self.window = window
+        self._positions: dict[tuple[int, str], Ints] = {}
+        self._lost: dict[tuple[int, bool], Ints] = {}
+        self._fits: dict[tuple[int, bool], Mask] = {}
+        self._counts: dict[tuple[int, bool], tuple[Ints, Ints]] = {}
+        self._available: dict[int, Ints] = {}
+        self.down, self.shared, self.gone, self.part = NO_ROWS, NO_ROWS, NO_ROWS, NO_ROWS
+        self.left: Ints = np.empty(0, np.int64)  # of the rows of which a part is taken
+        if not window.healthy:
+            self.down = index.down_rows()
+        if window.empty:
+            return
+        touched, rows, needs, owned = _held(index.ledger, window)
+        total = index.graph.rows
+        self.shared = _distinct(np.concatenate((touched, owned)) if len(owned) else touched, total)
+        # Most of what is held is held whole, by one job at a time; the rest asks the ledger one by one.
+        full = needs >= index.graph.size[rows]
+        self.gone = _distinct(rows[full], total)
+        if not bool(full.all()):
+            part = np.setdiff1d(rows[~full], self.gone)
+            left = self._left(part, rows, needs)
+            self.gone = np.concatenate((self.gone, part[left <= 0]))
+            self.part, self.left = part[left > 0], left[left > 0]
+
+    def _left(self, part: Rows, rows: Rows, needs: Ints) -> Ints:
+        """How much of some rows is left: what is taken in the window all at once, or asked one by one."""
+        ledger, window = self.index.ledger, self.window
+        starts = [
+            job.start for job in ledger.jobs.values() if job.start < window.end and job.end > window.start
+        ]
+        if max(starts, default=0) <= window.start:
+            # All that meets the window is there at its start, when the most is taken.
+            taken = np.bincount(rows, weights=needs, minlength=self.index.graph.rows)[part]
+            return self.index.graph.size[part] - taken.astype(np.int64)
+        return np.array([ledger.available(v, window.start, window.end) for v in part.tolist()], np.int64)
+
+    def lost(self, table: Table, exclusive: bool) -> Ints:
+        """The positions in a table that are down, taken, or touched by others where that matters."""
+        exclusive = exclusive and table.type not in self.index.pools
+        key = (table.type, exclusive)
+        found = self._lost.get(key)
+        if found is None:
+            whats = ("down", "shared", "gone") if exclusive else ("down", "gone")
+            parts = [at for what in whats if len(at := self._at(table, what))]
+            if not parts:
+                found = np.empty(0, np.int64)
+            else:
+                found = parts[0] if len(parts) == 1 else _distinct(np.concatenate(parts), len(table.rows))
+            self._lost[key] = found
+        return found
+
+    def fits(self, table: Table, exclusive: bool) -> Mask:
+        """The same as a mask: which rows of a table can be had."""
+        key = (table.type, exclusive)
+        found = self._fits.get(key)
+        if found is None:
+            found = np.ones(len(table.rows), np.bool_)
+            found[self.lost(table, exclusive)] = False
+            self._fits[key] = found
+        return found
+
+    def counts(self, table: Table, exclusive: bool) -> tuple[Ints, Ints]:
+        """Per group of a table: how many rows can be had, and how much that is."""
+        key = (table.type, exclusive)
+        found = self._counts.get(key)
+        if found is None:
+            lost = self.lost(table, exclusive)
+            available = self.available(table)
+            count, total = table.count, table.total
+            if available is not table.size:
+                total = np.add.reduceat(available, table.start[:-1])
+            if len(lost):
+                groups = table.group[lost]
+                off = np.bincount(groups, minlength=len(count))
+                count = count - off
+                if table.is_unit and available is table.size:
+                    total = count
+                else:
+                    weight = np.bincount(groups, weights=available[lost], minlength=len(count))
+                    total = total - weight.astype(np.int64)
+            found = self._counts[key] = (count, total)
+        return found
+
+    def available(self, table: Table) -> Ints:
+        """How much of each row of a table is left, where any is."""
+        found = self._available.get(table.type)
+        if found is None:
+            found = table.size
+            at = self._at(table, "part")
+            if len(at):
+                found = table.size.copy()
+                mine = self.index.graph.type[self.part] == table.type
+                found[at] = self.left[mine & (self.index.place[self.part] >= 0)]
+            self._available[table.type] = found
+        return found
+
+    def blocks(self) -> Rows:
+        """The vertices with something below them that nobody gets past: down, or taken whole."""
+        inner = self.index.inner
+        parts = [rows[inner[rows]] for rows in (self.down, self.gone) if len(rows)]
+        return np.concatenate(parts) if parts else NO_ROWS
+
+    def _at(self, table: Table, what: str) -> Ints:
+        found = self._positions.get((table.type, what))
+        if found is None:
+            rows = getattr(self, what)
+            rows = rows[self.index.graph.type[rows] == table.type]
+            at = self.index.place[rows].astype(np.int64)
+            found = self._positions[table.type, what] = at[at >= 0]  # the others were removed
+        return found
+
+
+def _distinct(rows: npt.NDArray[_Int], total: int) -> npt.NDArray[_Int]:
+    """Each row once, in no order that matters."""
+    if len(rows) * 16 < total:
+        return np.unique(rows)
+    marks = np.zeros(total, np.bool_)
+    marks[rows] = True
+    return np.flatnonzero(marks).astype(rows.dtype)
+
+
+def _held(ledger: Ledger, window: Window) -> tuple[Rows, Rows, Ints, Rows]:
+    """The rows touched in a window; those of them held exclusively, with amounts; those that running jobs
+    have for themselves at any time."""
+    start, end = window.start, window.end
+    if len(ledger.jobs) > _MANY_JOBS:
+        spans, late = ledger.spans_in(start, end, running=window.allocate)
+    else:
+        met: list[Rows] = []
+        rest: list[Rows] = []
+        for job in ledger.jobs.values():
+            if job.start < end and job.end > start:
+                met.append(job.spans)
+            elif window.allocate and not job.reserved:
+                rest.append(job.spans)  # past its end, a job still has what it has
+        spans = np.concatenate(met) if met else NO_ROWS
+        late = np.concatenate(rest) if rest else NO_ROWS
+    alone = spans[ledger.exclusive[spans] & (ledger.needs[spans] > 0)]
+    owned = ledger.vertex[late[ledger.exclusive[late]]]
+    return ledger.vertex[spans], ledger.vertex[alone], ledger.needs[alone], owned
+
+
+class Index:
+    """Tables over one graph, one tree and one policy."""
+
+    def __init__(
+        self,
+        graph: ResourceGraph,
+        tree: Tree,
+        ledger: Ledger,
+        policy: MatchPolicy,
+        scores: Ints,
+        factors: Ints | None,
+        load: LoadOrder,
+        extensions: Extensions = NONE,
+    ) -> None:
+        self.graph, self.tree, self.ledger, self.policy, self.scores = graph, tree, ledger, policy, scores
+        self.factors, self.load = factors, load
+        self.keep_shared = extensions.shared
+        self.constrained = extensions.constrained
+        self.pools = frozenset(graph.types.code(word) for word in extensions.quantities)
+        self.place: Rows = np.full(graph.rows, -1, np.int32)  # of each row in the table of its type
+        self._tables: dict[int, Table] = {}
+        self._tops: dict[tuple[int, frozenset[int]], Rows] = {}
+        self._groups: dict[tuple[int, int], tuple[Ints, Mask]] = {}
+        self._holders: dict[tuple[int, ...], Rows] = {}
+        self._frames: dict[tuple[int, tuple[int, ...]], Frame] = {}
+        self._bans: tuple[int, Rows] | None = None
+        self._effects: dict[int, tuple[Rows, dict[tuple[object, ...], Any]]] = {}
+        self._down: tuple[int, Rows] | None = None
+        self._view: tuple[int, int, Window, View] | None = None
+        inside = tree.order
+        self.inner: Mask = np.diff(tree.child_start) > 0
+        self.is_regular = (
+            tree.is_tree
+            and not policy.runs
+            and policy.slot_best is None
+            and int(graph.id[inside].min()) >= -1
+            and int(graph.uniq_id[inside].min()) >= 0
+        )
+
+    # -- static columns --------------------------------------------------------------------------------------
+
+    def table(self, type_: int) -> Table:
+        found = self._tables.get(type_)
+        if found is None:
+            found = self._tables[type_] = self._make_table(type_)
+        return found
+
+    def _make_table(self, type_: int) -> Table:
+        graph, tree = self.graph, self.tree
+        rows = graph.vertices_of_type(type_)
+        rows = rows[tree.pre[rows] >= 0]
+        score = self.scores[rows] if self.policy.ascending else -self.scores[rows]
+        parent = tree.parent[rows]
+        by = np.lexsort((tree.pre[rows], score, parent))
+        rows, score, parent = rows[by], score[by], parent[by]
+        changes = np.flatnonzero(parent[1:] != parent[:-1]) + 1
+        start = np.concatenate(([0], changes, [len(rows)]) if len(rows) else ([0],)).astype(np.int64)
+        count = np.diff(start)
+        group = np.repeat(np.arange(len(count)), count)
+        size = graph.size[rows]
+        total = np.add.reduceat(size, start[:-1]) if len(rows) else count
+        first = size[start[:-1]]
+        same = (np.add.reduceat(size != first[group], start[:-1]) == 0) if len(rows) else count == 0
+        ties = (score[1:] == score[:-1]) & (parent[1:] == parent[:-1])
+        self.place[rows] = np.arange(len(rows), dtype=np.int32)
+        return Table(
+            type=type_,
+            rows=rows,
+            parents=parent[start[:-1]].astype(np.int32),
+            start=start,
+            group=group,
+            size=size,
+            score=score,
+            count=count,
+            total=total,
+            uniform=np.where(same, first, 0),
+            is_sorted=not bool((count[group[1:][ties]] > _STABLE).any()),
+            is_unit=bool((size == 1).all()),
+            is_aligned=bool(((np.diff(graph.uniq_id[rows]) < 0) | (parent[1:] != parent[:-1])).all()),
+        )
+
+    def groups(self, above: Table, below: Table) -> tuple[Ints, Mask]:
+        """For each row of a table, its group in the table of a type below."""
+        key = (above.type, below.type)
+        found = self._groups.get(key)
+        if found is None:
+            found = self._groups[key] = below.groups_of(above.rows)
+        return found
+
+    def tops(self, type_: int, types: frozenset[int]) -> Rows:
+        """The vertices of a type that a list of types meets first on the way down, in preorder."""
+        key = (type_, types)
+        found = self._tops.get(key)
+        if found is None:
+            rows = self.table(type_).rows
+            if len(types) > 1 or self._nests(type_):
+                asked = np.isin(self.graph.type, list(types))
+                first = np.ones(len(rows), np.bool_)
+                above = self.tree.parent[rows]
+                while (above >= 0).any():
+                    first &= ~(asked[above] & (above >= 0))
+                    above = np.where(above >= 0, self.tree.parent[above], -1)
+                rows = rows[first]
+            found = self._tops[key] = rows[np.argsort(self.tree.pre[rows], kind="stable")]
+        return found
+
+    def _nests(self, type_: int) -> bool:
+        depth = self.tree.depth[self.table(type_).rows]
+        return bool(len(depth)) and int(depth.min()) != int(depth.max())
+
+    def holders(self, types: tuple[int, ...]) -> Rows:
+        """The vertices that have a direct child of each of these types, ascending."""
+        found = self._holders.get(types)
+        if found is None:
+            found = self.table(types[0]).parents
+            for type_ in types[1:]:
+                found = np.intersect1d(found, self.table(type_).parents)
+            found = self._holders[types] = found[found >= 0]
+        return found
+
+    def frame(self, table: Table, types: tuple[int, ...]) -> Frame:
+        """Where slots of these types can be held among the rows of a table.
+
+        Where a child of a row could hold the slot and the row itself cannot, Fluxion matches and then
+        records nothing; that is left to the walk.
+        """
+        key = (table.type, types)
+        found = self._frames.get(key)
+        if found is None:
+            holders = self.holders(tuple(sorted(set(types))))
+            above = self.tree.parent[holders]
+            above = above[above >= 0]
+            above = above[self.graph.type[above] == table.type]
+            if len(above) and not bool(np.isin(above, holders).all()):
+                raise Unsupported
+            holds = np.isin(table.rows, holders)
+            rows = table.rows[holds]
+            groups = tuple(self.table(type_).groups_of(rows)[0] for type_ in types)
+            found = self._frames[key] = Frame(rows, None if bool(holds.all()) else holds, groups)
+        return found
+
+    def banned(self, allowed: Mask) -> Rows:
+        """The rows that a constraint excludes."""
+        if self._bans is None or self._bans[0] != id(allowed):
+            self._bans = (id(allowed), np.flatnonzero(~allowed).astype(np.int32))
+        return self._bans[1]
+
+    def down_rows(self) -> Rows:
+        generation = self.graph.state_generation
+        if self._down is None or self._down[0] != generation:
+            self._down = (generation, np.flatnonzero(~self.graph.up).astype(np.int32))
+        return self._down[1]
+
+    def view(self, window: Window) -> View:
+        """The state in a window, kept while nothing changes."""
+        now = (self.ledger.generation, self.graph.state_generation, window)
+        if self._view is None or self._view[:3] != now:
+            self._view = (*now, View(self, window))
+        return self._view[3]
+
+    def effect(self, job: Job, key: tuple[object, ...], make: Callable[[Job], _Effect]) -> _Effect:
+        """What a job does to something that is counted, worked out once per job."""
+        known = self._effects.get(job.id)
+        if known is None or known[0] is not job.spans:
+            known = self._effects[job.id] = (job.spans, {})
+            if len(self._effects) > 2 * len(self.ledger.jobs) + 64:
+                self._effects = {id_: e for id_, e in self._effects.items() if id_ in self.ledger.jobs}
+        if key not in known[1]:
+            known[1][key] = make(job)
+        found: _Effect = known[1][key]
+        return found
