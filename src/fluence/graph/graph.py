@@ -507,8 +507,17 @@ class ResourceGraph:
             if tree is None:
                 kept.update(zip(rows, paths, strict=True))
                 continue
-            wanted = dict(zip(rows, paths, strict=True))
             parents = tree.parent[list(rows)].tolist() if len(paths) else []
+            if base == 0 and not isinstance(given, dict):
+                # A whole graph at once: the path above stands in the same list.
+                for vertex, (path, parent) in enumerate(zip(paths, parents, strict=True)):
+                    if parent < 0 or path != f"{paths[parent]}/{names[vertex]}":
+                        kept[vertex] = path
+                root = tree.root
+                if kept.get(root) == f"/{names[root]}":
+                    del kept[root]
+                continue
+            wanted = dict(zip(rows, paths, strict=True))
             for vertex, path, parent in zip(rows, paths, parents, strict=True):
                 above = wanted.get(parent)
                 if above is None:

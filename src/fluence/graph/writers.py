@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import msgspec
+import numpy as np
 
 from fluence.errors import InvalidGraph, InvalidInput
 from fluence.graph.graph import CONTAINMENT, ResourceGraph
@@ -170,30 +171,50 @@ class _Targets:
 
 
 def _targets(grant: Grant) -> _Targets:
+    """Gather the cores and gpus that come before each node: post-order puts what is in a node before it."""
     graph, targets = grant.graph, _Targets()
-    reduced = {graph.types.code(word): word for word in ("core", "gpu")}
-    node = graph.types.code("node")
-    gathered: dict[str, set[int]] = {}
-    chosen = grant.selection
-    for v, type_ in zip(chosen.vertices.tolist(), graph.type[chosen.vertices].tolist(), strict=True):
-        if type_ in reduced:
-            gathered.setdefault(reduced[type_], set()).add(int(graph.id[v]))
-        elif type_ == node and gathered:
-            rank = int(graph.rank[v])
-            if rank < 0:
-                raise InvalidGraph(f"node {graph.name[v]!r} has no rank, which R needs: give the graph ranks")
-            targets.children[rank] = {word: idset.encode(gathered[word]) for word in sorted(gathered)}
-            targets.names[rank] = graph.name[v]
-            for key in graph.properties.get(v, ()):
-                targets.properties.setdefault(key, []).append(rank)
-            gathered = {}
+    rows = grant.selection.vertices
+    types = graph.type[rows]
+    nodes = np.flatnonzero(types == graph.types.code("node"))
+    parts = []  # per word: the ids, and where each node's begin and end
+    for word in ("core", "gpu"):
+        at = np.flatnonzero(types == graph.types.code(word))
+        ends = np.searchsorted(at, nodes)
+        parts.append((word, graph.id[rows[at]], ends))
+    known: dict[tuple[bytes, ...], dict[str, str]] = {}
+    begins = [0] * len(parts)
+    for number, vertex in enumerate(rows[nodes].tolist()):
+        ids = [of[begin : int(ends[number])] for (_, of, ends), begin in zip(parts, begins, strict=True)]
+        if not any(len(of) for of in ids):
+            continue
+        begins = [int(ends[number]) for _, _, ends in parts]
+        rank = int(graph.rank[vertex])
+        if rank < 0:
+            raise InvalidGraph(
+                f"node {graph.name[vertex]!r} has no rank, which R needs: give the graph ranks"
+            )
+        key = tuple(of.tobytes() for of in ids)
+        children = known.get(key)
+        if children is None:
+            children = known[key] = {
+                word: idset.encode(set(of.tolist()))
+                for (word, _, _), of in zip(parts, ids, strict=True)
+                if len(of)
+            }
+        targets.children[rank] = children
+        targets.names[rank] = graph.name[vertex]
+        for property_ in graph.properties.get(vertex, ()):
+            targets.properties.setdefault(property_, []).append(rank)
     return targets
 
 
 def _rlite_value(targets: _Targets) -> list[Json]:
     groups: dict[str, tuple[dict[str, str], list[int]]] = {}
+    texts: dict[int, str] = {}  # equal children are one object, and are written once
     for rank, children in targets.children.items():
-        text = msgspec.json.encode(children).decode()
+        text = texts.get(id(children))
+        if text is None:
+            text = texts[id(children)] = msgspec.json.encode(children).decode()
         groups.setdefault(text, (children, []))[1].append(rank)
     return [
         {"rank": idset.encode(ranks), "children": children} for _, (children, ranks) in sorted(groups.items())
