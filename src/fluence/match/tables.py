@@ -30,6 +30,7 @@ _STABLE = 16  # std::sort keeps the order of equal elements up to this many
 _MANY_JOBS = 64
 _Int = TypeVar("_Int", np.int32, np.int64)
 _Effect = TypeVar("_Effect")
+_PIECE = ("piece",)
 
 
 class Unsupported(Exception):
@@ -84,9 +85,15 @@ class View:
         self._available: dict[int, Ints] = {}
         self.down, self.shared, self.gone, self.part = NO_ROWS, NO_ROWS, NO_ROWS, NO_ROWS
         self.left: Ints = np.empty(0, np.int64)  # of the rows of which a part is taken
+        self._pieces: tuple[list[Piece], list[Piece]] | None = None
         if not window.healthy:
             self.down = index.down_rows()
         if window.empty:
+            return
+        self._pieces = _pieces(index, window)
+        if self._pieces is not None:
+            gone = [piece.blocks for piece in self._pieces[0] if len(piece.blocks)]
+            self.gone = np.concatenate(gone) if gone else NO_ROWS
             return
         touched, rows, needs, owned = _held(index.ledger, window)
         total = index.graph.rows
@@ -180,12 +187,48 @@ class View:
 
     def _at(self, table: Table, what: str) -> Ints:
         found = self._positions.get((table.type, what))
+        if found is None and self._pieces is not None and what in ("shared", "gone"):
+            met, late = self._pieces
+            of = [piece.touched if what == "shared" else piece.gone for piece in met]
+            of += [piece.owned for piece in late] if what == "shared" else []
+            parts = [positions[table.type] for positions in of if table.type in positions]
+            found = np.concatenate(parts) if parts else np.empty(0, np.int64)
+            if len(parts) > 1:
+                found = _distinct(found, len(table.rows))
+            self._positions[table.type, what] = found
         if found is None:
             rows = getattr(self, what)
             rows = rows[self.index.graph.type[rows] == table.type]
             at = self.index.place[rows].astype(np.int64)
             found = self._positions[table.type, what] = at[at >= 0]  # the others were removed
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one job does to the tables, worked out once: positions by type."""
+
+    touched: dict[int, Ints]
+    owned: dict[int, Ints]  # for itself
+    gone: dict[int, Ints]  # for itself, and whole
+    blocks: Rows  # of those, the rows with something below them
+    is_whole: bool  # it takes no part of anything
+
+
+def _pieces(index: Index, window: Window) -> tuple[list[Piece], list[Piece]] | None:
+    """The pieces of the jobs that meet a window, and of those that run beyond their time; None where jobs are
+    many, or take parts."""
+    ledger = index.ledger
+    if len(ledger.jobs) > _MANY_JOBS:
+        return None
+    met: list[Piece] = []
+    late: list[Piece] = []
+    for job in ledger.jobs.values():
+        if job.start < window.end and job.end > window.start:
+            met.append(index.effect(job, _PIECE, index.piece))
+        elif window.allocate and not job.reserved:
+            late.append(index.effect(job, _PIECE, index.piece))
+    return (met, late) if all(piece.is_whole for piece in met) else None
 
 
 def _distinct(rows: npt.NDArray[_Int], total: int) -> npt.NDArray[_Int]:
@@ -377,6 +420,24 @@ class Index:
         if self._view is None or self._view[:3] != now:
             self._view = (*now, View(self, window))
         return self._view[3]
+
+    def piece(self, job: Job) -> Piece:
+        """What a job does to the tables."""
+        graph, ledger = self.graph, self.ledger
+        rows = ledger.vertex[job.spans]
+        alone = ledger.exclusive[job.spans]
+        holds = alone & (ledger.needs[job.spans] > 0)
+        whole = holds & (ledger.needs[job.spans] >= graph.size[rows])
+        touched: dict[int, Ints] = {}
+        owned: dict[int, Ints] = {}
+        gone: dict[int, Ints] = {}
+        for type_ in np.unique(graph.type[rows]).tolist():
+            self.table(type_)
+            mine = graph.type[rows] == type_
+            for mask, into in ((mine, touched), (mine & alone, owned), (mine & whole, gone)):
+                at = self.place[rows[mask]].astype(np.int64)
+                into[type_] = at[at >= 0]
+        return Piece(touched, owned, gone, rows[whole & self.inner[rows]], bool((holds == whole).all()))
 
     def effect(self, job: Job, key: tuple[object, ...], make: Callable[[Job], _Effect]) -> _Effect:
         """What a job does to something that is counted, worked out once per job."""
