@@ -36,6 +36,7 @@ from fluence.model.jobspec import Jobspec
 _SMALL = 1000  # vertices that a request takes
 _SHORT_WALK = 200  # vertices that a walk may meet in vain
 _FEW_JOBS = 64
+_MANY_SHAPES = 4096
 _TRIED = -(2**62)  # ids of what is held only while a search goes on
 HORIZON = 3_153_600_000  # a hundred years: how long a graph lasts unless it is told otherwise
 
@@ -85,6 +86,7 @@ class Matcher:
         self._scores_at = graph.property_generation
         self.index = self._make_index()
         self._allowed: dict[tuple[Constraint, int], Mask] = {}
+        self._hopeless: set[tuple[object, ...]] = set()  # shapes that this graph cannot hold
 
     # -- matching --------------------------------------------------------------------------------------------
 
@@ -107,7 +109,7 @@ class Matcher:
             found = self._search(request, EMPTY)
             if found.selection is not None:
                 return Placed(job, now, now, False, found.selection)
-            return self._never(found)
+            return self._never(request, found)
         verdict = self._too_few_nodes(request, operation, now, duration)
         if verdict is not None:
             return verdict
@@ -119,7 +121,7 @@ class Matcher:
             if operation in (Operation.ALLOCATE, Operation.TRY):
                 return Wait("busy")
             far = self._search(request, EMPTY)
-            return self._never(far) if far.selection is None else Wait("busy")
+            return self._never(request, far) if far.selection is None else Wait("busy")
         if at >= self.horizon:
             return Wait("no time before the end of the graph")
         if not len(found.selection):
@@ -290,6 +292,10 @@ class Matcher:
         A search that stops early usually finds enough at once, and the walk is quickest then; it gives way to
         the index when it has come too far.
         """
+        if request.shape in self._hopeless:
+            # What an empty graph cannot hold, no other can. (Not so with ranges: they take more where
+            # there is more, and then fit fewer.)
+            return Found(None, EBUSY)
         if self._has_siblings(request):
             return self._search_siblings(request, window)
         if not self._uses_index:
@@ -314,7 +320,7 @@ class Matcher:
         tried: list[int] = []
         try:
             for number, need in enumerate(request.needs):
-                one = replace(request, needs=(need,), minimum={})
+                one = replace(request, needs=(need,), minimum={}, shape=())
                 found = self._search(one, window)
                 if found.selection is None:
                     return found
@@ -367,10 +373,14 @@ class Matcher:
                 break
         return found
 
-    def _never(self, far: Found) -> Never:
+    def _never(self, request: Request, far: Found) -> Never:
         """The verdict on a request that an empty graph does not hold."""
         if far.obstacle == EINVAL and far.conflict is not None:
             raise InvalidJobspec(far.conflict)
+        if request.is_fixed and far.conflict is None and not self._has_siblings(request):
+            if len(self._hopeless) > _MANY_SHAPES:
+                self._hopeless.clear()
+            self._hopeless.add(request.shape)
         return Never("unsatisfiable")
 
     def _whole(self, request: Request) -> frozenset[int]:
@@ -451,6 +461,7 @@ class Matcher:
             self.filters.prime(self.graph, self.tree)
             self.load.reshaped()
         if self._scores_at != self.graph.property_generation:
+            self._hopeless.clear()
             old, self._scores = self._scores, self.policy.scores(self.graph)
             self._scores_at = self.graph.property_generation
             if self._shape != self.graph.shape_generation or not np.array_equal(old, self._scores):

@@ -38,16 +38,13 @@ class Request:
     exclusive_types: frozenset[int]  # asked for with `exclusive: true`: all below them belongs to the job
     minimum: dict[int, int] = field(default_factory=dict)  # per type, over the whole request
     queue: str | None = None
+    shape: tuple[object, ...] = ()  # requests of equal shape get equal answers from equal graphs
+    is_fixed: bool = False  # no count is a range
 
     @property
     def weight(self) -> int:
         """How many vertices the request takes at least, about."""
         return sum(self.minimum.values())
-
-    @property
-    def key(self) -> object:
-        """Two requests with equal keys get equal answers from equal graphs."""
-        return (_shape(self.needs), self.constraint, self.duration)
 
 
 def compile_jobspec(jobspec: Jobspec, graph: ResourceGraph, *, flexible: bool = False) -> Request:
@@ -66,6 +63,8 @@ def compile_jobspec(jobspec: Jobspec, graph: ResourceGraph, *, flexible: bool = 
         duration=attributes.duration or 0,
         exclusive_types=frozenset(exclusive),
         minimum=_minimum(needs, flexible=flexible),
+        shape=(_shape(needs), attributes.constraints),
+        is_fixed=_is_fixed(needs),
         queue=attributes.queue,
     )
 
@@ -121,3 +120,7 @@ def _minimum(needs: Sequence[Need], *, flexible: bool) -> dict[int, int]:
 
 def _shape(needs: Sequence[Need]) -> tuple[object, ...]:
     return tuple((n.type, n.count, n.exclusive, n.label, _shape(n.below)) for n in needs)
+
+
+def _is_fixed(needs: Sequence[Need]) -> bool:
+    return all(need.count.min == need.count.max and _is_fixed(need.below) for need in needs)

@@ -479,3 +479,12 @@ def test_status_counts_the_nodes_below(matcher: Matcher) -> None:
     matcher.set_status("/cluster0/node0", up=True)
     assert matcher.graph.nodes_up == 2
     assert matcher.graph.remove_property(1, "none") is False
+
+
+def test_a_shape_that_can_never_fit_is_judged_anew_when_the_graph_grows() -> None:
+    small = cluster(nodes=2, cores=2)
+    matcher = Matcher(small.load(), "lonode")
+    for job in (1, 2):
+        assert isinstance(matcher.match("allocate_with_satisfiability", nodes(1, cores=3), job=job), Never)
+    matcher.grow(cluster(nodes=3, cores=4).text)
+    assert isinstance(matcher.match("allocate_with_satisfiability", nodes(1, cores=3), job=3), Placed)
