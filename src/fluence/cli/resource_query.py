@@ -490,7 +490,9 @@ def _malformed() -> None:
     _complain("ERROR: malformed command")
 
 
-@click.command("resource-query", context_settings={"max_content_width": 110})
+@click.command(
+    "resource-query", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.option("-L", "--load-file", required=True, metavar="FILE", help="The resource graph to load.")
 @click.option(
     "-f",

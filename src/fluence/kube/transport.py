@@ -26,6 +26,15 @@ from fluence.kube.errors import Misconfigured, TimedOut, Unreachable, error_for
 USER_AGENT = "fluence"
 
 
+async def close_session(session: aiohttp.ClientSession) -> None:
+    """Close a session and its connections now: a TLS farewell would outlive the loop and leak the socket."""
+    if session.connector is not None:
+        await session.connector.close(abort_ssl=True)
+    await session.close()
+    for _ in range(3):  # aborted connections are gone a turn or two of the loop later
+        await asyncio.sleep(0)
+
+
 class Transport:
     """Connections to one API server. Watches have connections of their own, so they never starve plain
     calls."""
@@ -45,9 +54,8 @@ class Transport:
         self._closed = True
         for session in (self._calls, self._streams):
             if session is not None:
-                await session.close()
+                await close_session(session)
         self._calls = self._streams = None
-        await asyncio.sleep(0)  # aborted connections are gone one turn of the loop later
 
     async def call(
         self,

@@ -17,7 +17,7 @@ from yarl import URL
 
 from fluence.kube.access import Access
 from fluence.kube.lines import LineSplitter
-from fluence.kube.transport import tls_context
+from fluence.kube.transport import close_session, tls_context
 from fluence.sandbox.faults import Rule, verb_of
 
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"}
@@ -62,7 +62,7 @@ class Proxy:
         if self._runner is not None:
             await self._runner.cleanup()
         if self._session is not None:
-            await self._session.close()
+            await close_session(self._session)
 
     @property
     def access(self) -> Access:
