@@ -14,7 +14,7 @@ from fluence.errors import Conflict, InvalidInput, InvalidJobspec, NotFound
 from fluence.graph import jgf
 from fluence.graph.filters import DEFAULT, Filters
 from fluence.graph.graph import CONTAINMENT, Ints, Mask, ResourceGraph, Rows
-from fluence.graph.ledger import Ledger
+from fluence.graph.ledger import Job, Ledger
 from fluence.graph.selection import Selection, merged
 from fluence.match import policy as policies
 from fluence.match.extensions import NONE, Extensions
@@ -137,6 +137,10 @@ class Matcher:
     def compile(self, jobspec: Jobspec) -> Request:
         """The request of a jobspec, checked against the types of this graph."""
         return compile_jobspec(jobspec, self.graph, flexible=self.flexible)
+
+    def info(self, job: int) -> Job:
+        """What a job holds or was promised, and when."""
+        return self.ledger.job(job)
 
     def is_pool(self, vertex: int) -> bool:
         """Whether any part of a vertex can be taken."""

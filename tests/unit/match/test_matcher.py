@@ -488,3 +488,12 @@ def test_a_shape_that_can_never_fit_is_judged_anew_when_the_graph_grows() -> Non
         assert isinstance(matcher.match("allocate_with_satisfiability", nodes(1, cores=3), job=job), Never)
     matcher.grow(cluster(nodes=3, cores=4).text)
     assert isinstance(matcher.match("allocate_with_satisfiability", nodes(1, cores=3), job=3), Placed)
+
+
+def test_info_says_what_a_job_holds_and_when() -> None:
+    matcher = Matcher(cluster(nodes=1, cores=2).load(), "low")
+    matcher.match("allocate", nodes(1, cores=2, duration=60), job=7)
+    found = matcher.info(7)
+    assert (found.id, found.start, found.end, found.reserved) == (7, 0, 60, False)
+    with pytest.raises(NotFound, match="no job 8"):
+        matcher.info(8)
