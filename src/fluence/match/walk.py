@@ -390,13 +390,17 @@ class Walk:
             if pool is None:
                 pool = pools[self.dom, type_] = Pool()
             pool.add(Group(score, available, [(child, available, exclusive, u)]))
-            for asked, tally in tallies.items():
+            if not stops:
+                continue
+            # A leaf brings only itself; what lies deeper may have handed up candidates of other types.
+            for asked in (type_,) if type_ in leaves else tallies:
+                tally = tallies[asked]
                 reached = pools.get((self.dom, asked))
                 if reached is not None:
                     tally.add(reached.total)
                 if tally.shares >= shares:
                     satisfied.add(asked)
-            if stops and len(satisfied) == len(tallies):
+            if len(satisfied) == len(tallies):
                 break
 
     def _explore_up(
