@@ -11,7 +11,7 @@ import gc
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 import numpy as np
@@ -89,10 +89,6 @@ class Edge(msgspec.Struct, gc=False):
     target: str
     metadata: _EdgeMetadata | None = None
 
-    @property
-    def subsystem(self) -> str:
-        return CONTAINMENT if self.metadata is None else self.metadata.subsystem
-
 
 class _Graph(msgspec.Struct, gc=False):
     nodes: list[msgspec.Raw]
@@ -131,11 +127,6 @@ class Document:
             raise InvalidGraph(_reason(error), where=_where(source, "", error)) from None
         self._nodes, self._edges = found.graph.nodes, found.graph.edges
         self.free_ranks = found.free_ranks
-
-    @classmethod
-    def of(cls, value: Mapping[str, Any], *, source: str = "jgf") -> Document:
-        """A document from data that is already decoded, such as the `scheduling` key of an R."""
-        return cls(msgspec.json.encode(value), source=source)
 
     def vertices(self) -> Iterator[Vertex]:
         for first in range(0, len(self._nodes), _SLICE):

@@ -17,8 +17,6 @@ import numpy as np
 from fluence.errors import Conflict, NotFound
 from fluence.graph.graph import Ints, Mask, Rows, scalars
 
-FOREVER = 2**63 - 1
-
 
 @dataclass(slots=True)
 class Job:
@@ -122,11 +120,6 @@ class Ledger:
                 lost[record.id] = self.vertex[hit].copy()
                 self.release(record.id, hit)
         return lost
-
-    def empty(self, spans: Rows) -> None:
-        """Let spans hold nothing while they keep standing there."""
-        self.needs[spans] = 0
-        self._touched()
 
     def grow(self, rows: int, size: Ints) -> None:
         """The graph has more rows now."""

@@ -10,8 +10,6 @@ from fluence.graph.graph import ResourceGraph
 from fluence.model.constraint import Constraint
 from fluence.model.jobspec import Count, Jobspec, Resource
 
-_MOST = 2**32 - 1
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Need:
