@@ -71,6 +71,7 @@ class Intake:
         self.source = source
         self.terms = terms
         self.processors: int | None = None
+        self.keeps_order = True  # a log is written in the order of arrivals; a list need not be
         self._skipped: dict[str, int] = {}
         self._taken: dict[str, Candidate] = {}
         self._jobspecs: dict[Hashable, Jobspec] = {}
@@ -80,7 +81,7 @@ class Intake:
     @property
     def is_full(self) -> bool:
         """Whether as many records were taken as are wanted."""
-        return self.terms.jobs is not None and len(self._taken) >= self.terms.jobs
+        return self.keeps_order and self.terms.jobs is not None and len(self._taken) >= self.terms.jobs
 
     def take(self, read: Callable[[], Candidate], where: str | Callable[[], str]) -> None:
         """Take what *read* gives, or count why not; *where* is its place in the source, told when asked."""
@@ -105,7 +106,7 @@ class Intake:
         scale = self.terms.arrival_scale
         submissions = (_submission(candidate, first, scale) for candidate in self._taken.values())
         return Workload(
-            submissions=tuple(sorted(submissions, key=attrgetter("submit"))),
+            submissions=tuple(sorted(submissions, key=attrgetter("submit"))[: self.terms.jobs]),
             source=self.source,
             processors=self.processors,
             skipped=self._skipped,
@@ -133,7 +134,7 @@ class Intake:
                 raise BadRecord("negative time", f"must be more than 0 seconds, not {seconds:g}", field=field)
         self._check_size(found)
         self._check_dependencies(found.after, found.at)
-        if found.at < self._latest:
+        if found.at < self._latest and self.keeps_order:
             if self.terms.strict:
                 raise BadRecord(
                     "out of order",

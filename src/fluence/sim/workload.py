@@ -74,8 +74,14 @@ def parse(
             from fluence.sim import openb
 
             openb.read(text, intake)
-        case _:
-            raise InvalidInput("is of a kind that cannot be read yet", where=source)
+        case "yaml":
+            from fluence.sim import listing
+
+            listing.read(text, intake)
+        case "jsonl":
+            from fluence.sim import listing
+
+            listing.read_lines(text, intake)
     return intake.workload()
 
 
