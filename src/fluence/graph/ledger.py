@@ -102,6 +102,12 @@ class Ledger:
         self._drop(record)
         return record
 
+    def stretch(self, job: int, end: int) -> None:
+        """A job lasts until another time than was thought."""
+        record = self.job(job)
+        record.end = self.end[record.slot] = end
+        self._touched()
+
     def release(self, job: int, spans: Rows) -> None:
         """Erase some spans of a job; the job stays, even with none."""
         record = self.job(job)

@@ -151,6 +151,10 @@ class Matcher:
         self.ledger.remove(job)
         self.load.forget(job)
 
+    def hold(self, placed: Placed, *, now: int = 0) -> None:
+        """Take again what was placed before and cancelled, in the same state of everything else."""
+        self._commit(placed, now)
+
     def partial_cancel(self, job: int, text: str | bytes, *, reader: str = "rv1exec") -> Freed:
         """Give back the ranks or vertices that an R or a graph names."""
         self._refresh()

@@ -1,0 +1,65 @@
+"""When jobs would start if they ran as long as predicted: a backfill scheduler run ahead, in counts.
+
+Running tasks are planned with by their limits, as a scheduler must, and end as predicted. The job in front
+holds the earliest start that limits allow; others go ahead if they do not delay it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from heapq import heapify, heappop, heappush
+
+
+def forward(
+    now: int,
+    free: int,
+    running: Sequence[tuple[int, int, int]],  # predicted end, planned end, units
+    pending: Sequence[tuple[int, int, int]],  # units, predicted duration, limit
+    wanted: Collection[int],  # places in `pending`
+) -> dict[int, int]:
+    """The start of each wanted job."""
+    starts: dict[int, int] = {}
+    missing = set(wanted)
+    ends = [(predicted, number) for number, (predicted, _, _) in enumerate(running)]
+    heapify(ends)
+    held = {number: (planned, units) for number, (_, planned, units) in enumerate(running)}
+    queue = list(range(len(pending)))
+    serial = len(running)
+    while missing and queue:
+        waiting: list[int] = []
+        shadow = spare = -1  # of the job in front, once it must wait
+        for place in queue:
+            units, duration, limit = pending[place]
+            if shadow >= 0 and (units > free or (now + limit > shadow and units > spare)):
+                waiting.append(place)
+                continue
+            if units > free:
+                shadow, spare = _shadow(now, free, held, units)
+                waiting.append(place)
+                continue
+            if shadow >= 0 and now + limit > shadow:
+                spare -= units
+            free -= units
+            held[serial] = (now + limit, units)
+            heappush(ends, (now + duration, serial))
+            serial += 1
+            if place in missing:
+                starts[place] = now
+                missing.discard(place)
+        queue = waiting
+        if not ends:
+            break  # what is left fits at no time
+        now = max(now, ends[0][0])
+        while ends and ends[0][0] <= now:
+            free += held.pop(heappop(ends)[1])[1]
+    return starts
+
+
+def _shadow(now: int, free: int, held: dict[int, tuple[int, int]], units: int) -> tuple[int, int]:
+    """When limits free enough for the job in front, and how many units it leaves to others then."""
+    steps = sorted((max(end, now), some) for end, some in held.values())
+    for place, (end, some) in enumerate(steps):
+        free += some
+        if free >= units and (place + 1 == len(steps) or steps[place + 1][0] > end):
+            return end, free - units
+    return now, free  # it fits at no time: it holds nobody up

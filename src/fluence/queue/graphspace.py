@@ -1,0 +1,261 @@
+"""A space that plans by matching: a reservation names its resources."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from fluence.errors import Conflict, InvalidInput
+from fluence.graph.graph import Ints
+from fluence.match.explain import explain
+from fluence.match.matcher import Matcher, NothingHeld
+from fluence.match.placement import Never, Operation, Placed
+from fluence.match.request import Request
+from fluence.model.count import Count
+from fluence.model.jobspec import Jobspec
+from fluence.queue.space import Ask, Room, Space
+
+
+@dataclass(slots=True)
+class _Task:
+    number: int  # in the matcher
+    request: Request
+    end: int
+
+
+class GraphSpace:
+    """All that a matcher can place, one request at a time."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self.matcher = matcher
+        self.freed = self.opened = self.lost = 0
+        self.tasks: dict[str, _Task] = {}
+        self.reservations: dict[str, Placed] = {}
+        self._number = max(matcher.ledger.jobs, default=0)
+        self._shapes: dict[Hashable, int] = {}
+        self._requests: dict[Hashable, Request] = {}
+        self._journal: list[Callable[[], object]] = []  # how to undo what was done, last first
+        self._state = matcher.graph.state_generation
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    def understands(self, request: Hashable) -> bool:
+        return True
+
+    def widened(self) -> Space:
+        return self
+
+    def adopt(self, name: str, number: int, request: Request, end: int) -> None:
+        """Take over a task that already holds resources in the matcher."""
+        self.tasks[name] = _Task(number, request, end)
+        self._number = max(self._number, number)
+
+    def shape(self, request: Hashable) -> int:
+        return self._shapes.setdefault(self._known(request).shape, len(self._shapes))
+
+    def units(self, request: Hashable) -> int:
+        slots = [
+            need.count.min * (need.slot.count.min if need.slot else 1) for need in self._known(request).needs
+        ]
+        return sum(slots)
+
+    def judge(self, request: Hashable) -> str | None:
+        try:
+            outcome = self.matcher.match(Operation.JUDGE, self._known(request))
+        except (NothingHeld, InvalidInput) as fault:
+            return str(fault)
+        if not isinstance(outcome, Never):
+            return None
+        told = explain(self.matcher, self._known(request), now=0)
+        return (
+            f"no empty cluster could hold it: {told.summary()}" if told else "no empty cluster could hold it"
+        )
+
+    def relaxed(self, request: Hashable) -> Hashable | None:
+        assert isinstance(request, Jobspec)
+        if request.attributes.constraints is None:
+            return None
+        return replace(request, attributes=replace(request.attributes, constraints=None))
+
+    # -- starting and planning -------------------------------------------------------------------------------
+
+    def advance(self, now: int) -> None:
+        if self._state != self.matcher.graph.state_generation:
+            self._state = self.matcher.graph.state_generation
+            self.freed += 1
+            self.opened += 1
+            self.lost += 1
+
+    def start(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> bool:
+        return self._match(Operation.ALLOCATE, task, request, now, limit, clear) is not None
+
+    def start_or_reserve(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> int | None:
+        return self._match(Operation.ALLOCATE_OR_RESERVE, task, request, now, limit, clear)
+
+    def drop(self, task: str) -> None:
+        placed = self._unreserve(task)
+        self._journal.append(lambda: self._reserve_again(task, placed))
+
+    def drop_all(self) -> None:
+        for task in list(self.reservations):
+            self.drop(task)
+
+    def end(self, task: str, now: int) -> None:
+        held = self._cancel(task)
+        self.freed += 1
+        if now < held.end:
+            self.opened += 1
+
+    def stretch(self, task: str, end: int) -> None:
+        held = self.tasks[task]
+        self.matcher.ledger.stretch(held.number, end)
+        held.end = end
+        self.lost += 1
+
+    def mark(self) -> object:
+        return len(self._journal)
+
+    def undo(self, mark: object) -> None:
+        assert isinstance(mark, int)
+        while len(self._journal) > mark:
+            self._journal.pop()()
+
+    def settle(self, now: int) -> list[str]:
+        self._journal.clear()
+        return []
+
+    def rule_out(self, shape: int, limit: int, blocked: Ints, now: int) -> None:
+        blocked[shape] = min(int(blocked[shape]), limit)
+
+    # -- thinking ahead --------------------------------------------------------------------------------------
+
+    def sketch(self, now: int, asks: Sequence[Ask], *, in_order: bool) -> list[int | None]:
+        mark = self.mark()
+        self.drop_all()
+        starts: list[int | None] = []
+        last = now
+        for place, ask in enumerate(asks):
+            start = self._match(
+                Operation.ALLOCATE_OR_RESERVE, f"?{place}", ask.request, last, ask.limit, ask.limit
+            )
+            starts.append(start)
+            if in_order and start is not None:
+                last = start
+        self.undo(mark)
+        return starts
+
+    def expect(
+        self, now: int, ends: Mapping[str, int], asks: Sequence[Ask], wanted: Collection[int]
+    ) -> dict[int, int]:
+        mark = self.mark()
+        self.drop_all()
+        for name, end in ends.items():
+            self._bend(self.tasks[name].number, self.tasks[name].end, end)
+        found = {}
+        for place, ask in enumerate(asks[: max(wanted, default=-1) + 1]):
+            start = self._match(
+                Operation.ALLOCATE_OR_RESERVE, f"?{place}", ask.request, now, ask.duration, ask.duration
+            )
+            if start is not None and place in wanted:
+                found[place] = start
+        self.undo(mark)
+        return found
+
+    def room(self, request: Hashable, now: int, limit: int) -> Room:
+        assert isinstance(request, Jobspec)
+        wanted = replace(self._known(request), duration=limit)
+        future = self.matcher.match(Operation.TRY_FUTURE, wanted, now=now)
+        told = None if self._fits(wanted, now) else explain(self.matcher, wanted, now=now)
+        return Room(
+            cause="" if told is None else told.summary(),
+            start=future.at if isinstance(future, Placed) else None,
+            fewer=self._most(request, now, limit),
+            shorter=self._longest(wanted, now, limit),
+            blockers=self._named(told.blocking) if told else (),
+        )
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _known(self, request: Hashable) -> Request:
+        found = self._requests.get(request)
+        if found is None:
+            if not isinstance(request, Jobspec):
+                raise TypeError(f"a jobspec is needed, not {type(request).__name__}")
+            found = self._requests[request] = self.matcher.compile(request)
+        return found
+
+    def _match(
+        self, operation: Operation, task: str, request: Hashable, now: int, limit: int, clear: int
+    ) -> int | None:
+        if task in self.tasks or task in self.reservations:
+            raise Conflict(f"{task} already holds resources")
+        wanted = replace(self._known(request), duration=clear)
+        self._number += 1
+        placed = self.matcher.match(operation, wanted, job=self._number, now=now)
+        if not isinstance(placed, Placed):
+            return None
+        if limit < clear:
+            self.matcher.ledger.stretch(placed.job, placed.at + limit)
+            placed = replace(placed, end=placed.at + limit)
+        if placed.reserved:
+            self.reservations[task] = placed
+            self._journal.append(lambda: self._unreserve(task))
+        else:
+            self.tasks[task] = _Task(placed.job, wanted, placed.end)
+            self._journal.append(lambda: self._cancel(task))
+        return placed.at
+
+    def _cancel(self, task: str) -> _Task:
+        held = self.tasks.pop(task)
+        self.matcher.cancel(held.number)
+        return held
+
+    def _unreserve(self, task: str) -> Placed:
+        placed = self.reservations.pop(task)
+        self.matcher.cancel(placed.job)
+        return placed
+
+    def _reserve_again(self, task: str, placed: Placed) -> None:
+        self.matcher.hold(placed)
+        self.reservations[task] = placed
+
+    def _bend(self, number: int, before: int, end: int) -> None:
+        self.matcher.ledger.stretch(number, end)
+        self._journal.append(lambda: self.matcher.ledger.stretch(number, before))
+
+    def _named(self, numbers: Collection[int]) -> tuple[str, ...]:
+        """The tasks of these jobs of the matcher, those that end first in front."""
+        found = [(held.end, name) for name, held in self.tasks.items() if held.number in numbers]
+        found += [(held.at, name) for name, held in self.reservations.items() if held.job in numbers]
+        return tuple(name for _, name in sorted(found))
+
+    def _fits(self, wanted: Request, now: int) -> bool:
+        return bool(self.matcher.match(Operation.TRY, wanted, now=now))
+
+    def _longest(self, wanted: Request, now: int, limit: int) -> int | None:
+        """The longest limit with which it could start now: up to a time at which something begins."""
+        times = [time for time in self.matcher.ledger.times() if now < time < now + limit]
+        low, high = 0, len(times)  # shorter never fits worse
+        while low < high:
+            middle = (low + high) // 2
+            if self._fits(replace(wanted, duration=times[middle] - now), now):
+                low = middle + 1
+            else:
+                high = middle
+        return times[low - 1] - now if low else None
+
+    def _most(self, request: Jobspec, now: int, limit: int) -> int | None:
+        """The largest count at the top of the request that could start now."""
+        top = request.resources[0]
+        if len(request.resources) != 1 or top.count.min != top.count.max:
+            return None
+
+        def fits(count: int) -> bool:
+            fewer = replace(request, resources=(replace(top, count=Count(count, count)),))
+            return self._fits(replace(self.matcher.compile(fewer), duration=limit), now)
+
+        low, high = 0, top.count.min
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        return low or None

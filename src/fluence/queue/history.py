@@ -1,0 +1,57 @@
+"""How long jobs really ran: what a job's expected end is taken from.
+
+A predictor is a plug-in (entry point group `fluence.predictors`): any object with the two methods of
+`Predictor`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Hashable
+from typing import Protocol
+
+from fluence.queue.job import FOREVER, Job
+
+_KEEP = 20  # runs that are remembered per kind of job
+_SHARE = 0.8  # of them end before the prediction: a start that comes too early is the worse error
+
+
+class Predictor(Protocol):
+    """Learns from jobs that ended and says how long others will run."""
+
+    def learn(self, job: Job, shape: int, runtime: int) -> None:
+        """A task of this job ran so long."""
+
+    def predict(self, job: Job, shape: int, elapsed: int) -> int | None:
+        """How long a task of this job will have run at its end, having run ``elapsed``; None: no idea."""
+
+
+class History:
+    """The last runs of the same user: of this shape and limit, else of this limit, else of any job."""
+
+    def __init__(self) -> None:
+        self._runs: defaultdict[Hashable, deque[int]] = defaultdict(lambda: deque(maxlen=_KEEP))
+
+    def learn(self, job: Job, shape: int, runtime: int) -> None:
+        for kind in _kinds(job, shape):
+            self._runs[kind].append(runtime)
+
+    def predict(self, job: Job, shape: int, elapsed: int) -> int | None:
+        limit = FOREVER if job.limit is None else job.limit
+        for kind in _kinds(job, shape):
+            runs = self._runs.get(kind)
+            if not runs:
+                continue
+            # Runs that were over by now say nothing about one that goes on.
+            longer = sorted(run for run in runs if run > elapsed)
+            if longer:
+                return min(longer[int(_SHARE * (len(longer) - 1) + 0.5)], limit)
+        if job.soft_limit is not None and job.soft_limit > elapsed:
+            return job.soft_limit
+        if job.limit is None:
+            return None
+        return limit if not elapsed else max((elapsed + limit) // 2, elapsed + 1)
+
+
+def _kinds(job: Job, shape: int) -> tuple[Hashable, ...]:
+    return (job.user, shape, job.limit), (job.user, job.limit), (job.user,)

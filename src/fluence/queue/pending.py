@@ -1,0 +1,68 @@
+"""The jobs that may start, in order, with the columns that tell which of them might fit."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+import numpy as np
+
+from fluence.graph.graph import Ints
+from fluence.queue.job import Entry
+
+_CHUNK = 1024
+
+
+class Pending:
+    """Entries sorted by their order; ``shape`` and ``limit`` are columns over them."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._orders: list[tuple[int, int, int]] = []
+        self._shape: Ints = np.zeros(16, np.int64)
+        self._limit: Ints = np.zeros(16, np.int64)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.entries)
+
+    def add(self, entry: Entry) -> int:
+        """Put an entry in its place and say which that is."""
+        place, size = bisect_left(self._orders, entry.order), len(self.entries)
+        if size == len(self._shape):
+            self._shape, self._limit = np.resize(self._shape, 2 * size), np.resize(self._limit, 2 * size)
+        for column, value in ((self._shape, entry.shape), (self._limit, entry.limit)):
+            column[place + 1 : size + 1] = column[place:size]
+            column[place] = value
+        self.entries.insert(place, entry)
+        self._orders.insert(place, entry.order)
+        return place
+
+    def remove(self, entry: Entry) -> int:
+        """Take an entry out and say where it stood."""
+        place, size = self.place(entry), len(self.entries)
+        for column in (self._shape, self._limit):
+            column[place : size - 1] = column[place + 1 : size]
+        del self.entries[place], self._orders[place]
+        return place
+
+    def place(self, entry: Entry) -> int:
+        """Where an entry stands."""
+        place = bisect_left(self._orders, entry.order)
+        if place == len(self.entries) or self.entries[place] is not entry:
+            raise KeyError(entry.key)
+        return place
+
+    def next_unblocked(self, place: int, end: int, blocked: Ints) -> int:
+        """The first place from ``place`` on whose limit is shorter than what failed for its shape; else
+        ``end``."""
+        while place < end:
+            stop = min(place + _CHUNK, end)
+            open_ = self._limit[place:stop] < blocked[self._shape[place:stop]]
+            first = int(open_.argmax())
+            if open_[first]:
+                return place + first
+            place = stop
+        return end

@@ -1,0 +1,96 @@
+"""Queue policies: who is tried, in which order, and who gets a place in the plan.
+
+A policy is a small function of a `Turn`. These are Fluxion's (qmanager), by their depth of reservation, and
+first-fit for comparison. A site adds its own by an entry point in the group `fluence.queue_policies` that
+names a `QueuePolicy`, or a function of a turn; it runs with a time budget, and `easy` takes its place for a
+cycle in which it fails.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING
+
+from fluence.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from fluence.queue.turn import Turn
+
+GROUP = "fluence.queue_policies"
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """A way to go through the queue, and what it can promise."""
+
+    name: str
+    run: Callable[[Turn], None]
+    # What a promised start rests on. "reservation": every job has one, and it is kept. "order": jobs start in
+    # order, so the plan in order is a bound. "record": a plan, widened by how well such plans held so far.
+    promise: str = "record"
+    built_in: bool = False
+
+
+def fcfs(turn: Turn) -> None:
+    """First come, first served: nobody overtakes."""
+    for entry in turn:
+        if not turn.start(entry):
+            return
+
+
+def first_fit(turn: Turn) -> None:
+    """Whoever fits, in order; nobody holds anything for later."""
+    turn.backfill()
+
+
+def backfill(depth: int | None) -> Callable[[Turn], None]:
+    """The first ``depth`` jobs that must wait get a reservation; the others go ahead if they delay none of
+    those. None: all get one."""
+
+    def run(turn: Turn) -> None:
+        for entry in turn:
+            if depth is not None and turn.reserved >= depth:
+                turn.backfill()
+                return
+            turn.start_or_reserve(entry)
+
+    return run
+
+
+HYBRID_DEPTH = 64  # Fluxion's default
+BUILT_IN = {
+    policy.name: policy
+    for policy in (
+        QueuePolicy("fcfs", fcfs, "order", built_in=True),
+        QueuePolicy("first-fit", first_fit, built_in=True),
+        QueuePolicy("easy", backfill(1), built_in=True),
+        QueuePolicy("hybrid", backfill(HYBRID_DEPTH), built_in=True),
+        QueuePolicy("conservative", backfill(None), "reservation", built_in=True),
+    )
+}
+_HYBRID = re.compile(r"hybrid[(:](\d{1,6})\)?")
+
+
+def find(name: str) -> QueuePolicy:
+    """A policy by name: built in, ``hybrid(8)``, or added by a site."""
+    if name in BUILT_IN:
+        return BUILT_IN[name]
+    if depth := _HYBRID.fullmatch(name):
+        return QueuePolicy(name, backfill(int(depth[1])), built_in=True)
+    added = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in added:
+        known = ", ".join([*BUILT_IN, "hybrid(DEPTH)", *sorted(added)])
+        raise InvalidInput(f"unknown queue policy {name!r}: choose one of {known}")
+    try:
+        found = added[name].load()
+    except Exception as fault:
+        raise InvalidInput(f"the queue policy {name!r} cannot be loaded: {fault}") from fault
+    return found if isinstance(found, QueuePolicy) else QueuePolicy(name, found)
+
+
+def names() -> list[str]:
+    """All policies there are."""
+    return [*BUILT_IN, *sorted(point.name for point in entry_points(group=GROUP))]

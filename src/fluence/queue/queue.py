@@ -1,0 +1,591 @@
+"""The queue: jobs in order, the plan of who starts when, and what each job was promised.
+
+A pure state machine on a space. Events come in as calls with their time; `cycle` lets the policy act and
+returns what is to be started. The plan is kept from one cycle to the next: as long as nothing comes free
+before it was planned to, the reservations stand and only jobs that are new are looked at.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+import numpy as np
+
+from fluence.errors import Conflict, NotFound
+from fluence.graph.graph import Ints
+from fluence.queue import policy as policies
+from fluence.queue.history import History, Predictor
+from fluence.queue.job import FOREVER, SECOND, Broken, Dependency, Entry, Job, State, Step
+from fluence.queue.pending import Pending
+from fluence.queue.policy import QueuePolicy
+from fluence.queue.promise import Calibration
+from fluence.queue.space import Ask, Space
+from fluence.queue.turn import Mode, OverBudget, PromiseAtRisk, Turn
+
+LATE = 60 * SECOND  # a start so long after its promise counts as late
+_GRACE = 60 * SECOND  # how long a task that outlives its limit is counted on, each time anew
+_UNBLOCKED = 2 * FOREVER
+_CAUTION = 0.1  # how much of the expected start is taken from limits
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What a named queue lays down for its jobs."""
+
+    default_limit: int | None = None
+    max_limit: int | None = None
+    max_running_per_user: int | None = None
+    priority: int = 0  # added to that of its jobs
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A task that is to be started now."""
+
+    entry: Entry
+    task: str
+    end: int  # by its limit
+
+
+Priority = Callable[[Job, int], int]  # of a job, at a time
+
+
+def by_urgency(job: Job, now: int) -> int:
+    """The default priority: what the job was submitted with."""
+    return job.priority
+
+
+class Queue:
+    """All jobs, waiting and running, and the plan."""
+
+    def __init__(
+        self,
+        space: Space,
+        policy: str | QueuePolicy = "easy",
+        *,
+        rules: Mapping[str, Rules] | None = None,
+        priority: Priority = by_urgency,
+        predictor: Predictor | None = None,
+        depth: int | None = None,
+        window: int | None = None,
+        resolution: int = 1,
+        replan: bool = False,
+        forecasts: bool = True,
+        budget: float = 1.0,
+        timer: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.space = space
+        self.policy = policies.find(policy) if isinstance(policy, str) else policy
+        self.rules = dict(rules or {})
+        self.priority = priority
+        self.predictor: Predictor = predictor or History()
+        self.depth = depth
+        self.window = window
+        self.resolution = resolution
+        self.replan = replan
+        self.forecasts = forecasts
+        self.budget = budget
+        self.timer = timer
+        self.entries: dict[str, Entry] = {}
+        self.pending = Pending()
+        self.held: dict[str, Entry] = {}  # waiting for other jobs to end
+        self.calibration = Calibration()
+        self.now = 0
+        self.tries = 0
+        self.cycles = 0
+        self.faults: list[str] = []  # of plug-ins
+        self._serial = 0
+        self._tasks: dict[str, Entry] = {}
+        self._ends: list[tuple[int, str]] = []
+        self._due: list[tuple[int, int, Entry]] = []
+        self._users: defaultdict[tuple[str, str], int] = defaultdict(int)  # running, by queue and user
+        self._blocked: Ints = np.full(16, _UNBLOCKED, np.int64)
+        self._new: list[Entry] = []  # since the last cycle
+        self._since = 0  # the first of them, by place
+        self._reserved: set[Entry] = set()
+        self._seen = (space.freed, space.opened, space.lost)
+        self._disturbed = False  # the order of reserved jobs has changed, or one of them has left
+        self._cause = ""  # of the last loss
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def submit(self, job: Job) -> Entry:
+        """Take a job in; what can never start is said at once and stays to be asked about."""
+        now = self.now = max(self.now, job.submit)
+        if job.key in self.entries:
+            raise Conflict(f"job {job.key} has been submitted already: choose another key")
+        for dependency in job.after:
+            if dependency.job and dependency.job not in self.entries:
+                raise NotFound(f"job {job.key} waits for {dependency.job}, which was never submitted")
+        if not self.space.understands(job.request):
+            self._widen()
+        rules = self.rules.get(job.queue, Rules())
+        shape = self.space.shape(job.request)
+        limit, bounded = self._limit(job, shape, rules)
+        entry = Entry(job, self._order(job), shape, limit, bounded, waiting=job.tasks)
+        self.entries[job.key] = entry
+        if shape >= len(self._blocked):
+            grown = np.full(2 * shape + 2, _UNBLOCKED, np.int64)
+            grown[: len(self._blocked)] = self._blocked
+            self._blocked = grown
+        entry.story.append(Step(now, State.PENDING, "submitted"))
+        never = self.space.judge(job.request)
+        if never is None and rules.max_limit is not None and limit > rules.max_limit:
+            never = (
+                f"its limit of {limit // SECOND} s is over the {rules.max_limit // SECOND} s that queue "
+                f"{job.queue!r} allows: ask for less"
+            )
+        if never is not None:
+            entry.move(State.NEVER, now, never)
+        else:
+            self._admit_or_hold(entry, now)
+        return entry
+
+    def cancel(self, key: str, now: int, reason: str = "cancelled by its user") -> None:
+        """Take a job out, waiting or running."""
+        self.now = now
+        entry = self._entry(key)
+        if entry.state.is_over:
+            raise Conflict(f"job {key} is {entry.state.value} already")
+        self._withdraw(entry)
+        for task in list(entry.running):
+            self._stop(entry, task, now)
+        entry.waiting = 0
+        self._over(entry, State.CANCELLED, now, reason, succeeded=False)
+
+    def running(self, task: str, now: int) -> None:
+        """A task that was to be started runs."""
+        entry = self._tasks[task]
+        if entry.state is State.STARTING:
+            entry.move(State.RUNNING, now, "its resources were bound")
+
+    def finish(self, task: str, now: int, *, succeeded: bool = True) -> None:
+        """A task has ended by itself, or at its limit."""
+        self.now = now
+        entry = self._task(task)
+        began = entry.running[task]
+        self._stop(entry, task, now)
+        entry.succeeded = entry.succeeded and succeeded
+        self.predictor.learn(entry.job, entry.shape, now - began)
+        if not entry.running and not entry.waiting:
+            self._over(entry, State.DONE, now, "ended" if succeeded else "failed", succeeded=entry.succeeded)
+
+    def requeue(self, task: str, now: int, cause: str) -> None:
+        """A task lost its resources, or could not be started: it waits again, in its old place."""
+        self.now = now
+        entry = self._task(task)
+        self._stop(entry, task, now)
+        entry.waiting += 1
+        if entry.no_later_than is not None and entry.started is not None and cause:
+            entry.broken.append(Broken(now, entry.no_later_than, cause))
+        entry.no_later_than = entry.deadline = None
+        self._cause = cause
+        if not entry.running:
+            entry.move(State.PENDING, now, cause)
+            entry.started = None
+        if entry not in self._waiting():
+            self._enter(entry)
+
+    def reprioritise(self, key: str, priority: int, now: int) -> None:
+        """Change the priority of a job that waits."""
+        self.now = now
+        entry = self._entry(key)
+        if not entry.waiting or entry.state.is_over:
+            raise Conflict(f"job {key} is {entry.state.value}: only waiting jobs have a priority")
+        is_held = key in self.held
+        if not is_held:
+            self._withdraw(entry)
+        entry.job = replace(entry.job, priority=priority)
+        entry.order = self._order(entry.job, entry.order[2])
+        if not is_held:
+            self._enter(entry)
+
+    def lost(self, cause: str) -> None:
+        """Resources went away for this reason; said before the cycle that finds out."""
+        self._cause = cause
+
+    # -- the cycle -------------------------------------------------------------------------------------------
+
+    def cycle(self, now: int) -> list[Start]:
+        """Let the policy act; returns what is to be started."""
+        self.now = now
+        self.cycles += 1
+        self.space.advance(now)
+        self._stretch(now)
+        freed, opened, lost = self.space.freed, self.space.opened, self.space.lost
+        was_freed, was_opened, was_lost = self._seen
+        due = self._take_due(now)
+        nothing_new = freed == was_freed and not due and not self._new and not self._disturbed
+        if nothing_new and opened == was_opened and lost == was_lost:
+            return []
+        rebuild = opened != was_opened or lost != was_lost or self._disturbed
+        before = {entry: entry.reserved_at for entry in self._reserved}
+        turn = self._pass(now, due, rebuild, lost != was_lost, freed != was_freed)
+        self.tries += turn.tries
+        starts = self._keep(turn, before, now)
+        if lost != was_lost:
+            self._count_broken(now)
+        self._seen = (self.space.freed, self.space.opened, self.space.lost)
+        self._disturbed = False
+        self._promise(now)
+        return starts
+
+    def next_due(self) -> int | None:
+        """When the plan wants the next cycle, if nothing happens before: a reservation, or an overrun."""
+        while self._due and not self._is_due(self._due[0]):
+            heappop(self._due)
+        while self._ends and not self._still_runs(self._ends[0]):
+            heappop(self._ends)
+        times = [heap[0][0] for heap in (self._due, self._ends) if heap]
+        return min(times, default=None)
+
+    def waiting(self) -> Iterator[Entry]:
+        """All jobs that wait, in order, then those that wait for others."""
+        yield from self.pending
+        yield from self.held.values()
+
+    # -- passes ----------------------------------------------------------------------------------------------
+
+    def _pass(self, now: int, due: list[Entry], rebuild: bool, lost: bool, freed: bool) -> Turn:
+        """Run the policy; what it did is undone where it would break a promise, or fails."""
+        space = self.space
+        if rebuild or freed:
+            self._blocked.fill(_UNBLOCKED)
+        before = {entry: entry.reserved_at for entry in self._reserved}
+        mark = space.mark()
+        mode = Mode.REBUILD if rebuild else Mode.EXTEND
+        keep = not lost and not self.replan
+        since = 0 if rebuild or freed or due else self._since
+        chosen = self.policy
+        while True:
+            turn = self._turn(now, mode, since, keep and mode is Mode.REBUILD, chosen)
+            try:
+                if mode is Mode.REBUILD:
+                    space.drop_all()
+                    for entry in before:
+                        entry.reserved_at = None
+                    turn.reserved = 0
+                elif mode is Mode.COMPRESS:
+                    turn.renew()
+                else:
+                    turn.start_due(due)
+                chosen.run(turn)
+                if turn.mode is Mode.REBUILD and keep and any(map(_is_broken, before)):
+                    raise PromiseAtRisk
+                return turn
+            except PromiseAtRisk:
+                mode = Mode.REBUILD if mode is Mode.EXTEND else Mode.COMPRESS
+            except Exception as fault:
+                if chosen.built_in:
+                    raise
+                self.faults.append(f"queue policy {chosen.name}: {type(fault).__name__}: {fault}")
+                chosen = policies.BUILT_IN["easy"]
+                mode = Mode.REBUILD
+            self._undo(turn, mark, before)
+            mark = space.mark()
+            since = 0
+
+    def _turn(self, now: int, mode: Mode, since: int, keep: bool, chosen: QueuePolicy) -> Turn:
+        limited = any(rules.max_running_per_user is not None for rules in self.rules.values())
+        turn = Turn(
+            self.pending,
+            self.space,
+            now,
+            mode,
+            self._blocked,
+            since=since,
+            depth=self.depth,
+            window=self.window,
+            keep=keep,
+            admit=self._is_admitted if limited else None,
+            check=None if chosen.built_in else self._deadline(),
+        )
+        turn.reserved = len(self._reserved)
+        return turn
+
+    def _deadline(self) -> Callable[[], None]:
+        end = self.timer() + self.budget
+
+        def check() -> None:
+            if self.timer() > end:
+                raise OverBudget(f"took more than {self.budget} s")
+
+        return check
+
+    def _undo(self, turn: Turn, mark: object, before: dict[Entry, int | None]) -> None:
+        self.space.undo(mark)
+        for entry, task in turn.starts:
+            entry.waiting += 1
+            del entry.running[task]
+        for entry in turn.planned:
+            entry.reserved_at = None
+        for entry, at in before.items():
+            entry.reserved_at = at
+        self._blocked.fill(_UNBLOCKED)
+
+    def _keep(self, turn: Turn, before: dict[Entry, int | None], now: int) -> list[Start]:
+        """Write down what a turn did."""
+        failed = set(self.space.settle(now))
+        starts: list[Start] = []
+        first_waiting = next((e.order for e in self.pending if e.waiting), None)
+        for entry, task in turn.starts:
+            if task in failed:
+                entry.waiting += 1
+                del entry.running[task]
+                continue
+            end = now + entry.limit
+            self._tasks[task] = entry
+            heappush(self._ends, (end, task))
+            self._users[entry.job.queue, entry.job.user] += 1
+            starts.append(Start(entry, task, end))
+            if entry.state is not State.STARTING and entry.started is None:
+                self._begin(entry, now, first_waiting)
+        for entry in {entry for entry, _ in turn.starts}:
+            if not entry.waiting:
+                self.pending.remove(entry)
+        if failed:
+            self._widen()
+        for entry, at in turn.planned.items():
+            if entry.reserved_at != at or not entry.waiting:
+                continue
+            if before.get(entry) != at:
+                heappush(self._due, (at, entry.order[2], entry))
+            if entry.deadline is None:
+                entry.deadline = at
+            if entry.state is State.PENDING:
+                entry.move(State.RESERVED, now, "the plan has a place for it")
+        for entry in before:
+            if entry.reserved_at is None and entry.state is State.RESERVED:
+                entry.move(State.PENDING, now, "its place in the plan was given up")
+        self._reserved = {
+            entry for entry in (*before, *turn.planned) if entry.reserved_at is not None and entry.waiting
+        }
+        return starts
+
+    def _begin(self, entry: Entry, now: int, first_waiting: tuple[int, int, int] | None) -> None:
+        entry.backfilled = first_waiting is not None and entry.order > first_waiting
+        entry.started = now
+        how = "backfilled ahead of jobs that must wait" if entry.backfilled else "its turn, and it fits"
+        entry.move(State.STARTING, now, how)
+        entry.reserved_at = None
+        if entry.no_later_than is not None:
+            if now > entry.no_later_than:
+                cause = self._cause or "jobs that came later were backfilled ahead of it"
+                entry.broken.append(Broken(now, entry.no_later_than, cause))
+            if self.policy.promise == "record" and entry.promised is not None:
+                self.calibration.observe(missed=now > entry.promised + LATE)
+
+    def _count_broken(self, now: int) -> None:
+        for entry in self._reserved:
+            at = entry.reserved_at
+            if at is not None and entry.no_later_than is not None and at > entry.no_later_than:
+                entry.broken.append(Broken(now, entry.no_later_than, self._cause or "resources were lost"))
+                entry.no_later_than = entry.deadline = at
+
+    # -- promises --------------------------------------------------------------------------------------------
+
+    def _promise(self, now: int) -> None:
+        """Tell the jobs that are new, and must wait, when they will start."""
+        new = [entry for entry in self._new if entry.waiting and entry.no_later_than is None]
+        self._new = []
+        self._since = len(self.pending)
+        if not new:
+            return
+        places = [place for place, entry in enumerate(self.pending) if entry.no_later_than is None]
+        if self.depth is not None:
+            places = [place for place in places if place < self.depth]
+        if not places:
+            return
+        ahead = self.pending.entries[: places[-1] + 1]
+        asks = [self._ask(entry) for entry in ahead]
+        entries = [ahead[place] for place in places]
+        if self.policy.promise == "reservation":
+            for entry in entries:
+                entry.no_later_than = entry.reserved_at
+        else:
+            in_order = self.space.sketch(now, asks, in_order=True)
+            recorded = self.policy.promise == "record"
+            planned = self.space.sketch(now, asks, in_order=False) if recorded else in_order
+            for place, entry in zip(places, entries, strict=True):
+                plan, late = planned[place], in_order[place]
+                if plan is not None and late is not None:
+                    entry.no_later_than = self.calibration.bound(now, plan, late) if recorded else late
+        for entry in entries:
+            if entry.deadline is not None and entry.no_later_than is not None:
+                entry.no_later_than = min(entry.no_later_than, entry.deadline)
+            if entry.promised is None:
+                entry.promised = entry.no_later_than
+        self._new = [entry for entry in entries if entry.no_later_than is None]
+        if self.forecasts:
+            self._expect(now, asks, dict(zip(places, entries, strict=True)))
+
+    def _expect(self, now: int, asks: list[Ask], wanted: dict[int, Entry]) -> None:
+        ends = {}
+        for task, entry in self._tasks.items():
+            began = entry.running[task]
+            lasts = self.predictor.predict(entry.job, entry.shape, now - began)
+            ends[task] = max(now + 1, began + (entry.limit if lasts is None else lasts))
+        for place, start in self.space.expect(now, ends, asks, wanted).items():
+            entry = wanted[place]
+            bound = start if entry.no_later_than is None else entry.no_later_than
+            entry.expected = min(start + round(_CAUTION * max(bound - start, 0)), max(bound, start))
+            if entry.first_expected is None:
+                entry.first_expected = entry.expected
+
+    def _ask(self, entry: Entry) -> Ask:
+        lasts = self.predictor.predict(entry.job, entry.shape, 0)
+        return Ask(entry.job.request, entry.limit, max(1, entry.limit if lasts is None else lasts))
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _limit(self, job: Job, shape: int, rules: Rules) -> tuple[int, bool]:
+        """What to plan with: the job's own limit, its queue's, or history; and whether it holds."""
+        given = job.limit if job.limit is not None else rules.default_limit
+        bounded = given is not None
+        if given is None:
+            given = self.predictor.predict(job, shape, 0) or FOREVER
+        return min(-(-given // self.resolution) * self.resolution, FOREVER), bounded
+
+    def _order(self, job: Job, serial: int | None = None) -> tuple[int, int, int]:
+        if serial is None:
+            self._serial += 1
+            serial = self._serial
+        try:
+            rank = self.priority(job, self.now)
+        except Exception as fault:  # a plug-in's fault must not lose a job
+            self.faults.append(f"priority of job {job.key}: {type(fault).__name__}: {fault}")
+            rank = job.priority
+        return -(rank + self.rules.get(job.queue, Rules()).priority), job.submit, serial
+
+    def _admit_or_hold(self, entry: Entry, now: int) -> None:
+        blocker, hopeless = self._waits_for(entry)
+        if hopeless:
+            self.held.pop(entry.key, None)
+            self._over(entry, State.NEVER, now, hopeless, succeeded=False)
+        elif blocker:
+            self.held[entry.key] = entry
+        else:
+            self.held.pop(entry.key, None)
+            self._enter(entry)
+
+    def _waits_for(self, entry: Entry) -> tuple[str, str]:
+        """The job that this one waits for, and why that will never end well; empty if not so."""
+        for dependency in entry.job.after:
+            for other in self._before(entry, dependency):
+                if dependency.kind == "afterok" and other.state.is_over and not other.succeeded:
+                    return other.key, f"it waits for {other.key} to succeed, which is {other.state.value}"
+                if not other.state.is_over:
+                    return other.key, ""
+        return "", ""
+
+    def _before(self, entry: Entry, dependency: Dependency) -> Iterable[Entry]:
+        if dependency.job:
+            return (self.entries[dependency.job],)
+        mine = (entry.job.user, entry.job.name)
+        return (
+            other
+            for other in self.entries.values()
+            if (other.job.user, other.job.name) == mine and other.order[2] < entry.order[2]
+        )
+
+    def _enter(self, entry: Entry) -> None:
+        place = self.pending.add(entry)
+        if place < len(self.pending) - 1 and any(
+            later.reserved_at is not None for later in self.pending.entries[place + 1 :]
+        ):
+            self._disturbed = True
+        self._since = min(self._since, place) if self._new else place
+        self._new.append(entry)
+
+    def _withdraw(self, entry: Entry) -> None:
+        """Take a waiting job out of the order and the plan."""
+        if self.held.pop(entry.key, None) is not None or not entry.waiting:
+            return
+        place = self.pending.remove(entry)
+        self._since -= place < self._since
+        if entry.reserved_at is not None:
+            self.space.drop(entry.task())
+            entry.reserved_at = None
+            self._reserved.discard(entry)
+            self._disturbed = True
+            if entry.state is State.RESERVED:
+                entry.move(State.PENDING, self.now, "taken out of the plan")
+
+    def _stop(self, entry: Entry, task: str, now: int) -> None:
+        self.space.end(task, now)
+        del entry.running[task], self._tasks[task]
+        self._users[entry.job.queue, entry.job.user] -= 1
+
+    def _over(self, entry: Entry, state: State, now: int, reason: str, *, succeeded: bool) -> None:
+        entry.move(state, now, reason)
+        entry.ended = now
+        entry.succeeded = succeeded
+        for other in list(self.held.values()):
+            self._admit_or_hold(other, now)
+
+    def _stretch(self, now: int) -> None:
+        """Tasks that outlive their limit are counted on a little longer, each time anew."""
+        while self._ends and self._ends[0][0] <= now:
+            end, task = heappop(self._ends)
+            if not self._still_runs((end, task)):
+                continue
+            entry = self._tasks[task]
+            later = now + max(_GRACE, entry.limit // 10)
+            self.space.stretch(task, later)
+            heappush(self._ends, (later, task))
+            self._cause = f"job {entry.key} runs past its limit"
+
+    def _take_due(self, now: int) -> list[Entry]:
+        found = set()
+        while self._due and self._due[0][0] <= now:
+            item = heappop(self._due)
+            if self._is_due(item):
+                found.add(item[2])
+        return sorted(found, key=lambda entry: entry.order)
+
+    @staticmethod
+    def _is_due(item: tuple[int, int, Entry]) -> bool:
+        at, _, entry = item
+        return entry.reserved_at == at and entry.waiting > 0
+
+    def _still_runs(self, item: tuple[int, str]) -> bool:
+        return item[1] in self._tasks
+
+    def _is_admitted(self, entry: Entry) -> bool:
+        most = self.rules.get(entry.job.queue, Rules()).max_running_per_user
+        return most is None or self._users[entry.job.queue, entry.job.user] < most
+
+    def _widen(self) -> None:
+        self.space = self.space.widened()
+        for entry in self._reserved:
+            entry.reserved_at = None
+        self._reserved.clear()
+        self._disturbed = True
+        for entry in self.entries.values():
+            entry.shape = self.space.shape(entry.job.request)
+
+    def _waiting(self) -> set[Entry]:
+        return set(self.pending.entries)
+
+    def _task(self, task: str) -> Entry:
+        entry = self._tasks.get(task)
+        if entry is None:
+            raise NotFound(f"no task {task} is running")
+        return entry
+
+    def _entry(self, key: str) -> Entry:
+        entry = self.entries.get(key)
+        if entry is None:
+            raise NotFound(f"no job {key}: see what there is with the queue's list")
+        return entry
+
+
+def _is_broken(entry: Entry) -> bool:
+    """Whether a job that had a place in the plan has none now, or too late."""
+    if not entry.waiting or entry.deadline is None:
+        return False
+    return entry.reserved_at is None or entry.reserved_at > entry.deadline

@@ -1,0 +1,160 @@
+"""One pass of a policy over the queue, at one moment; it can be taken back until it is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+
+from fluence.graph.graph import Ints
+from fluence.queue.job import FOREVER, Entry
+from fluence.queue.pending import Pending
+from fluence.queue.space import Space
+
+
+class PromiseAtRisk(Exception):
+    """Made anew, the plan would start a job later than promised."""
+
+
+class OverBudget(Exception):
+    """A policy of a site took too long."""
+
+
+class Mode(Enum):
+    """What becomes of the reservations there are."""
+
+    EXTEND = "extend"  # they stand; nothing has changed that could improve them
+    REBUILD = "rebuild"  # they are dropped, and all are placed anew, in order
+    COMPRESS = "compress"  # each is moved ahead as far as the others allow
+
+
+class Turn:
+    """What a policy sees of the queue, and all that it may do."""
+
+    def __init__(
+        self,
+        pending: Pending,
+        space: Space,
+        now: int,
+        mode: Mode,
+        blocked: Ints,
+        *,
+        since: int = 0,
+        depth: int | None = None,
+        window: int | None = None,
+        keep: bool = True,
+        admit: Callable[[Entry], bool] | None = None,
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        self.now = now
+        self.mode = mode
+        self.starts: list[tuple[Entry, str]] = []
+        self.planned: dict[Entry, int] = {}  # reservations made in this turn
+        self.tries = 0
+        self._pending = pending
+        self._space = space
+        self._blocked = blocked
+        self._since = since  # entries before this place have been tried already, and nothing came free
+        self._end = len(pending) if depth is None else min(depth, len(pending))
+        self._window = window
+        self._keep = keep
+        self._admit = admit
+        self._check = check
+        self.reserved = 0  # how many jobs hold a place in the plan
+
+    def __iter__(self) -> Iterator[Entry]:
+        """The jobs without a place in the plan, in order."""
+        entries, place = self._pending.entries, 0
+        while place < self._end:
+            entry = entries[place]
+            place += 1
+            if entry.reserved_at is None and entry.waiting:
+                yield entry
+
+    def start(self, entry: Entry) -> bool:
+        """Start a job now if that delays no reservation; an array may start in part."""
+        clear = self._clear(entry)
+        if clear >= self._blocked[entry.shape] or not self._admitted(entry):
+            return False
+        while entry.waiting:
+            self.tries += 1
+            task = entry.task()
+            if not self._space.start(task, entry.job.request, self.now, entry.limit, clear):
+                self._space.rule_out(entry.shape, clear, self._blocked, self.now)
+                return False
+            self._started(entry, task)
+            if entry.waiting and not self._admitted(entry):
+                return False
+        return True
+
+    def start_or_reserve(self, entry: Entry) -> bool:
+        """Start a job now, or hold the earliest start for it; says whether it started."""
+        if not self._admitted(entry):
+            return False
+        while entry.waiting:
+            self.tries += 1
+            task, clear = entry.task(), self._clear(entry)
+            at = self._space.start_or_reserve(task, entry.job.request, self.now, entry.limit, clear)
+            if at is None:
+                return False  # what it needs is down; it holds nobody up
+            if at > self.now:
+                return self._reserved(entry, task, at)
+            self._started(entry, task)
+        return True
+
+    def backfill(self) -> None:
+        """Start every job without a place in the plan that delays none of those with one, in order."""
+        pending, place = self._pending, self._since
+        while (place := pending.next_unblocked(place, self._end, self._blocked)) < self._end:
+            entry = pending.entries[place]
+            place += 1
+            if entry.reserved_at is None and entry.waiting:
+                self.start(entry)
+
+    # -- what the queue does before the policy ---------------------------------------------------------------
+
+    def start_due(self, due: list[Entry]) -> None:
+        """Start the jobs whose time has come."""
+        for entry in due:
+            self._release(entry)
+            if not self.start_or_reserve(entry) and entry.reserved_at is None:
+                raise PromiseAtRisk(entry.key)
+
+    def renew(self) -> None:
+        """Move every reservation ahead as far as the others allow, in order."""
+        for entry in self._pending.entries:
+            if entry.reserved_at is not None:
+                self._release(entry)
+                self.start_or_reserve(entry)
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _admitted(self, entry: Entry) -> bool:
+        if self._check is not None:
+            self._check()
+        return self._admit is None or self._admit(entry)
+
+    def _clear(self, entry: Entry) -> int:
+        """How long its resources must be free of promises: for ever, if nothing ends the job."""
+        return entry.limit if entry.bounded or not self.reserved else FOREVER
+
+    def _started(self, entry: Entry, task: str) -> None:
+        entry.waiting -= 1
+        entry.running[task] = self.now
+        self.starts.append((entry, task))
+
+    def _reserved(self, entry: Entry, task: str, at: int) -> bool:
+        if self._window is not None and at > self.now + self._window:
+            self._space.drop(task)
+            return False
+        if self._keep and entry.deadline is not None and at > entry.deadline:
+            raise PromiseAtRisk(entry.key)
+        entry.reserved_at = at
+        self.planned[entry] = at
+        self.reserved += 1
+        return False
+
+    def _release(self, entry: Entry) -> None:
+        self._space.drop(entry.task())
+        entry.reserved_at = None
+        self.planned.pop(entry, None)
+        self.reserved -= 1
