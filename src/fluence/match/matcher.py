@@ -308,7 +308,7 @@ class Matcher:
             return self._search_siblings(request, window)
         if not self._uses_index:
             return self._walk(request, window)
-        if self.policy.stop_early and request.weight <= _SMALL:
+        if self.policy.stop_early and request.weight <= _SMALL and not request.is_headless:
             try:
                 return self._walk(request, window, limit=_SHORT_WALK + 4 * request.weight)
             except TooFar:

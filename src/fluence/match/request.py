@@ -40,6 +40,11 @@ class Request:
     is_fixed: bool = False  # no count is a range
 
     @property
+    def is_headless(self) -> bool:
+        """Its slots may lie anywhere, so that a search gathers them from all over the graph."""
+        return any(need.is_slot for need in self.needs)
+
+    @property
     def weight(self) -> int:
         """How many vertices the request takes at least, about."""
         return sum(self.minimum.values())

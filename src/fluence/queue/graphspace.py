@@ -33,7 +33,8 @@ class GraphSpace:
         self.reservations: dict[str, Placed] = {}
         self._number = max(matcher.ledger.jobs, default=0)
         self._shapes: dict[Hashable, int] = {}
-        self._requests: dict[Hashable, Request] = {}
+        # By identity, since hashing a jobspec costs more than finding it; the jobspec is kept with it.
+        self._requests: dict[int, tuple[Hashable, Request]] = {}
         self._journal: list[Callable[[], object]] = []  # how to undo what was done, last first
         self._state = matcher.graph.state_generation
 
@@ -177,12 +178,12 @@ class GraphSpace:
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _known(self, request: Hashable) -> Request:
-        found = self._requests.get(request)
+        found = self._requests.get(id(request))
         if found is None:
             if not isinstance(request, Jobspec):
                 raise TypeError(f"a jobspec is needed, not {type(request).__name__}")
-            found = self._requests[request] = self.matcher.compile(request)
-        return found
+            found = self._requests[id(request)] = (request, self.matcher.compile(request))
+        return found[1]
 
     def _match(
         self, operation: Operation, task: str, request: Hashable, now: int, limit: int, clear: int

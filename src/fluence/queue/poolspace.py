@@ -65,7 +65,8 @@ class PoolSpace:
         self.tasks: dict[str, _Task] = {}
         self.reservations: dict[str, tuple[int, int, int]] = {}  # start, end, units
         self._number = max(matcher.ledger.jobs, default=0)
-        self._requests: dict[Hashable, tuple[Request, int] | None] = {}
+        # By identity, since hashing a jobspec costs more than planning it; the request is kept with it.
+        self._requests: dict[int, tuple[Hashable, tuple[Request, int] | None]] = {}
         self._shapes: dict[int, int] = {}
         self._units: Ints = np.zeros(0, np.int64)  # per shape
         self._unnamed: list[str] = []
@@ -264,14 +265,15 @@ class PoolSpace:
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _read(self, request: Hashable) -> tuple[Request, int] | None:
-        if request not in self._requests:
+        found = self._requests.get(id(request))
+        if found is None:
             if not isinstance(request, Jobspec):
                 raise TypeError(f"a jobspec is needed, not {type(request).__name__}")
             compiled = self.matcher.compile(request)
             units = counted(self.matcher, compiled)
-            fits = units is not None and units[0] == self.unit
-            self._requests[request] = (compiled, units[1]) if fits and units is not None else None
-        return self._requests[request]
+            known = None if units is None or units[0] != self.unit else (compiled, units[1])
+            found = self._requests[id(request)] = (request, known)
+        return found[1]
 
     def _known(self, request: Hashable) -> tuple[Request, int]:
         found = self._read(request)

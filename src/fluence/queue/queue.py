@@ -29,7 +29,7 @@ from fluence.queue.turn import Mode, OverBudget, PromiseAtRisk, Turn
 LATE = 60 * SECOND  # a start so long after its promise counts as late
 _GRACE = 60 * SECOND  # how long a task that outlives its limit is counted on, each time anew
 _UNBLOCKED = 2 * FOREVER
-_CAUTION = 0.1  # how much of the expected start is taken from limits
+_CAUTION = 0.15  # how much of the expected start is taken from limits: history misses the long runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,6 +404,7 @@ class Queue:
         asks = [self._ask(entry) for entry in ahead]
         entries = [ahead[place] for place in places]
         if self.policy.promise == "reservation":
+            planned = [entry.reserved_at for entry in ahead]
             for entry in entries:
                 entry.no_later_than = entry.reserved_at
         else:
@@ -421,20 +422,21 @@ class Queue:
                 entry.promised = entry.no_later_than
         self._new = [entry for entry in entries if entry.no_later_than is None]
         if self.forecasts:
-            self._expect(now, asks, dict(zip(places, entries, strict=True)))
+            self._expect(now, asks, planned, dict(zip(places, entries, strict=True)))
 
-    def _expect(self, now: int, asks: list[Ask], wanted: dict[int, Entry]) -> None:
+    def _expect(self, now: int, asks: list[Ask], planned: list[int | None], wanted: dict[int, Entry]) -> None:
         ends = {}
         for task, entry in self._tasks.items():
             began = entry.running[task]
             lasts = self.predictor.predict(entry.job, entry.shape, now - began)
             ends[task] = max(now + 1, began + (entry.limit if lasts is None else lasts))
         for place, start in self.space.expect(now, ends, asks, wanted).items():
-            entry = wanted[place]
-            bound = start if entry.no_later_than is None else entry.no_later_than
-            entry.expected = min(start + round(_CAUTION * max(bound - start, 0)), max(bound, start))
+            entry, plan = wanted[place], planned[place]
+            if plan is not None and plan > start:
+                start += round(_CAUTION * (plan - start))
+            entry.expected = start
             if entry.first_expected is None:
-                entry.first_expected = entry.expected
+                entry.first_expected = start
 
     def _ask(self, entry: Entry) -> Ask:
         lasts = self.predictor.predict(entry.job, entry.shape, 0)
