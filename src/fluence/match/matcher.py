@@ -146,6 +146,16 @@ class Matcher:
         """Whether any part of a vertex can be taken."""
         return int(self.graph.type[vertex]) in self._pools
 
+    def hold(self, placed: Placed) -> None:
+        """Record a placement that was found elsewhere, such as the seats of a gang. It is not checked, and
+        the order of a `first` search does not follow it."""
+        self._refresh()
+        self._hold(placed.job, placed.selection, Window(placed.at, placed.end, allocate=not placed.reserved))
+
+    def refresh(self) -> None:
+        """Catch up with a graph that changed."""
+        self._refresh()
+
     def cancel(self, job: int) -> None:
         """Give back all that a job holds or was promised."""
         self.ledger.remove(job)

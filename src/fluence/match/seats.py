@@ -1,0 +1,818 @@
+"""Seats: many pods on nodes in one match, all or nothing.
+
+A *seat* is what one pod needs of one node; several seats may share a node. A gang is a list of members: pods
+that are alike and so have one shape. For each shape one vector operation says how many seats every node has;
+the nodes are filled in the order of the match policy. Only pods that have rules about other pods are seated
+one by one.
+
+What is found is recorded in the matcher's ledger as one job, so that `find`, `explain`, reservations and the
+writers see it like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+
+from fluence.errors import Conflict, InvalidInput, NotFound
+from fluence.graph.graph import Ints, Mask, Rows
+from fluence.graph.ledger import Job
+from fluence.graph.selection import Selection
+from fluence.match import policy as policies
+from fluence.match.matcher import Matcher
+from fluence.match.placement import Never, Placed, Wait
+from fluence.match.policy import MatchPolicy
+from fluence.match.room import Room, Sweep, View
+
+Pod: TypeAlias = Hashable  # how the caller calls a pod: its uid
+
+_NOBODY = -(2**62)
+_ALL = slice(None)
+_MANY_SHAPES = 4096
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Members:
+    """Pods of a gang that are alike. Masks and scores are columns over `Seats.nodes`."""
+
+    pods: tuple[Pod, ...]
+    needs: Mapping[str, int]  # amount by type of what is right below a node
+    allowed: Mask | None = None  # None: every node that is up
+    score: Ints | None = None  # nodes with a higher one are taken first; the policy decides among equals
+    most: int | None = None  # pods of these on one node
+
+
+class Sitting(Protocol):
+    """One attempt to seat a gang whose pods have rules about each other."""
+
+    def alone(self, members: int) -> bool:
+        """Whether these must be seated one by one, because each changes what is open to the next."""
+
+    def open(self, members: int) -> Mask | None:
+        """The nodes that are open to the next of these, given who sits; None: all."""
+
+    def sit(self, members: int, node: int, count: int) -> None:
+        """So many of these sit on a node now."""
+
+
+class Rules(Protocol):
+    """Rules about other pods."""
+
+    def begin(self, at: int) -> Sitting:
+        """An attempt for a start at this time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gang:
+    """What is seated together: all of it, or at least ``minimum`` pods."""
+
+    members: tuple[Members, ...]
+    minimum: int | None = None
+    policy: str | MatchPolicy = "first"
+    rules: Rules | None = None
+
+    @property
+    def size(self) -> int:
+        return sum(len(each.pods) for each in self.members)
+
+
+class Seat(NamedTuple):
+    """One pod's place."""
+
+    pod: Pod
+    node: str
+    needs: Mapping[str, int]
+    devices: tuple[int, ...] = ()  # the vertices that are the pod's own, such as GPUs
+
+
+@dataclass(frozen=True, slots=True)
+class Seated:
+    """The gang has its seats, from ``at`` until ``end``."""
+
+    job: int
+    at: int
+    end: int
+    reserved: bool  # for later; False: it starts now
+    seats: tuple[Seat, ...]
+    left: tuple[Pod, ...]  # pods beyond the minimum that found no seat
+    selection: Selection
+
+    @property
+    def nodes(self) -> dict[Pod, str]:
+        """Which pod got which node."""
+        return {seat.pod: seat.node for seat in self.seats}
+
+    @property
+    def placed(self) -> Placed:
+        """The same for the writers."""
+        return Placed(self.job, self.at, self.end, self.reserved, self.selection)
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@dataclass(slots=True)
+class Seating:
+    """What a job holds, seat by seat."""
+
+    job: int
+    start: int
+    end: int
+    reserved: bool
+    whole: bool  # its nodes are its own
+    seats: dict[Pod, Seat] = field(default_factory=dict)
+
+
+class _Devices:
+    """The vertices of a type that each node has several of, such as GPUs."""
+
+    def __init__(self, rows: Rows, position: Ints, nodes: int) -> None:
+        by = np.argsort(position, kind="stable")
+        self.rows = rows[by]
+        self.position = position[by]
+        self.start = np.searchsorted(self.position, np.arange(nodes + 1))
+        self.nodes = nodes
+
+    def free(self, view: View) -> Ints:
+        """How many are free on each node."""
+        return np.bincount(self.position[view.free[self.rows] > 0], minlength=self.nodes)
+
+    def pick(self, view: View, node: int, count: int) -> Rows:
+        """The first free ones of a node."""
+        rows = self.rows[self.start[node] : self.start[node + 1]]
+        return rows[view.free[rows] > 0][:count]
+
+    def of(self, node: int) -> Rows:
+        return self.rows[self.start[node] : self.start[node + 1]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """Needs made ready for the columns."""
+
+    pools: tuple[tuple[Rows, int], ...]  # the row of the pool of each node, and the amount
+    devices: tuple[tuple[_Devices, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Some members on some nodes, in the order of their pods."""
+
+    members: int
+    nodes: list[int]
+    counts: list[int]
+    devices: tuple[tuple[Rows, ...], ...]  # per node, per type of device
+
+
+class Seats:
+    """Seats the pods of gangs on the nodes of a matcher's graph."""
+
+    def __init__(self, matcher: Matcher) -> None:
+        self.matcher = matcher
+        self.room = Room(matcher)
+        self.jobs: dict[int, Seating] = {}
+        self.nodes: Rows = np.empty(0, np.int32)  # rows of the graph; masks and scores are in this order
+        self.names: list[str] = []
+        self.position: dict[str, int] = {}
+        self._node = matcher.graph.types.code("node")
+        self._pools: dict[str, Rows] = {}
+        self._devices: dict[str, _Devices] = {}
+        self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
+        self._orders: dict[MatchPolicy, Ints] = {}
+        self._up: Mask | None = None
+        self._shape_at = -1
+        self._state_at = -1
+
+    # -- operations ------------------------------------------------------------------------------------------
+
+    def try_now(self, gang: Gang, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
+        """Where the gang would sit if it started now; nothing is recorded."""
+        view = self.look(now, duration)
+        shares = self._arrange(gang, view, now)
+        if shares is None:
+            return self._refused(gang, now)
+        return self._seated(gang, shares, view, -1, now, self._end(now, duration), False)
+
+    def seat(self, gang: Gang, *, job: int, now: int, duration: int | None = None) -> Seated | Wait | Never:
+        """Seat the gang now and record it as a job."""
+        self._check_new(job)
+        view = self.look(now, duration)
+        shares = self._arrange(gang, view, now)
+        if shares is None:
+            return self._refused(gang, now)
+        return self._record(self._seated(gang, shares, view, job, now, self._end(now, duration), False), gang)
+
+    def reserve(
+        self, gang: Gang, *, job: int, now: int, duration: int | None = None
+    ) -> Seated | Wait | Never:
+        """Seat the gang now or at the earliest time that suffices, and record it."""
+        self._check_new(job)
+        found = self.earliest(gang, now=now, duration=duration, job=job)
+        return self._record(found, gang) if isinstance(found, Seated) else found
+
+    def earliest(
+        self, gang: Gang, *, now: int, duration: int | None = None, job: int = -1
+    ) -> Seated | Wait | Never:
+        """When the gang could start, and where; nothing is recorded."""
+        view = self.look(now, duration)
+        shares = self._arrange(gang, view, now)
+        if shares is not None:
+            return self._seated(gang, shares, view, job, now, self._end(now, duration), False)
+        never = self._never(gang, now)
+        if never is not None:
+            return never
+        sweep = Sweep(self.room)
+        bound = _Bound(self, gang, sweep.view)
+        while (rows := sweep.step()) is not None:
+            if not bound.suffices(sweep.view, rows):
+                continue
+            if sweep.time >= self.matcher.horizon:
+                break
+            view = sweep.throughout(self._end(sweep.time, duration))
+            shares = self._arrange(gang, view, sweep.time)
+            if shares is not None:
+                end = self._end(sweep.time, duration)
+                return self._seated(gang, shares, view, job, sweep.time, end, True)
+        return Wait("busy")
+
+    def hold(
+        self,
+        job: int,
+        seats: Iterable[Seat],
+        *,
+        start: int,
+        end: int | None = None,
+        reserved: bool = False,
+        guest: bool = True,
+    ) -> None:
+        """Record seats that are taken whether they fit or not: pods that run already.
+
+        Devices are chosen among the free ones where the seat names none. ``guest=False`` leaves the node
+        itself untouched, so that others may still have it as a whole.
+        """
+        self._check_new(job)
+        until = self.matcher.horizon if end is None else end
+        seating = Seating(job, start, until, reserved, False)
+        self.look(self.room.now, None)
+        view = self.room.view
+        for seat in seats:
+            seating.seats[seat.pod] = self._with_devices(seat, view)
+        self._write(seating, guest=guest)
+
+    def release(self, job: int, pods: Iterable[Pod] | None = None) -> tuple[Seat, ...]:
+        """Give back all of a job, or the seats of some pods; with its last seat the job is gone."""
+        seating = self.jobs.get(job)
+        if seating is None:
+            raise NotFound(f"no job {job} has seats")
+        gone = list(seating.seats) if pods is None else [pod for pod in pods if pod in seating.seats]
+        freed = tuple(seating.seats.pop(pod) for pod in gone)
+        if not freed and seating.seats:
+            return ()
+        kept: tuple[Rows, Ints, Mask] | None = None
+        if seating.seats and seating.whole:
+            kept = self._columns_on(job, {seat.node for seat in seating.seats.values()})
+        self._erase(job)
+        if seating.seats:
+            self._write(seating, columns=kept)
+        return freed
+
+    def prolong(self, job: int, end: int) -> None:
+        """A job runs longer than it said."""
+        record = self.matcher.ledger.job(job)
+        ledger, spans = self.matcher.ledger, record.spans
+        columns = (ledger.vertex[spans].copy(), ledger.needs[spans].copy(), ledger.exclusive[spans].copy())
+        seating = self.jobs.get(job) or Seating(job, record.start, end, record.reserved, False)
+        seating.end = end
+        self._erase(job)
+        self._write(seating, columns=columns)
+
+    # -- asking ----------------------------------------------------------------------------------------------
+
+    def look(self, now: int, duration: int | None = None) -> View:
+        """What is free from now on for a while, as columns over the rows of the graph."""
+        view = self.room.at(now)
+        self._refresh()
+        if not self.room.events:
+            return view
+        return self.room.throughout(self._end(now, duration))
+
+    def free(self, type_: str, view: View | None = None) -> Ints:
+        """How much of a type is free on each node; below 0 where others took more than there is."""
+        self._refresh()
+        seen = self.room.view if view is None else view
+        devices = self._devices.get(type_)
+        if devices is not None:
+            return devices.free(seen)
+        rows = self._pools.get(type_)
+        return np.zeros(len(self.nodes), np.int64) if rows is None else seen.free[rows]
+
+    def size(self, type_: str) -> Ints:
+        """How much of a type each node has."""
+        self._refresh()
+        devices = self._devices.get(type_)
+        if devices is not None:
+            return np.bincount(devices.position, minlength=len(self.nodes))
+        rows = self._pools.get(type_)
+        if rows is None:
+            return np.zeros(len(self.nodes), np.int64)
+        return np.append(self.matcher.graph.size, 0)[rows]
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """What nodes have: pools and devices."""
+        self._refresh()
+        return (*self._pools, *self._devices)
+
+    def capacity(self, needs: Mapping[str, int], view: View) -> Ints:
+        """How many seats of one shape every node has; a node that somebody has for himself has none."""
+        return self._capacity(self._shape(needs), view)
+
+    # -- finding ---------------------------------------------------------------------------------------------
+
+    def _arrange(self, gang: Gang, view: View, at: int) -> list[_Share] | None:
+        """Who sits where, in the order of the members; None if too few find a seat.
+
+        Members are seated one after the other, the hardest first: those for which there are fewest seats for
+        each of them. Members that find no seat are tried again before all others.
+        """
+        policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
+        order = self._order(policy)
+        if len(gang.members) == 1 and gang.rules is None:
+            share = self._share(gang.members[0], 0, view, policy, order, None, None)
+            wanted = gang.size if gang.minimum is None else gang.minimum
+            return [share] if sum(share.counts) >= wanted and share.counts else None
+        turns = self._turns(gang, view)
+        promoted: set[int] = set()
+        while True:
+            shares, stuck = self._attempt(gang, turns, view, at, policy, order, partial=False)
+            if stuck is None:
+                return shares
+            if stuck in promoted or turns[0] == stuck:
+                break
+            promoted.add(stuck)
+            turns = [stuck, *(turn for turn in turns if turn != stuck)]
+        if gang.minimum is None or gang.minimum >= gang.size:
+            return None
+        shares, _ = self._attempt(gang, turns, view, at, policy, order, partial=True)
+        return shares if sum(sum(share.counts) for share in shares) >= max(gang.minimum, 1) else None
+
+    def _turns(self, gang: Gang, view: View) -> list[int]:
+        if len(gang.members) == 1:
+            return [0]
+        slack = []
+        for number, members in enumerate(gang.members):
+            count = len(members.pods)
+            seats = np.minimum(self._capacity(self._shape(members.needs), view), members.most or count)
+            seats = np.clip(seats, 0, count) * self._allowed(members)
+            slack.append((int(seats.sum()) * 1000 // max(count, 1), number))
+        return [number for _, number in sorted(slack)]
+
+    def _attempt(
+        self,
+        gang: Gang,
+        turns: list[int],
+        view: View,
+        at: int,
+        policy: MatchPolicy,
+        order: Ints,
+        *,
+        partial: bool,
+    ) -> tuple[list[_Share], int | None]:
+        """Seat members in turn; says whose pods did not all find a seat. The view is as it was afterwards."""
+        sitting = gang.rules.begin(at) if gang.rules is not None else None
+        mine = np.zeros(len(self.nodes), np.bool_)  # nodes that the gang already uses
+        undo: list[tuple[Rows, Ints]] = []
+        shares: list[_Share] = []
+        stuck: int | None = None
+        try:
+            for number in turns:
+                members = gang.members[number]
+                seated = 0
+                for share in self._sit(members, number, view, policy, order, mine, sitting):
+                    seated += sum(share.counts)
+                    rows, taken = self._taken(members, share)
+                    view.free[rows] -= taken
+                    undo.append((rows, taken))
+                    mine[share.nodes] = True
+                    shares.append(share)
+                    if sitting is not None:
+                        for node, count in zip(share.nodes, share.counts, strict=True):
+                            sitting.sit(number, node, count)
+                if seated < len(members.pods) and not partial:
+                    stuck = number
+                    break
+        finally:
+            for rows, taken in undo:
+                view.free[rows] += taken
+        return shares, stuck
+
+    def _sit(
+        self,
+        members: Members,
+        number: int,
+        view: View,
+        policy: MatchPolicy,
+        order: Ints,
+        mine: Mask,
+        sitting: Sitting | None,
+    ) -> Iterator[_Share]:
+        """The seats of some members: at once, or one by one where each changes the rules for the next."""
+        if sitting is None or not sitting.alone(number):
+            open_ = sitting.open(number) if sitting is not None else None
+            share = self._share(members, number, view, policy, order, mine, open_)
+            if share.counts:
+                yield share
+            return
+        used: dict[int, int] = {}
+        for _ in members.pods:
+            open_ = sitting.open(number)
+            if members.most is not None:
+                full = [node for node, count in used.items() if count >= members.most]
+                if full:
+                    open_ = np.ones(len(self.nodes), np.bool_) if open_ is None else open_.copy()
+                    open_[full] = False
+            share = self._share(members, number, view, policy, order, mine, open_, count=1)
+            if not share.counts:
+                return
+            used[share.nodes[0]] = used.get(share.nodes[0], 0) + 1
+            yield share
+
+    def _share(
+        self,
+        members: Members,
+        number: int,
+        view: View,
+        policy: MatchPolicy,
+        order: Ints,
+        mine: Mask | None,
+        open_: Mask | None,
+        *,
+        count: int | None = None,
+    ) -> _Share:
+        """As many seats as there are pods, or as can be had, on the first nodes in the policy's order."""
+        wanted = len(members.pods) if count is None else count
+        shape = self._shape(members.needs)
+        allowed = self._allowed(members)
+        if open_ is not None:
+            allowed = allowed & open_
+        if policy.node_exclusive:
+            untouched = view.guests[self.nodes] == 0
+            allowed = allowed & (untouched if mine is None else untouched | mine)
+        nodes: list[int]
+        counts: list[int]
+        if wanted == 1:
+            fits = self._fits(shape, view) & allowed
+            if members.score is None:
+                at = int(order[fits[order].argmax()]) if len(order) else -1
+            else:
+                scored = np.where(fits, members.score, _NOBODY)[order]
+                at = int(order[scored.argmax()]) if len(order) else -1
+            nodes, counts = ([at], [1]) if at >= 0 and fits[at] else ([], [])
+        else:
+            seats = self._capacity(shape, view)
+            seats[~allowed] = 0
+            np.clip(seats, 0, wanted if members.most is None else members.most, out=seats)
+            if members.score is not None:
+                order = order[np.argsort(-members.score[order], kind="stable")]
+            seats = seats[order]
+            filled = np.cumsum(seats)
+            last = int(np.searchsorted(filled, wanted))
+            used = np.flatnonzero(seats[: last + 1])
+            taken = seats[used]
+            if len(taken) and filled[used[-1]] > wanted:
+                taken[-1] -= filled[used[-1]] - wanted
+            nodes, counts = order[used].tolist(), taken.tolist()
+        devices: tuple[tuple[Rows, ...], ...] = ()
+        if shape.devices:
+            devices = tuple(
+                tuple(of.pick(view, node, amount * seats_) for of, amount in shape.devices)
+                for node, seats_ in zip(nodes, counts, strict=True)
+            )
+        return _Share(number, nodes, counts, devices)
+
+    def _fits(self, shape: _Shape, view: View) -> Mask:
+        """Which nodes have a seat of a shape."""
+        free = view.free
+        fits: Mask = free[self.nodes] > 0
+        for rows, amount in shape.pools:
+            fits &= free[rows] >= amount
+        for devices, amount in shape.devices:
+            fits &= devices.free(view) >= amount
+        return fits
+
+    def _capacity(self, shape: _Shape, view: View, some: Ints | slice = _ALL) -> Ints:
+        """How many seats of a shape the nodes, or some of them, have."""
+        free = view.free
+        seats = np.where(free[self.nodes[some]] > 0, 2**31, 0)
+        for rows, amount in shape.pools:
+            np.minimum(seats, free[rows[some]] // amount, out=seats)
+        for devices, amount in shape.devices:
+            np.minimum(seats, devices.free(view)[some] // amount, out=seats)
+        return np.maximum(seats, 0, out=seats)
+
+    def _taken(self, members: Members, share: _Share) -> tuple[Rows, Ints]:
+        """What a share takes: rows, each once, and amounts."""
+        shape = self._shape(members.needs)
+        nodes = np.array(share.nodes, np.int64)
+        counts = np.array(share.counts, np.int64)
+        rows = [pool[nodes] for pool, _ in shape.pools]
+        taken = [counts * amount for _, amount in shape.pools]
+        for picked in share.devices:
+            for of in picked:
+                rows.append(of)
+                taken.append(np.ones(len(of), np.int64))
+        if not rows:
+            return np.empty(0, np.int32), np.empty(0, np.int64)
+        return np.concatenate(rows), np.concatenate(taken)
+
+    def _allowed(self, members: Members) -> Mask:
+        if members.allowed is not None:
+            return members.allowed
+        if self._up is None:
+            graph, tree = self.matcher.graph, self.matcher.tree.shape()
+            up = graph.up[self.nodes].copy()
+            above = tree.parent[self.nodes]
+            while (above >= 0).any():
+                up &= (above < 0) | graph.up[above]
+                above = np.where(above >= 0, tree.parent[above], -1)
+            self._up = up
+        return self._up
+
+    # -- refusing --------------------------------------------------------------------------------------------
+
+    def _refused(self, gang: Gang, now: int) -> Wait | Never:
+        return self._never(gang, now) or Wait("busy")
+
+    def _never(self, gang: Gang, now: int) -> Never | None:
+        """Whether the gang would fit if nobody held anything, its rules about other pods aside."""
+        graph = self.matcher.graph
+        empty = View(np.append(graph.size, 0), np.zeros(graph.rows + 1, np.int64))
+        bare = Gang(gang.members, gang.minimum, gang.policy)
+        return None if self._arrange(bare, empty, now) is not None else Never("unsatisfiable")
+
+    # -- recording -------------------------------------------------------------------------------------------
+
+    def _seated(
+        self, gang: Gang, shares: Sequence[_Share], view: View, job: int, at: int, end: int, reserved: bool
+    ) -> Seated:
+        policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
+        seats: list[Seat] = []
+        next_ = [0] * len(gang.members)
+        for share in shares:
+            members = gang.members[share.members]
+            pods, needs, first = members.pods, members.needs, next_[share.members]
+            amounts = [amount for _, amount in self._shape(needs).devices]
+            for index, (node, count) in enumerate(zip(share.nodes, share.counts, strict=True)):
+                name = self.names[node]
+                for number in range(count):
+                    own: tuple[int, ...] = ()
+                    if amounts:
+                        picked = zip(share.devices[index], amounts, strict=True)
+                        own = tuple(
+                            row for of, n in picked for row in of[number * n : number * n + n].tolist()
+                        )
+                    seats.append(Seat(pods[first], name, needs, own))
+                    first += 1
+            next_[share.members] = first
+        left = tuple(pod for members, n in zip(gang.members, next_, strict=True) for pod in members.pods[n:])
+        parts = [self._taken(gang.members[share.members], share) for share in shares]
+        rows = np.concatenate([part[0] for part in parts])
+        taken = np.concatenate([part[1] for part in parts])
+        if len(shares) > 1:
+            rows, inverse = np.unique(rows, return_inverse=True)
+            sums = np.zeros(len(rows), np.int64)
+            np.add.at(sums, inverse, taken)
+            taken = sums
+        used = list(dict.fromkeys(node for share in shares for node in share.nodes))
+        if policy.node_exclusive:
+            rows, taken = self._whole(used, view)
+        selection = self._selection(rows, taken, [int(self.nodes[n]) for n in used], policy.node_exclusive)
+        return Seated(job, at, end, reserved, tuple(seats), left, selection)
+
+    def _whole(self, used: list[int], view: View) -> tuple[Rows, Ints]:
+        """All that is left of some nodes."""
+        rows = [pool[used] for pool in self._pools.values()]
+        rows.extend(devices.of(node) for devices in self._devices.values() for node in used)
+        every = np.concatenate(rows)
+        every = every[every < self.matcher.graph.rows]
+        return every, np.maximum(view.free[every], 0)
+
+    def _selection(self, rows: Rows, taken: Ints, nodes: list[int], whole: bool) -> Selection:
+        """What is taken, with the way to it from the root."""
+        tree, size = self.matcher.tree, self.matcher.graph.size
+        above: dict[int, None] = {}
+        for parent in dict.fromkeys(tree.parent[nodes].tolist()):
+            while parent >= 0 and parent not in above:
+                above[parent] = None
+                parent = int(tree.parent[parent])
+        way = np.array([*nodes, *above], np.int32)
+        needs = np.concatenate((taken, size[way]))
+        exclusive = np.zeros(len(needs), np.bool_)
+        exclusive[: len(taken) + (len(nodes) if whole else 0)] = True
+        return Selection.of(tree, np.concatenate((rows, way)), needs, exclusive)
+
+    def _record(self, seated: Seated, gang: Gang) -> Seated:
+        policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
+        self.matcher.hold(seated.placed)
+        self.room.added(self.matcher.ledger.jobs[seated.job])
+        self.jobs[seated.job] = Seating(
+            seated.job,
+            seated.at,
+            seated.end,
+            seated.reserved,
+            policy.node_exclusive,
+            {seat.pod: seat for seat in seated.seats},
+        )
+        return seated
+
+    def _write(
+        self, seating: Seating, *, columns: tuple[Rows, Ints, Mask] | None = None, guest: bool = True
+    ) -> None:
+        """Record what the seats of a job come to."""
+        if columns is None:
+            columns = self._columns(seating.seats.values(), guest=guest)
+        rows, needs, exclusive = columns
+        self.jobs[seating.job] = seating
+        record: Job = self.matcher.ledger.add(
+            seating.job,
+            start=seating.start,
+            end=seating.end,
+            reserved=seating.reserved,
+            vertices=rows,
+            needs=needs,
+            exclusive=exclusive,
+        )
+        self.room.added(record)
+
+    def _erase(self, job: int) -> None:
+        self.room.removing(self.matcher.ledger.job(job))
+        self.matcher.cancel(job)
+        self.jobs.pop(job, None)
+
+    def _columns(self, seats: Iterable[Seat], *, guest: bool) -> tuple[Rows, Ints, Mask]:
+        """The vertices, amounts and exclusiveness that some seats come to; nodes that are gone count not."""
+        graph, tree = self.matcher.graph, self.matcher.tree
+        taken: dict[int, int] = {}
+        shared: dict[int, None] = {}
+        for seat in seats:
+            node = self.position.get(seat.node)
+            if node is None:
+                continue
+            for type_, amount in seat.needs.items():
+                pool = self._pools.get(type_)
+                if pool is not None and pool[node] < graph.rows and amount:
+                    row = int(pool[node])
+                    taken[row] = taken.get(row, 0) + amount
+            for row in seat.devices:
+                taken[row] = taken.get(row, 0) + 1
+            if guest:
+                above = int(self.nodes[node])
+                while above >= 0 and above not in shared:
+                    shared[above] = None
+                    above = int(tree.parent[above])
+        rows = np.array([*taken, *shared], np.int32)
+        needs = np.array([*taken.values(), *graph.size[list(shared)].tolist()], np.int64)
+        exclusive = np.zeros(len(rows), np.bool_)
+        exclusive[: len(taken)] = True
+        return rows, needs, exclusive
+
+    def _columns_on(self, job: int, names: set[str]) -> tuple[Rows, Ints, Mask]:
+        """What a job holds on some nodes and above them."""
+        ledger, tree = self.matcher.ledger, self.matcher.tree.shape()
+        spans = ledger.job(job).spans
+        rows = ledger.vertex[spans]
+        keep = np.zeros(len(rows), np.bool_)
+        for name in names:
+            node = self.nodes[self.position[name]]
+            pre = tree.pre[rows]
+            keep |= (pre >= tree.pre[node]) & (pre < tree.end[node])
+            keep |= (pre <= tree.pre[node]) & (tree.end[rows] >= tree.end[node])
+        spans = spans[keep]
+        return ledger.vertex[spans].copy(), ledger.needs[spans].copy(), ledger.exclusive[spans].copy()
+
+    def _with_devices(self, seat: Seat, view: View) -> Seat:
+        """A seat with devices of its node: free ones first, then any, for others have taken too much."""
+        node = self.position.get(seat.node)
+        wanted = [(of, seat.needs[t]) for t, of in self._devices.items() if seat.needs.get(t)]
+        if node is None or seat.devices or not wanted:
+            return seat
+        own: list[int] = []
+        for of, amount in wanted:
+            rows = of.of(node)
+            by = np.argsort(-view.free[rows], kind="stable")
+            own.extend(rows[by][:amount].tolist())
+        return seat._replace(devices=tuple(own))
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _check_new(self, job: int) -> None:
+        if job in self.matcher.ledger.jobs:
+            raise Conflict(f"job {job} already holds resources: release it first or choose another id")
+
+    def _end(self, at: int, duration: int | None) -> int:
+        if duration is not None and duration <= 0:
+            raise InvalidInput(f"a duration of {duration} seconds: must be positive, or None for no limit")
+        horizon = self.matcher.horizon
+        return horizon if duration is None else min(at + duration, horizon)
+
+    def _shape(self, needs: Mapping[str, int]) -> _Shape:
+        key = tuple(needs.items())
+        found = self._shapes.get(key)
+        if found is None:
+            absent = np.full(len(self.nodes), self.matcher.graph.rows, np.int32)
+            found = _Shape(
+                tuple((self._pools.get(t, absent), n) for t, n in key if n > 0 and t not in self._devices),
+                tuple((self._devices[t], n) for t, n in key if n > 0 and t in self._devices),
+            )
+            if len(self._shapes) > _MANY_SHAPES:
+                self._shapes.clear()
+            self._shapes[key] = found
+        return found
+
+    def _order(self, policy: MatchPolicy) -> Ints:
+        """Nodes, best first; those that the policy does not qualify are left out."""
+        found = self._orders.get(policy)
+        if found is None:
+            graph = self.matcher.graph
+            if policy.stop_early:
+                # Fluxion's order follows the history of the load; ours must be the same after a restart.
+                found = np.arange(len(self.nodes))[::-1].copy()
+            else:
+                scores = policy.scores(graph)[self.nodes]
+                qualified = scores > 0
+                if policy.node_centric:
+                    scores = scores + policy.node_factor(graph)[self.nodes]
+                found = np.argsort(scores if policy.ascending else -scores, kind="stable")
+                found = found[qualified[found]]
+            self._orders[policy] = found
+        return found
+
+    def _refresh(self) -> None:
+        """Catch up with a graph that changed."""
+        graph = self.matcher.graph
+        if self._state_at != graph.state_generation:
+            self._state_at = graph.state_generation
+            self._up = None
+            self._orders = {}
+        if self._shape_at == graph.shape_generation:
+            return
+        self._shape_at = graph.shape_generation
+        tree = self.matcher.tree.shape()
+        self.nodes = graph.vertices_of_type(self._node)
+        self.names = [graph.name[row] for row in self.nodes.tolist()]
+        self.position = {name: i for i, name in enumerate(self.names)}
+        place = np.full(graph.rows, -1, np.int64)
+        place[self.nodes] = np.arange(len(self.nodes))
+        below = tree.order[tree.parent[tree.order] >= 0]
+        above = place[tree.parent[below]]
+        below, above = below[above >= 0], above[above >= 0]
+        self._pools, self._devices, self._shapes = {}, {}, {}
+        pools = self.matcher.extensions.quantities
+        types = graph.type[below]
+        for code in np.unique(types).tolist():
+            word = graph.types.words[code]
+            rows, at = below[types == code], above[types == code]
+            if word in pools:
+                column = np.full(len(self.nodes), graph.rows, np.int32)
+                column[at] = rows
+                self._pools[word] = column
+            else:
+                self._devices[word] = _Devices(rows, at, len(self.nodes))
+
+
+class _Bound:
+    """Whether there could be enough seats, kept while a sweep goes on: only nodes that changed are counted
+    again. What starts later in the window is not looked at, so a search has the last word."""
+
+    def __init__(self, seats: Seats, gang: Gang, view: View) -> None:
+        self._seats = seats
+        tree = seats.matcher.tree
+        place = np.full(seats.matcher.graph.rows, -1, np.int64)
+        place[seats.nodes] = np.arange(len(seats.nodes))
+        under = np.where(tree.parent >= 0, place[tree.parent], -1)
+        self._node_of = np.where(place >= 0, place, under)
+        self._gang = gang
+        self._each: list[Ints] = []
+        for members in gang.members:
+            self._each.append(self._count(members, view, _ALL))
+        total = gang.size
+        self._slack = total - (total if gang.minimum is None else gang.minimum)
+
+    def _count(self, members: Members, view: View, some: Ints | slice) -> Ints:
+        seats = self._seats
+        found = seats._capacity(seats._shape(members.needs), view, some)
+        np.minimum(found, members.most or len(members.pods), out=found)
+        return np.where(seats._allowed(members)[some], found, 0)
+
+    def suffices(self, view: View, rows: Rows) -> bool:
+        nodes = np.unique(self._node_of[rows])
+        nodes = nodes[nodes >= 0]
+        short = 0
+        for i, members in enumerate(self._gang.members):
+            if len(nodes):
+                self._each[i][nodes] = self._count(members, view, nodes)
+            short += max(0, len(members.pods) - int(self._each[i].sum()))
+        return short <= self._slack
