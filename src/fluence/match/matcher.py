@@ -233,6 +233,17 @@ class Matcher:
         self._refresh()
         return lost
 
+    def remove_vertices(self, gone: Rows) -> dict[int, Rows]:
+        """Take vertices out of the graph, with all that is below them; says what each job lost by it."""
+        return self._remove(gone)
+
+    def add_quantities(self, types: Iterable[str]) -> None:
+        """From now on, any part of a vertex of these types can be taken too."""
+        more = frozenset(types) | self.extensions.quantities
+        self.extensions = replace(self.extensions, quantities=more)
+        self._pools = frozenset(self.graph.types.code(word) for word in more)
+        self.index = self._make_index()
+
     def set_status(self, path: str, *, up: bool) -> None:
         """Mark the vertices of a path up or down; what is below a vertex that is down cannot be had."""
         found = self.graph.vertices_at(path)

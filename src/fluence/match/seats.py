@@ -122,7 +122,8 @@ class Seating:
     start: int
     end: int
     reserved: bool
-    whole: bool  # its nodes are its own
+    whole: bool = False  # its nodes are its own
+    guest: bool = True  # it keeps others from having its nodes as a whole
     seats: dict[Pod, Seat] = field(default_factory=dict)
 
 
@@ -246,6 +247,7 @@ class Seats:
         start: int,
         end: int | None = None,
         reserved: bool = False,
+        whole: bool = False,
         guest: bool = True,
     ) -> None:
         """Record seats that are taken whether they fit or not: pods that run already.
@@ -255,39 +257,40 @@ class Seats:
         """
         self._check_new(job)
         until = self.matcher.horizon if end is None else end
-        seating = Seating(job, start, until, reserved, False)
-        self.look(self.room.now, None)
-        view = self.room.view
-        for seat in seats:
-            seating.seats[seat.pod] = self._with_devices(seat, view)
-        self._write(seating, guest=guest)
+        seating = Seating(job, start, until, reserved, whole, guest)
+        self.look(self.room.now)
+        self._take_devices(seating, seats)
+        self._write(seating)
 
     def release(self, job: int, pods: Iterable[Pod] | None = None) -> tuple[Seat, ...]:
         """Give back all of a job, or the seats of some pods; with its last seat the job is gone."""
-        seating = self.jobs.get(job)
-        if seating is None:
-            raise NotFound(f"no job {job} has seats")
+        seating = self._seating(job)
         gone = list(seating.seats) if pods is None else [pod for pod in pods if pod in seating.seats]
         freed = tuple(seating.seats.pop(pod) for pod in gone)
-        if not freed and seating.seats:
-            return ()
-        kept: tuple[Rows, Ints, Mask] | None = None
-        if seating.seats and seating.whole:
-            kept = self._columns_on(job, {seat.node for seat in seating.seats.values()})
-        self._erase(job)
-        if seating.seats:
-            self._write(seating, columns=kept)
+        if not seating.seats:
+            self._erase(job)
+        elif freed:
+            self.rewrite(job)
         return freed
+
+    def rewrite(self, job: int, seats: Iterable[Seat] = ()) -> None:
+        """Record a job anew: some of its seats have changed, or a node has come back with other vertices."""
+        seating = self._seating(job)
+        self._erase(job)
+        self.look(self.room.now)
+        changed = {seat.pod: seat for seat in seats}
+        self._take_devices(seating, [*{**seating.seats, **changed}.values()])
+        self._write(seating)
 
     def prolong(self, job: int, end: int) -> None:
         """A job runs longer than it said."""
         record = self.matcher.ledger.job(job)
         ledger, spans = self.matcher.ledger, record.spans
         columns = (ledger.vertex[spans].copy(), ledger.needs[spans].copy(), ledger.exclusive[spans].copy())
-        seating = self.jobs.get(job) or Seating(job, record.start, end, record.reserved, False)
+        seating = self.jobs.get(job) or Seating(job, record.start, end, record.reserved)
         seating.end = end
         self._erase(job)
-        self._write(seating, columns=columns)
+        self._write(seating, columns)
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -624,17 +627,13 @@ class Seats:
             seated.end,
             seated.reserved,
             policy.node_exclusive,
-            {seat.pod: seat for seat in seated.seats},
+            seats={seat.pod: seat for seat in seated.seats},
         )
         return seated
 
-    def _write(
-        self, seating: Seating, *, columns: tuple[Rows, Ints, Mask] | None = None, guest: bool = True
-    ) -> None:
+    def _write(self, seating: Seating, columns: tuple[Rows, Ints, Mask] | None = None) -> None:
         """Record what the seats of a job come to."""
-        if columns is None:
-            columns = self._columns(seating.seats.values(), guest=guest)
-        rows, needs, exclusive = columns
+        rows, needs, exclusive = self._columns(seating) if columns is None else columns
         self.jobs[seating.job] = seating
         record: Job = self.matcher.ledger.add(
             seating.job,
@@ -652,15 +651,17 @@ class Seats:
         self.matcher.cancel(job)
         self.jobs.pop(job, None)
 
-    def _columns(self, seats: Iterable[Seat], *, guest: bool) -> tuple[Rows, Ints, Mask]:
-        """The vertices, amounts and exclusiveness that some seats come to; nodes that are gone count not."""
+    def _columns(self, seating: Seating) -> tuple[Rows, Ints, Mask]:
+        """The vertices, amounts and exclusiveness that seats come to; nodes that are gone do not count."""
         graph, tree = self.matcher.graph, self.matcher.tree
         taken: dict[int, int] = {}
-        shared: dict[int, None] = {}
-        for seat in seats:
+        way: dict[int, None] = {}
+        used: dict[int, None] = {}
+        for seat in seating.seats.values():
             node = self.position.get(seat.node)
             if node is None:
                 continue
+            used[node] = None
             for type_, amount in seat.needs.items():
                 pool = self._pools.get(type_)
                 if pool is not None and pool[node] < graph.rows and amount:
@@ -668,45 +669,50 @@ class Seats:
                     taken[row] = taken.get(row, 0) + amount
             for row in seat.devices:
                 taken[row] = taken.get(row, 0) + 1
-            if guest:
-                above = int(self.nodes[node])
-                while above >= 0 and above not in shared:
-                    shared[above] = None
-                    above = int(tree.parent[above])
-        rows = np.array([*taken, *shared], np.int32)
-        needs = np.array([*taken.values(), *graph.size[list(shared)].tolist()], np.int64)
-        exclusive = np.zeros(len(rows), np.bool_)
-        exclusive[: len(taken)] = True
-        return rows, needs, exclusive
+        if seating.whole and used:
+            rows, amounts = self._whole(list(used), self.room.view)
+            for row, amount in zip(rows.tolist(), amounts.tolist(), strict=True):
+                taken[row] = max(amount, taken.get(row, 0))
+        nodes = self.nodes[list(used)].tolist() if seating.guest else []
+        for above in nodes:
+            while above >= 0 and above not in way:
+                way[above] = None
+                above = int(tree.parent[above])
+        exclusive = [True] * len(taken) + [seating.whole and row in nodes for row in way]
+        return (
+            np.array([*taken, *way], np.int32),
+            np.array([*taken.values(), *graph.size[list(way)].tolist()], np.int64),
+            np.array(exclusive, np.bool_),
+        )
 
-    def _columns_on(self, job: int, names: set[str]) -> tuple[Rows, Ints, Mask]:
-        """What a job holds on some nodes and above them."""
-        ledger, tree = self.matcher.ledger, self.matcher.tree.shape()
-        spans = ledger.job(job).spans
-        rows = ledger.vertex[spans]
-        keep = np.zeros(len(rows), np.bool_)
-        for name in names:
-            node = self.nodes[self.position[name]]
-            pre = tree.pre[rows]
-            keep |= (pre >= tree.pre[node]) & (pre < tree.end[node])
-            keep |= (pre <= tree.pre[node]) & (tree.end[rows] >= tree.end[node])
-        spans = spans[keep]
-        return ledger.vertex[spans].copy(), ledger.needs[spans].copy(), ledger.exclusive[spans].copy()
-
-    def _with_devices(self, seat: Seat, view: View) -> Seat:
-        """A seat with devices of its node: free ones first, then any, for others have taken too much."""
-        node = self.position.get(seat.node)
-        wanted = [(of, seat.needs[t]) for t, of in self._devices.items() if seat.needs.get(t)]
-        if node is None or seat.devices or not wanted:
-            return seat
-        own: list[int] = []
-        for of, amount in wanted:
-            rows = of.of(node)
-            by = np.argsort(-view.free[rows], kind="stable")
-            own.extend(rows[by][:amount].tolist())
-        return seat._replace(devices=tuple(own))
+    def _take_devices(self, seating: Seating, seats: Iterable[Seat]) -> None:
+        """Give each seat devices of its node: those that it has, free ones, or any, if others took too
+        many."""
+        taken: set[int] = set()
+        for seat in seats:
+            node = self.position.get(seat.node)
+            own: list[int] = []
+            for type_, of in self._devices.items():
+                amount = seat.needs.get(type_, 0)
+                if node is None or not amount:
+                    continue
+                rows = of.of(node)
+                busy = self.room.view.free[rows] <= 0
+                busy |= np.isin(rows, list(taken))
+                by = np.lexsort((~np.isin(rows, seat.devices), busy))
+                own.extend(rows[by][:amount].tolist())
+            taken.update(own)
+            if own or seat.devices:
+                seat = seat._replace(devices=tuple(own))
+            seating.seats[seat.pod] = seat
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _seating(self, job: int) -> Seating:
+        try:
+            return self.jobs[job]
+        except KeyError:
+            raise NotFound(f"no job {job} has seats") from None
 
     def _check_new(self, job: int) -> None:
         if job in self.matcher.ledger.jobs:

@@ -1,0 +1,562 @@
+"""ClusterGraph: the live cluster as a graph, a ledger and columns, changed event by event.
+
+    cluster = ClusterGraph()
+    cluster.load(nodes, pods)
+    gang = cluster.gang(pods_of_a_group)
+    seated = cluster.seat(gang, job=job_number(uid), now=now)      # all of them, or Wait, or Never
+    …                                                             # bind them; their events come back
+    cluster.set_pod(bound)                                        # counted once
+    for freed in cluster.remove_node("node-7"): …                 # who lost what, and why
+
+Events only note what changed. The graph, the ledger and the columns catch up when something is asked, so a
+thousand events in a row cost one change of the graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fluence.cluster.columns import NodeColumns
+from fluence.cluster.layout import DEFAULT, Layout
+from fluence.cluster.pods import Entry, Load, PodTable, place_of
+from fluence.cluster.rules import NodeRules, RuleBook
+from fluence.cluster.vertices import NodeVertices
+from fluence.errors import NotFound
+from fluence.graph.graph import Mask, ResourceGraph
+from fluence.match.matcher import HORIZON, Matcher
+from fluence.match.placement import Never, Wait
+from fluence.match.policy import MatchPolicy
+from fluence.match.seats import Gang, Members, Seat, Seated, Seats
+from fluence.model.node import Node
+from fluence.model.pod import Pod
+from fluence.model.resources import pod_requests
+
+_OTHERS = -(1 << 40)  # jobs of this number and below stand for what others run, one per node
+_OVERRUN = 60  # seconds by which a job that runs past its end is prolonged, again and again
+
+
+@dataclass(frozen=True, slots=True)
+class Freed:
+    """Seats that a job has lost or given back."""
+
+    job: int
+    pods: tuple[str, ...]  # uids
+    node: str | None  # None: the whole job
+    reason: str
+    whole_job: bool  # it holds nothing any more
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Pods that this scheduler does not place: what they ask for it does not check."""
+
+    pod: str  # namespace/name
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Profile:
+    """What a pod asks for, worked out once."""
+
+    pod: Pod
+    needs: dict[str, int]
+    rules: NodeRules
+    key: tuple[object, ...]  # equal for pods that are alike
+
+
+class ClusterGraph:
+    """Nodes and pods of a cluster, as they are now and as they are planned."""
+
+    def __init__(
+        self,
+        layout: Layout = DEFAULT,
+        *,
+        policy: str | MatchPolicy = "first",
+        horizon: int = HORIZON,
+        release_each: bool = False,
+    ) -> None:
+        self.layout = layout
+        self.policy = policy
+        self.release_each = release_each  # a seat is free when its pod ends; otherwise when all have ended
+        self.pods = PodTable(layout.types)
+        self._vertices = NodeVertices(layout, policy, horizon)
+        self._seats = Seats(self._vertices.matcher)
+        self._columns = NodeColumns()
+        self._book = RuleBook(self._columns)
+        self._fresh: dict[str, Node] = {}  # nodes that are not yet in the graph
+        self._changed: dict[str, Node] = {}
+        self._dirty: set[str] = set()  # nodes on which others' pods came or went
+        self._debt: dict[str, set[int]] = {}  # nodes with more devices in use than there are: whose
+        self._members: dict[int, dict[str, bool]] = {}  # per job: has the pod ended?
+        self._profiles: dict[str, _Profile] = {}
+        self._now = -1
+
+    # -- nodes -----------------------------------------------------------------------------------------------
+
+    def load(self, nodes: Iterable[Node], pods: Iterable[Pod] = ()) -> None:
+        """Everything at once, as it is listed at the start."""
+        for node in nodes:
+            self.set_node(node)
+        for pod in pods:
+            self.set_pod(pod)
+
+    def set_node(self, node: Node) -> None:
+        """A node as it is now: new, or with another size, state, taints or labels."""
+        name = node.name
+        if name in self._fresh or name not in self._vertices.nodes:
+            self._fresh[name] = node
+        else:
+            self._changed[name] = node
+
+    def remove_node(self, name: str) -> tuple[Freed, ...]:
+        """A node is gone: what jobs held there is released. Its pods are remembered until they are gone too,
+        or the node comes back."""
+        if self._fresh.pop(name, None) is not None:
+            return ()
+        self.sync()
+        if name not in self._vertices.nodes:
+            return ()
+        freed = self._leave(name, f"node {name} is gone")
+        self._erase_others(name)
+        lost = self._vertices.remove(name)
+        freed.extend(
+            Freed(job, (), name, f"node {name} is gone", not len(self.matcher.ledger.job(job).spans))
+            for job in lost
+        )
+        self._arrange()
+        self._debt.pop(name, None)
+        return tuple(freed)
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """The nodes by name, as last told."""
+        held = {name: made.node for name, made in self._vertices.nodes.items()}
+        return {**held, **self._changed, **self._fresh}
+
+    # -- pods ------------------------------------------------------------------------------------------------
+
+    def set_pod(self, pod: Pod) -> tuple[Freed, ...]:
+        """A pod as it is now; says what was given back if it has ended."""
+        uid = pod.metadata.uid
+        entry = self.pods.entries.get(uid)
+        profile = self._profiles.get(uid)
+        if profile is not None and profile.pod is not pod:
+            self._profile(pod)
+        if pod.is_terminal:
+            return self._ended(uid, f"pod {pod.key} has {pod.status.phase.lower()}")
+        node = place_of(pod)
+        bound = pod.spec.node_name is not None
+        if entry is None:
+            if node is not None:
+                self._put(pod, node, bound=bound)
+            return ()
+        if entry.assumed and not bound:
+            entry.pod = pod  # still on its way
+            return ()
+        if node is None:
+            self._drop(uid)
+            return ()
+        if entry.job is None:
+            if entry.node != node or entry.needs != self.pods.needs(pod, bound=bound) or _moved(entry, pod):
+                self._put(pod, node, bound=bound)
+            else:
+                entry.pod, entry.bound, entry.assumed = pod, bound, False
+            return ()
+        self._confirm(entry, pod, node)
+        return ()
+
+    def remove_pod(self, pod: Pod | str) -> tuple[Freed, ...]:
+        """A pod's object is gone; says what was given back by it."""
+        uid = pod if isinstance(pod, str) else pod.metadata.uid
+        self._profiles.pop(uid, None)
+        entry = self.pods.entries.get(uid)
+        name = pod.key if isinstance(pod, Pod) else entry.pod.key if entry else uid
+        return self._ended(uid, f"pod {name} is gone")
+
+    def assume(self, pod: Pod, node: str) -> None:
+        """Count a pod that we are about to bind by itself, without a job."""
+        self._put(pod, node, bound=False, assumed=True)
+
+    def forget(self, uid: str) -> tuple[Freed, ...]:
+        """Undo an assumption, or the seat of one pod: it will not be bound after all."""
+        entry = self.pods.entries.get(uid)
+        if entry is None or not entry.assumed:
+            return ()
+        if entry.job is None:
+            self._drop(uid)
+            return ()
+        return self.release(entry.job, (uid,), reason=f"pod {entry.pod.key} was not bound")
+
+    # -- gangs -----------------------------------------------------------------------------------------------
+
+    def gang(
+        self,
+        pods: Sequence[Pod],
+        *,
+        minimum: int | None = None,
+        policy: str | MatchPolicy | None = None,
+        exclude: Collection[str] = (),
+    ) -> Gang | Refused:
+        """The pods of a group as one request, one entry per distinct shape.
+
+        ``exclude`` names nodes that this group must not have. The gang is for the nodes as they are now: ask
+        again in the next cycle.
+        """
+        self.sync()
+        alike: dict[tuple[object, ...], list[_Profile]] = {}
+        for pod in pods:
+            profile = self._profile(pod)
+            if isinstance(profile, Refused):
+                return profile
+            alike.setdefault(profile.key, []).append(profile)
+        open_: Mask | None = None
+        if exclude:
+            open_ = np.ones(len(self._columns), np.bool_)
+            open_[[i for name in exclude if (i := self._columns.position.get(name)) is not None]] = False
+        members = []
+        for profiles in alike.values():
+            first = profiles[0]
+            allowed = self._book.allowed(first.rules)
+            members.append(
+                Members(
+                    tuple(each.pod.metadata.uid for each in profiles),
+                    first.needs,
+                    allowed if open_ is None else allowed & open_,
+                    self._book.score(first.rules),
+                    1 if first.pod.host_ports() else None,
+                )
+            )
+        return Gang(tuple(members), minimum, self.policy if policy is None else policy)
+
+    def try_now(self, gang: Gang, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
+        """Where a gang would sit if it started now."""
+        self.advance(now)
+        return self._seats.try_now(gang, now=now, duration=duration)
+
+    def seat(self, gang: Gang, *, job: int, now: int, duration: int | None = None) -> Seated | Wait | Never:
+        """Seat a gang now; its pods count on their nodes until they are seen bound, or forgotten."""
+        self.advance(now)
+        seated = self._seats.seat(gang, job=job, now=now, duration=duration)
+        if isinstance(seated, Seated):
+            self._occupy(seated)
+        return seated
+
+    def earliest(self, gang: Gang, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
+        """When and where a gang could start; nothing is recorded."""
+        self.advance(now)
+        return self._seats.earliest(gang, now=now, duration=duration)
+
+    def reserve(
+        self, gang: Gang, *, job: int, now: int, duration: int | None = None
+    ) -> Seated | Wait | Never:
+        """Seat a gang now, or promise it the earliest time at which it fits."""
+        self.advance(now)
+        seated = self._seats.reserve(gang, job=job, now=now, duration=duration)
+        if isinstance(seated, Seated) and not seated.reserved:
+            self._occupy(seated)
+        return seated
+
+    def adopt(
+        self, job: int, pods: Iterable[str], *, start: int, end: int | None = None, whole: bool = False
+    ) -> None:
+        """Pods that run already belong to a job: after a restart, or when the rest of a gang follows."""
+        self.sync()
+        entries = [entry for uid in pods if (entry := self.pods.entries.get(uid)) is not None]
+        seats = [self._give(entry, job) for entry in entries]
+        if not seats:
+            raise NotFound(f"job {job}: none of its pods is on a node")
+        self.sync()
+        if job in self._seats.jobs:
+            self._seats.rewrite(job, seats)
+        else:
+            self._seats.hold(job, seats, start=start, end=end, whole=whole)
+        self._members.setdefault(job, {}).update((entry.uid, False) for entry in entries)
+        for entry in entries:
+            self._note_debt(entry.node, job)
+
+    def release(
+        self, job: int, pods: Iterable[str] | None = None, *, reason: str = "released"
+    ) -> tuple[Freed, ...]:
+        """Give back a job, or the seats of some of its pods. Pods that are bound count on as others do."""
+        self.sync()
+        freed = self._seats.release(job, pods)
+        for seat in freed:
+            self._leave_seat(job, str(seat.pod), seat.node)
+        whole = job not in self._seats.jobs
+        if whole:
+            self._members.pop(job, None)
+        return (Freed(job, tuple(str(seat.pod) for seat in freed), None, reason, whole),) if freed else ()
+
+    def advance(self, now: int) -> None:
+        """Bring everything up to a time. Jobs that run past their end are prolonged: their pods are there."""
+        self.sync()
+        if now == self._now:
+            return
+        self._now = now
+        ledger = self._vertices.matcher.ledger
+        for job in [job for job in self._members if (at := ledger.jobs.get(job)) and at.end <= now]:
+            if not ledger.jobs[job].reserved:
+                self._seats.prolong(job, now + _OVERRUN)
+
+    # -- asking ----------------------------------------------------------------------------------------------
+
+    @property
+    def graph(self) -> ResourceGraph:
+        self.sync()
+        return self._vertices.graph
+
+    @property
+    def matcher(self) -> Matcher:
+        self.sync()
+        return self._vertices.matcher
+
+    @property
+    def seats(self) -> Seats:
+        self.sync()
+        return self._seats
+
+    @property
+    def columns(self) -> NodeColumns:
+        self.sync()
+        return self._columns
+
+    @property
+    def jobs(self) -> dict[int, dict[str, str]]:
+        """Our jobs: which pod (uid) has a seat on which node."""
+        return {
+            job: {str(pod): seat.node for pod, seat in seating.seats.items()}
+            for job, seating in self._seats.jobs.items()
+            if job > _OTHERS
+        }
+
+    # -- catching up -----------------------------------------------------------------------------------------
+
+    def sync(self) -> None:
+        """Apply what was noted."""
+        if not (self._fresh or self._changed or self._dirty):
+            return
+        if self._changed:
+            changed, self._changed = self._changed, {}
+            for node in changed.values():
+                self._change_node(node)
+        if self._fresh:
+            fresh, self._fresh = self._fresh, {}
+            self._vertices.add(fresh.values())
+            self._arrange()
+            self._dirty.update(name for name in fresh if name in self.pods.loads)
+        dirty, self._dirty = self._dirty, set()
+        for name in dirty:
+            self._write_others(name)
+
+    def _change_node(self, node: Node) -> None:
+        old = self._vertices.nodes[node.name].node
+        if old == node:
+            return
+        if self._vertices.change(node):
+            if _says(old) != _says(node):
+                self._columns.update(node)
+            if old.status.allocatable != node.status.allocatable:
+                self._dirty.add(node.name)
+                self._rewrite_jobs(node.name)
+            return
+        # It has moved in the tree: other vertices, the same seats.
+        self._erase_others(node.name)
+        self._vertices.remove(node.name)
+        self._vertices.add((node,))
+        self._arrange()
+        self._dirty.add(node.name)
+        self._rewrite_jobs(node.name)
+
+    def _arrange(self) -> None:
+        """The nodes in the order of the seats."""
+        self._seats.look(self._seats.room.now)
+        self._columns.arrange([self._vertices.nodes[name].node for name in self._seats.names])
+
+    def _write_others(self, name: str) -> None:
+        """Record what others run on a node, all of it together."""
+        self._erase_others(name)
+        load = self.pods.loads.get(name)
+        if name not in self._vertices.nodes or load is None or not load.total:
+            self._owe(name, self._others(name), owes=False)
+            return
+        job = self._others(name)
+        seat = Seat(name, name, dict(load.total))
+        self._seats.hold(job, (seat,), start=0, guest=load.guests > 0)
+        self._note_debt(name, job)
+
+    def _erase_others(self, name: str) -> None:
+        job = self._others(name)
+        if job in self._seats.jobs:
+            self._seats.release(job)
+
+    def _others(self, name: str) -> int:
+        return _OTHERS - self._vertices.rank(name)
+
+    def _rewrite_jobs(self, name: str) -> None:
+        for job in self._jobs_on(name):
+            self._seats.rewrite(job)
+            self._note_debt(name, job)
+
+    def _jobs_on(self, name: str) -> dict[int, list[str]]:
+        """Our jobs with seats on a node, and whose seats those are."""
+        found: dict[int, list[str]] = {}
+        for job, seating in self._seats.jobs.items():
+            if job > _OTHERS:
+                uids = [str(seat.pod) for seat in seating.seats.values() if seat.node == name]
+                if uids:
+                    found[job] = uids
+        return found
+
+    def _note_debt(self, name: str, job: int) -> None:
+        """Whether somebody has a device twice, or lacks one: when others leave, he is given another."""
+        seating = self._seats.jobs.get(job)
+        owes = False
+        if seating is not None:
+            free = self._seats.room.at(self._seats.room.now).free
+            wanted = self.layout.devices.values()
+            for seat in seating.seats.values():
+                if seat.node == name:
+                    asked = sum(seat.needs.get(type_, 0) for type_ in wanted)
+                    owes = owes or asked > len(seat.devices) or any(free[row] < 0 for row in seat.devices)
+        self._owe(name, job, owes=owes)
+
+    def _owe(self, name: str, job: int, *, owes: bool) -> None:
+        if owes:
+            self._debt.setdefault(name, set()).add(job)
+        elif name in self._debt:
+            self._debt[name].discard(job)
+            if not self._debt[name]:
+                del self._debt[name]
+
+    def _settle_debt(self, name: str) -> None:
+        """Somebody left a node on which there were too few devices."""
+        for job in sorted(self._debt.get(name, ())):
+            if job <= _OTHERS:
+                self._dirty.add(name)
+            elif job in self._seats.jobs:
+                self._seats.rewrite(job)
+                self._note_debt(name, job)
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _put(
+        self, pod: Pod, node: str, *, bound: bool, assumed: bool = False, job: int | None = None
+    ) -> None:
+        self._drop(pod.metadata.uid)
+        self.pods.put(pod, node, bound=bound, assumed=assumed, job=job)
+        if job is None:
+            self._dirty.add(node)
+
+    def _drop(self, uid: str) -> None:
+        entry = self.pods.drop(uid)
+        if entry is not None and entry.job is None:
+            self._dirty.add(entry.node)
+
+    def _give(self, entry: Entry, job: int) -> Seat:
+        """A pod that counted by itself counts as part of a job."""
+        self._put(entry.pod, entry.node, bound=entry.bound, assumed=entry.assumed, job=job)
+        return Seat(entry.uid, entry.node, entry.needs)
+
+    def _occupy(self, seated: Seated) -> None:
+        self._members[seated.job] = dict.fromkeys((str(seat.pod) for seat in seated.seats), False)
+        for seat in seated.seats:
+            profile = self._profiles.get(str(seat.pod))
+            if profile is not None:
+                self.pods.put(profile.pod, seat.node, bound=False, assumed=True, job=seated.job)
+
+    def _confirm(self, entry: Entry, pod: Pod, node: str) -> None:
+        """A pod with a seat is seen bound: on its seat, or elsewhere, or with another size."""
+        job = entry.job
+        assert job is not None
+        needs = self.pods.needs(pod, bound=True)
+        before = entry.node
+        if before == node and entry.needs == needs and not _moved(entry, pod):
+            entry.pod, entry.bound, entry.assumed = pod, True, False
+            return
+        self.sync()
+        self.pods.put(pod, node, bound=True, job=job)
+        self._seats.rewrite(job, (Seat(entry.uid, node, needs),))
+        for name in {before, node}:
+            self._note_debt(name, job)
+            self._settle_debt(name)
+
+    def _ended(self, uid: str, reason: str) -> tuple[Freed, ...]:
+        entry = self.pods.entries.get(uid)
+        self._profiles.pop(uid, None)
+        if entry is None:
+            return self._member_ended(uid, reason)
+        self._drop(uid)
+        if entry.job is None:
+            if entry.node in self._debt:
+                self.sync()
+                self._settle_debt(entry.node)
+            return ()
+        return self._job_lost(entry.job, uid, reason)
+
+    def _member_ended(self, uid: str, reason: str) -> tuple[Freed, ...]:
+        for job, members in self._members.items():
+            if uid in members:
+                return self._job_lost(job, uid, reason)
+        return ()
+
+    def _job_lost(self, job: int, uid: str, reason: str) -> tuple[Freed, ...]:
+        members = self._members.get(job)
+        if members is None or uid not in members:
+            return ()
+        members[uid] = True
+        if all(members.values()):
+            return self.release(job, reason=f"{reason}, and it was the last of its job")
+        if self.release_each:
+            return self.release(job, (uid,), reason=reason)
+        return ()
+
+    def _leave(self, name: str, reason: str) -> list[Freed]:
+        """The seats of jobs on a node are given back; the pods stay known."""
+        return [
+            Freed(job, each.pods, name, reason, each.whole_job)
+            for job, uids in self._jobs_on(name).items()
+            for each in self.release(job, uids, reason=reason)
+        ]
+
+    def _leave_seat(self, job: int, uid: str, node: str) -> None:
+        entry = self.pods.entries.get(uid)
+        members = self._members.get(job)
+        if members is not None:
+            members.pop(uid, None)
+        if entry is not None and entry.job == job:
+            if entry.bound:
+                self._put(entry.pod, entry.node, bound=True)
+            else:
+                self.pods.drop(uid)
+        self._owe(node, job, owes=False)
+        self._settle_debt(node)
+
+    def _profile(self, pod: Pod) -> _Profile | Refused:
+        found = self._profiles.get(pod.metadata.uid)
+        if found is not None and found.pod is pod:
+            return found
+        needs = self.layout.types(pod_requests(pod))
+        rules = NodeRules.of(pod)
+        key = (tuple(needs.items()), rules.key, pod.host_ports())
+        found = self._profiles[pod.metadata.uid] = _Profile(pod, needs, rules, key)
+        return found
+
+
+def _says(node: Node) -> tuple[object, ...]:
+    """What a node says that a rule may ask."""
+    return node.metadata.labels, node.spec.taints, node.spec.unschedulable, node.is_ready
+
+
+def _moved(entry: Entry, pod: Pod) -> bool:
+    """Whether a pod has other labels than we know, or has begun to leave."""
+    before, now = entry.pod.metadata, pod.metadata
+    return before.labels != now.labels or before.deletion_timestamp != now.deletion_timestamp
+
+
+__all__ = ["ClusterGraph", "Freed", "Load", "Refused"]

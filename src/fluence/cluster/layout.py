@@ -1,0 +1,74 @@
+"""How a Kubernetes node becomes vertices: the levels above it, pools and devices below it.
+
+cluster
+└── zone a                        topology.kubernetes.io/zone
+    └── node-1
+        ├── cpu0      32000       milli
+        ├── memory0   137438953472
+        ├── ephemeral-storage0, pods0, example.com.nic0 …
+        └── gpu0, gpu1            nvidia.com/gpu: 2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from fluence.errors import InvalidInput
+from fluence.model.node import Node
+
+ZONE = "topology.kubernetes.io/zone"
+RACK = "topology.kubernetes.io/rack"
+BLOCK = "topology.kubernetes.io/block"
+GPU = "nvidia.com/gpu"
+COMMON = ("cpu", "memory", "ephemeral-storage", "pods")
+# Counts of volumes that a node may attach are limits of another kind: no pod requests them.
+_NO_RESOURCE = "attachable-volumes-"
+_TAKEN = frozenset((*COMMON, "cluster", "node", "slot"))
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Which labels make levels, outermost first, and which resources are vertices of their own."""
+
+    levels: tuple[tuple[str, str], ...] = (("zone", ZONE),)  # (vertex type, node label)
+    devices: Mapping[str, str] = field(default_factory=lambda: {GPU: "gpu"})  # resource name -> vertex type
+    name: str = "cluster"
+
+    def __post_init__(self) -> None:
+        types = [type_ for type_, _ in self.levels] + list(self.devices.values())
+        for type_ in types:
+            if type_ in _TAKEN or types.count(type_) > 1:
+                raise InvalidInput(
+                    f"the vertex type {type_!r} stands for two things: choose another name", where="layout"
+                )
+
+    def types(self, amounts: Mapping[str, int]) -> dict[str, int]:
+        """Amounts of Kubernetes resources as amounts of vertex types."""
+        devices = self.devices
+        return {devices.get(name, name): amount for name, amount in amounts.items() if amount > 0}
+
+    def resource(self, type_: str) -> str:
+        """What Kubernetes calls a vertex type."""
+        return next((name for name, word in self.devices.items() if word == type_), type_)
+
+    def contents(self, node: Node) -> tuple[dict[str, int], dict[str, int]]:
+        """The pools and the devices of a node: sizes and counts by vertex type."""
+        pools: dict[str, int] = {}
+        devices: dict[str, int] = {}
+        for name, amount in node.allocatable().items():
+            if amount <= 0 or name.startswith(_NO_RESOURCE):
+                continue
+            if name in self.devices:
+                devices[self.devices[name]] = amount
+            else:
+                pools[name] = amount
+        return pools, devices
+
+    def place(self, node: Node) -> tuple[tuple[str, str], ...]:
+        """The levels above a node, outermost first; one whose label the node lacks is left out."""
+        labels = node.labels
+        return tuple((type_, labels[label]) for type_, label in self.levels if labels.get(label))
+
+
+DEFAULT = Layout()
