@@ -547,7 +547,8 @@ class Seats:
     # -- refusing --------------------------------------------------------------------------------------------
 
     def _refused(self, gang: Gang, now: int) -> Wait | Never:
-        return self._never(gang, now) or Wait("busy")
+        never = self._never(gang, now)
+        return Wait("busy") if never is None else never
 
     def _never(self, gang: Gang, now: int) -> Never | None:
         """Whether the gang would fit if nobody held anything, its rules about other pods aside."""
