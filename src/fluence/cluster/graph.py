@@ -14,21 +14,23 @@ thousand events in a row cost one change of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from fluence.cluster.columns import NodeColumns
+from fluence.cluster.company import Company, Demands, Guest
 from fluence.cluster.layout import DEFAULT, Layout
-from fluence.cluster.pods import Entry, Load, PodTable, place_of
+from fluence.cluster.neighbours import Neighbours
+from fluence.cluster.pods import Entry, PodTable, place_of
+from fluence.cluster.reasons import Shortage, causes, sort_out
 from fluence.cluster.rules import NodeRules, RuleBook
+from fluence.cluster.unchecked import Claim, Refused, claims_of, unchecked, volumes_of
 from fluence.cluster.vertices import NodeVertices
 from fluence.errors import NotFound
-from fluence.graph.graph import Mask, ResourceGraph
+from fluence.graph.graph import ResourceGraph
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.placement import Never, Wait
-from fluence.match.policy import MatchPolicy
+from fluence.match.policy import MatchPolicy, find
 from fluence.match.seats import Gang, Members, Seat, Seated, Seats
 from fluence.model.node import Node
 from fluence.model.pod import Pod
@@ -49,25 +51,14 @@ class Freed:
     whole_job: bool  # it holds nothing any more
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """Pods that this scheduler does not place: what they ask for it does not check."""
-
-    pod: str  # namespace/name
-    reason: str
-
-    def __bool__(self) -> bool:
-        return False
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Profile:
     """What a pod asks for, worked out once."""
 
     pod: Pod
     needs: dict[str, int]
-    rules: NodeRules
-    key: tuple[object, ...]  # equal for pods that are alike
+    guest: Guest
+    key: tuple[object, ...]  # equal for pods that are alike, their own labels aside
 
 
 class ClusterGraph:
@@ -89,6 +80,8 @@ class ClusterGraph:
         self._seats = Seats(self._vertices.matcher)
         self._columns = NodeColumns()
         self._book = RuleBook(self._columns)
+        self._neighbours = Neighbours(self.pods, self._columns)
+        self._claims: dict[tuple[str, str], Claim] = {}
         self._fresh: dict[str, Node] = {}  # nodes that are not yet in the graph
         self._changed: dict[str, Node] = {}
         self._dirty: set[str] = set()  # nodes on which others' pods came or went
@@ -147,6 +140,7 @@ class ClusterGraph:
         entry = self.pods.entries.get(uid)
         profile = self._profiles.get(uid)
         if profile is not None and profile.pod is not pod:
+            del self._profiles[uid]
             self._profile(pod)
         if pod.is_terminal:
             return self._ended(uid, f"pod {pod.key} has {pod.status.phase.lower()}")
@@ -156,8 +150,11 @@ class ClusterGraph:
             if node is not None:
                 self._put(pod, node, bound=bound)
             return ()
-        if entry.assumed and not bound:
-            entry.pod = pod  # still on its way
+        if entry.assumed and not bound:  # still on its way
+            if _moved(entry, pod):
+                self.pods.put(pod, entry.node, bound=False, assumed=True, job=entry.job)
+            else:
+                entry.pod = pod
             return ()
         if node is None:
             self._drop(uid)
@@ -193,6 +190,24 @@ class ClusterGraph:
             return ()
         return self.release(entry.job, (uid,), reason=f"pod {entry.pod.key} was not bound")
 
+    # -- what rules ask for ----------------------------------------------------------------------------------
+
+    def set_namespace(self, name: str, labels: Mapping[str, str]) -> None:
+        """The labels of a namespace, for affinity that selects namespaces."""
+        self._neighbours.set_namespace(name, labels)
+
+    def set_claim(self, namespace: str, name: str, claim: Claim | None) -> None:
+        """What is known of a PersistentVolumeClaim; None: it is gone."""
+        if self._claims.get((namespace, name)) == claim:
+            return
+        if claim is None:
+            self._claims.pop((namespace, name), None)
+        else:
+            self._claims[namespace, name] = claim
+        self._profiles = {
+            uid: profile for uid, profile in self._profiles.items() if not profile.pod.spec.volumes
+        }
+
     # -- gangs -----------------------------------------------------------------------------------------------
 
     def gang(
@@ -209,30 +224,59 @@ class ClusterGraph:
         again in the next cycle.
         """
         self.sync()
-        alike: dict[tuple[object, ...], list[_Profile]] = {}
+        profiles: list[_Profile] = []
         for pod in pods:
             profile = self._profile(pod)
-            if isinstance(profile, Refused):
-                return profile
-            alike.setdefault(profile.key, []).append(profile)
-        open_: Mask | None = None
-        if exclude:
-            open_ = np.ones(len(self._columns), np.bool_)
-            open_[[i for name in exclude if (i := self._columns.position.get(name)) is not None]] = False
-        members = []
-        for profiles in alike.values():
-            first = profiles[0]
-            allowed = self._book.allowed(first.rules)
-            members.append(
-                Members(
-                    tuple(each.pod.metadata.uid for each in profiles),
-                    first.needs,
-                    allowed if open_ is None else allowed & open_,
-                    self._book.score(first.rules),
-                    1 if first.pod.host_ports() else None,
-                )
+            refused = profile if isinstance(profile, Refused) else self._taken_claim(profile)
+            if refused is not None:
+                return refused
+            assert isinstance(profile, _Profile)
+            profiles.append(profile)
+        groups = self._alike(profiles)
+        members = tuple(self._members_of(group, exclude) for group in groups)
+        company = self._company([group[0].guest for group in groups])
+        return Gang(members, minimum, self.policy if policy is None else policy, company)
+
+    def why(
+        self,
+        pods: Sequence[Pod],
+        *,
+        now: int,
+        duration: int | None = None,
+        policy: str | MatchPolicy | None = None,
+        exclude: Collection[str] = (),
+    ) -> list[Shortage | Refused]:
+        """What stands in the way of a gang now: per distinct shape, which node falls to which cause."""
+        gang = self.gang(pods, policy=policy, exclude=exclude)
+        if isinstance(gang, Refused):
+            return [gang]
+        self.advance(now)
+        view = self._seats.look(now, duration)
+        groups = self._alike([each for pod in pods if isinstance(each := self._profile(pod), _Profile)])
+        table = gang.rules.begin(now) if isinstance(gang.rules, Company) else None
+        whole = (find(gang.policy) if isinstance(gang.policy, str) else gang.policy).node_exclusive
+        found: list[Shortage | Refused] = []
+        for number, (members, group) in enumerate(zip(gang.members, groups, strict=True)):
+            alone = Gang((members,), 1, gang.policy, self._company([group[0].guest]))
+            fits = self._seats.try_now(alone, now=now, duration=duration)
+            steps = causes(
+                members,
+                group[0].guest,
+                seats=self._seats,
+                view=view,
+                columns=self._columns,
+                book=self._book,
+                layout=self.layout,
+                table=table,
+                number=number,
+                whole=whole,
             )
-        return Gang(tuple(members), minimum, self.policy if policy is None else policy)
+            seats = len(fits.seats) if isinstance(fits, Seated) else 0
+            told = () if seats >= len(members.pods) else sort_out(steps, self._seats.names)
+            shortage = Shortage(group[0].pod.key, len(members.pods), seats, len(self._columns), told)
+            found.append(shortage)
+        short = [each for each in found if isinstance(each, Shortage) and each.seats < each.wanted]
+        return [*short] or found
 
     def try_now(self, gang: Gang, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
         """Where a gang would sit if it started now."""
@@ -538,14 +582,89 @@ class ClusterGraph:
         self._settle_debt(node)
 
     def _profile(self, pod: Pod) -> _Profile | Refused:
-        found = self._profiles.get(pod.metadata.uid)
+        uid = pod.metadata.uid
+        found = self._profiles.get(uid)
         if found is not None and found.pod is pod:
             return found
+        refused = unchecked(pod)
+        if refused is not None:
+            return refused
+        volumes = volumes_of(pod, self._claims) if pod.spec.volumes else ()
+        if isinstance(volumes, Refused):
+            return volumes
         needs = self.layout.types(pod_requests(pod))
-        rules = NodeRules.of(pod)
-        key = (tuple(needs.items()), rules.key, pod.host_ports())
-        found = self._profiles[pod.metadata.uid] = _Profile(pod, needs, rules, key)
+        guest = Guest(pod, Demands.of(pod), NodeRules.of(pod, volumes))
+        key = (tuple(needs.items()), guest.rules.key, guest.demands.key)
+        found = self._profiles[uid] = _Profile(pod, needs, guest, key)
         return found
+
+    def _taken_claim(self, profile: _Profile) -> Refused | None:
+        """A claim that one pod alone may use, and another one uses."""
+        pod = profile.pod
+        if not pod.spec.volumes:
+            return None
+        namespace = pod.metadata.namespace
+        alone = {name for name in claims_of(pod) if self._claims[namespace, name].one_pod}
+        for entry in self.pods if alone else ():
+            if entry.pod.metadata.namespace == namespace and entry.uid != pod.metadata.uid:
+                for name in alone.intersection(claims_of(entry.pod)):
+                    reason = f"claim {name!r} is ReadWriteOncePod, and pod {entry.pod.key} uses it"
+                    return Refused(pod.key, reason, False)
+        return None
+
+    def _alike(self, profiles: Sequence[_Profile]) -> list[list[_Profile]]:
+        """Pods of one shape together; labels count only where a rule looks at them."""
+        keys = self._neighbours.keys
+        demands = {profile.key: profile.guest.demands for profile in profiles}
+        for each in demands.values():
+            keys |= each.label_keys
+        groups: dict[tuple[object, ...], list[_Profile]] = {}
+        for profile in profiles:
+            key = profile.key
+            if keys:
+                labels = profile.pod.labels
+                seen = tuple((name, labels.get(name)) for name in sorted(keys))
+                key = (*key, profile.pod.metadata.namespace, seen)
+            groups.setdefault(key, []).append(profile)
+        return list(groups.values())
+
+    def _members_of(self, group: Sequence[_Profile], exclude: Collection[str]) -> Members:
+        guest = group[0].guest
+        allowed = self._book.allowed(guest.rules)
+        if exclude:
+            allowed = allowed.copy()
+            position = self._columns.position
+            allowed[[position[name] for name in exclude if name in position]] = False
+        demands = guest.demands
+        once = bool(demands.ports or demands.anti) and self._company_of([guest]).once_per_node(guest)
+        return Members(
+            tuple(each.pod.metadata.uid for each in group),
+            group[0].needs,
+            allowed,
+            self._book.score(guest.rules),
+            1 if once else None,
+        )
+
+    def _company(self, guests: Sequence[Guest]) -> Company | None:
+        """The rules about other pods, where there are any."""
+        if self._neighbours.has_against or any(guest.demands for guest in guests):
+            return self._company_of(guests)
+        return None
+
+    def _company_of(self, guests: Sequence[Guest]) -> Company:
+        return Company(guests, self._neighbours, self._columns, self._book, self._gone_by)
+
+    def _gone_by(self, at: int) -> set[str]:
+        """The pods of jobs that end by then."""
+        if at <= self._now:
+            return set()
+        jobs = self._seats.jobs
+        return {
+            uid
+            for job, members in self._members.items()
+            if job in jobs and jobs[job].end <= at
+            for uid in members
+        }
 
 
 def _says(node: Node) -> tuple[object, ...]:
@@ -559,4 +678,4 @@ def _moved(entry: Entry, pod: Pod) -> bool:
     return before.labels != now.labels or before.deletion_timestamp != now.deletion_timestamp
 
 
-__all__ = ["ClusterGraph", "Freed", "Load", "Refused"]
+__all__ = ["Claim", "ClusterGraph", "Freed", "Refused", "Shortage"]

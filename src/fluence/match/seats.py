@@ -61,6 +61,9 @@ class Sitting(Protocol):
 class Rules(Protocol):
     """Rules about other pods."""
 
+    def arrange(self, turns: list[int]) -> list[int]:
+        """The members in the order in which to seat them, given the order that the room suggests."""
+
     def begin(self, at: int) -> Sitting:
         """An attempt for a start at this time."""
 
@@ -348,6 +351,8 @@ class Seats:
             wanted = gang.size if gang.minimum is None else gang.minimum
             return [share] if sum(share.counts) >= wanted and share.counts else None
         turns = self._turns(gang, view)
+        if gang.rules is not None:
+            turns = gang.rules.arrange(turns)
         promoted: set[int] = set()
         while True:
             shares, stuck = self._attempt(gang, turns, view, at, policy, order, partial=False)
@@ -357,6 +362,8 @@ class Seats:
                 break
             promoted.add(stuck)
             turns = [stuck, *(turn for turn in turns if turn != stuck)]
+            if gang.rules is not None:
+                turns = gang.rules.arrange(turns)
         if gang.minimum is None or gang.minimum >= gang.size:
             return None
         shares, _ = self._attempt(gang, turns, view, at, policy, order, partial=True)

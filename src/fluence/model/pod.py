@@ -59,6 +59,8 @@ class PodAffinityTerm(Wire, frozen=True):
     label_selector: LabelSelector | None = None
     namespaces: list[str] | None = None
     namespace_selector: LabelSelector | None = None
+    match_label_keys: list[str] | None = None
+    mismatch_label_keys: list[str] | None = None
 
 
 class WeightedPodAffinityTerm(Wire, frozen=True):
@@ -95,6 +97,7 @@ class TopologySpreadConstraint(Wire, frozen=True):
     min_domains: int | None = None
     node_affinity_policy: str = "Honor"
     node_taints_policy: str = "Ignore"
+    match_label_keys: list[str] | None = None
 
 
 class SchedulingGate(Wire, frozen=True):
