@@ -413,7 +413,7 @@ def picture(cluster: ClusterGraph) -> dict[str, object]:
     return shown
 
 
-ClusterMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=15, deadline=None)
+ClusterMachine.TestCase.settings = settings(stateful_step_count=15)
 TestCluster = ClusterMachine.TestCase
 
 

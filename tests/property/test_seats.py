@@ -412,7 +412,7 @@ class SeatMachine(RuleBasedStateMachine):
         assert not self.seats.room.events
 
 
-SeatMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=10, deadline=None)
+SeatMachine.TestCase.settings = settings(stateful_step_count=10)
 TestSeats = SeatMachine.TestCase
 
 

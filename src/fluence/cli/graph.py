@@ -1,4 +1,4 @@
-"""`fluence graph`: look at a resource graph, draw it, search it, or convert it."""
+"""`fluence graph`: look at a resource graph or at a running cluster, draw it, search it, or convert it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,17 @@ _HUMAN = ("table", "wide", "json", "yaml")
 
 
 @click.command()
-@click.argument("file", metavar="FILE", type=click.Path(allow_dash=True))
+@click.argument("file", metavar="[FILE]", required=False, type=click.Path(allow_dash=True))
+@click.option("--live", is_flag=True, help="The graph of the running cluster, and what runs on it.")
+@click.option("--kubeconfig", metavar="FILE", type=click.Path(), help="With --live: which cluster.")
+@click.option("--context", metavar="NAME", help="With --live: the kubeconfig's context.")
+@click.option(
+    "--level",
+    "levels",
+    multiple=True,
+    metavar="TYPE=LABEL",
+    help="With --live: a level above the nodes, outermost first. Default: zone=topology.kubernetes.io/zone.",
+)
 @graph_options
 @click.option("--tree", is_flag=True, help="Draw the tree; siblings that are alike are one line.")
 @click.option(
@@ -29,11 +39,16 @@ _HUMAN = ("table", "wide", "json", "yaml")
 )
 @click.option("--find", "criteria", metavar="EXPR", help="Only the vertices that EXPR selects.")
 @output_option(
-    export.formats(),
-    note=f"table, wide, json, yaml; or the graph converted: {', '.join(export.formats())}.",
+    ("summary", "tree", *export.formats()),
+    note="summary (or table), wide, json, yaml; tree; "
+    f"or the graph converted: {', '.join(export.formats())}.",
 )
 def graph(
-    file: str,
+    file: str | None,
+    live: bool,
+    kubeconfig: str | None,
+    context: str | None,
+    levels: tuple[str, ...],
     format_: str | None,
     allow: str | None,
     tree: bool,
@@ -43,7 +58,8 @@ def graph(
 ) -> None:
     """Say what is in a resource graph, draw it, search it, or convert it to another format.
 
-    FILE is JGF, a GRUG recipe, an hwloc topology or R; `-` is standard input.
+    FILE is JGF, a GRUG recipe, an hwloc topology or R; `-` is standard input. With --live the nodes and pods
+    of a Kubernetes cluster are read once, every pod that runs counted, whoever scheduled it.
 
     \b
     Examples:
@@ -52,27 +68,76 @@ def graph(
       fluence graph recipe.graphml -o jgf > c.json   a recipe grown and written as JGF
       fluence graph topology.xml -o dot | dot -Tsvg > c.svg
       fluence graph cluster.json --find 'status=down or property=gpu'
+      fluence graph --live -o tree                   the cluster of your kubeconfig, and its pods
 
     \b
     EXPR joins predicates with and, or, and parentheses, from left to right:
       status=up|down   names=HOSTLIST   property=NAME   sched-now=free|allocated
     Everything below a vertex that is down is down, and the way to a hit is shown with it.
     """
+    if output == "summary":
+        output = "table"
+    if output == "tree":
+        tree, output = True, "table"
+    if live == (file is not None):
+        raise click.UsageError("give FILE or --live: one of them")
+    if not live and (kubeconfig or context or levels):
+        raise click.UsageError("--kubeconfig, --context and --level need --live")
     if depth is not None and not tree:
         raise click.UsageError("--depth needs --tree")
     if tree and criteria is not None:
         raise click.UsageError("--tree and --find exclude each other")
     if tree and output not in _HUMAN:
         raise click.UsageError(f"--tree is shown as {', '.join(_HUMAN)}, not as {output}")
+    if live:
+        _live(kubeconfig, context, levels, tree=tree, depth=depth, criteria=criteria, output=output)
+        return
+    assert file is not None
     found = load_graph(file, format_, allow)
     if tree:
         _tree(found, depth, output)
     elif criteria is not None:
-        _find(found, criteria, output)
+        _find(Matcher(found, subsystems=(_main(found),)), criteria, output)
     elif output in _HUMAN:
         _summary(found, source_name(file), output)
     else:
         click.echo(export.render(found, output, subsystem=_main(found)), nl=False)
+
+
+def _live(
+    kubeconfig: str | None,
+    context: str | None,
+    levels: tuple[str, ...],
+    *,
+    tree: bool,
+    depth: int | None,
+    criteria: str | None,
+    output: str,
+) -> None:
+    from fluence.cli import live  # it brings the cluster's client with it
+
+    cluster, source = live.read_cluster(kubeconfig, context, live.read_layout(levels))
+    found = cluster.graph
+    data = output in ("json", "yaml")
+    if criteria is not None:
+        _find(cluster.matcher, criteria, output)
+    elif tree and not data:
+        if output != "wide":
+            found.properties.clear()  # labels differ from node to node, and would unfold the tree
+        _tree(found, depth, output)
+        live.show_running(cluster)
+    elif tree:
+        _tree(found, depth, output)
+    elif data:
+        value = summary(found, source)
+        value["usage"], value["jobs"] = live.usage(cluster), live.running(cluster)
+        click.echo(view.json(value) if output == "json" else view.yaml(value))
+    elif output in _HUMAN:
+        _summary(found, source, output)
+        live.show_usage(cluster)
+        live.show_running(cluster)
+    else:
+        click.echo(export.render(found, output), nl=False)
 
 
 def _main(graph: ResourceGraph) -> str:
@@ -166,9 +231,9 @@ def _tree(graph: ResourceGraph, depth: int | None, output: str) -> None:
 # -- where things are ----------------------------------------------------------------------------------------
 
 
-def _find(graph: ResourceGraph, criteria: str, output: str) -> None:
-    subsystem = _main(graph)
-    grant = find(Matcher(graph, subsystems=(subsystem,)), criteria)
+def _find(matcher: Matcher, criteria: str, output: str) -> None:
+    graph, subsystem = matcher.graph, matcher.subsystems[0]
+    grant = find(matcher, criteria)
     if output not in _HUMAN:
         if output in writers.formats():
             click.echo(writers.write(grant, output), nl=False)

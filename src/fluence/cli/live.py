@@ -1,0 +1,117 @@
+"""`fluence graph --live`: the graph of a running cluster, and what runs on it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from fluence.cli import view
+from fluence.cluster.graph import ClusterGraph
+from fluence.cluster.layout import DEFAULT, Layout
+from fluence.cluster.pods import Entry
+from fluence.kube.access import find_access
+from fluence.kube.client import Client
+from fluence.kube.resource import NODES, PODS
+from fluence.units import format_amount
+
+_RUNS = "status.phase!=Succeeded,status.phase!=Failed"
+
+
+def read_layout(levels: Sequence[str]) -> Layout:
+    """`rack=topology.kubernetes.io/rack` and its like, outermost first; none: the zones."""
+    if not levels:
+        return DEFAULT
+    pairs = []
+    for text in levels:
+        type_, equals, label = text.partition("=")
+        if not (type_ and equals and label):
+            raise click.UsageError(f"--level {text}: write TYPE=LABEL, such as zone={DEFAULT.levels[0][1]}")
+        pairs.append((type_, label))
+    return Layout(levels=tuple(pairs))
+
+
+def read_cluster(kubeconfig: str | None, context: str | None, layout: Layout) -> tuple[ClusterGraph, str]:
+    """The cluster as its API server lists it once, and what to call it."""
+    access = find_access(kubeconfig=kubeconfig, context=context)
+
+    async def lists() -> ClusterGraph:
+        async with Client(access) as client:
+            nodes, pods = await asyncio.gather(client.list(NODES), client.list(PODS, field_selector=_RUNS))
+        cluster = ClusterGraph(layout)
+        cluster.load(nodes.items or (), pods.items or ())
+        return cluster
+
+    return asyncio.run(lists()), access.server
+
+
+def usage(cluster: ClusterGraph) -> list[dict[str, Any]]:
+    """What there is and what is free, by Kubernetes' names."""
+    seats = cluster.seats
+    found = []
+    for type_ in seats.types:
+        size, free = int(seats.size(type_).sum()), int(seats.free(type_).clip(min=0).sum())
+        if size:
+            name = cluster.layout.resource(type_)
+            found.append({"resource": name, "size": size, "used": size - free, "free": free})
+    return found
+
+
+def running(cluster: ClusterGraph) -> list[dict[str, Any]]:
+    """The pods on nodes, those of one owner together."""
+    groups: dict[tuple[str, str, str], list[Entry]] = {}
+    for entry in cluster.pods:
+        pod = entry.pod
+        owner = next((each for each in pod.metadata.owner_references or () if each.controller), None)
+        name = f"{owner.kind}/{owner.name}" if owner else f"Pod/{pod.metadata.name}"
+        groups.setdefault((pod.metadata.namespace, name, pod.spec.scheduler_name), []).append(entry)
+    found = []
+    for (namespace, name, scheduler), entries in sorted(groups.items()):
+        holds: dict[str, int] = {}
+        for entry in entries:
+            for type_, amount in entry.needs.items():
+                resource = cluster.layout.resource(type_)
+                holds[resource] = holds.get(resource, 0) + amount
+        found.append(
+            {
+                "namespace": namespace,
+                "job": name,
+                "scheduler": scheduler,
+                "pods": len(entries),
+                "nodes": sorted({entry.node for entry in entries}),
+                "holds": holds,
+            }
+        )
+    return found
+
+
+def show_usage(cluster: ClusterGraph) -> None:
+    rows = [
+        [each["resource"], *(format_amount(each["resource"], each[key]) for key in ("size", "used", "free"))]
+        for each in usage(cluster)
+    ]
+    if rows:
+        click.echo(view.table(["RESOURCE", "SIZE", "USED", "FREE"], rows))
+
+
+def show_running(cluster: ClusterGraph) -> None:
+    rows = []
+    for each in running(cluster):
+        holds = {name: amount for name, amount in each["holds"].items() if name != "pods"}
+        told = ", ".join(f"{format_amount(name, amount)} {name}" for name, amount in holds.items())
+        rows.append(
+            [
+                each["namespace"],
+                view.clean(each["job"]),
+                view.clean(each["scheduler"]) or "-",
+                str(each["pods"]),
+                view.hosts(each["nodes"]),
+                told or "-",
+            ]
+        )
+    if rows:
+        click.echo(view.table(["NAMESPACE", "JOB", "SCHEDULER", "PODS", "NODES", "HOLDS"], rows))
+    else:
+        click.echo("no pods on nodes")
