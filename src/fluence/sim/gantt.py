@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 480
 _COLUMNS = 1600
+_LINE = 0.04  # of the chart's height: what a name takes
 _FEW = 120  # jobs that can be drawn as boxes, with their names where they fit
 
 
@@ -77,7 +78,7 @@ def draw(axes: Axes, run: Run, theme: Theme, *, last: int) -> None:
             interpolation="nearest",
         )
     else:
-        _draw_boxes(axes, found, unit, run.last, theme)
+        _draw_boxes(axes, found, rows, unit, last, theme)
     axes.set_xlim(0, max(last / unit, 1e-9))
     axes.set_ylim(0, rows)
     axes.set_xlabel(f"{name} since the first arrival")
@@ -145,7 +146,7 @@ def _image(found: list[Box], rows: int, last: int, theme: Theme) -> npt.NDArray[
     return palette[pixels]
 
 
-def _draw_boxes(axes: Axes, found: list[Box], unit: float, last: int, theme: Theme) -> None:
+def _draw_boxes(axes: Axes, found: list[Box], rows: int, unit: float, last: int, theme: Theme) -> None:
     from matplotlib.patches import Rectangle
 
     for number, box in enumerate(found):
@@ -158,7 +159,9 @@ def _draw_boxes(axes: Axes, found: list[Box], unit: float, last: int, theme: The
                 )
             )  # fmt: skip
         widest = max(box.rows, key=lambda ends: ends[1] - ends[0], default=None)
-        if widest is not None and (box.end - box.start) * 90 > last * len(box.record.name):
+        if widest is None or widest[1] - widest[0] < rows * _LINE:
+            continue
+        if (box.end - box.start) * 90 > last * len(box.record.name):
             axes.text(
                 left + width / 2, sum(widest) / 2, box.record.name, ha="center", va="center", fontsize=7.5,
                 color=theme.ink, clip_on=True,

@@ -44,7 +44,7 @@ dt { color: var(--soft); } dd { margin: 0; }
   margin: 1.4rem 0; }
 .tile { background: var(--card); border-radius: .5rem; padding: .8rem 1rem; }
 .tile b { display: block; font-size: 1.45rem; line-height: 1.25; }
-figure { margin: 0; } img { display: block; width: 100%; height: auto; }
+figure { margin: 0; } img { display: block; width: 100%; min-width: 38rem; height: auto; }
 figcaption { font-size: .93rem; margin: .5rem 0; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .93rem; font-variant-numeric: tabular-nums; min-width: 24rem; }
@@ -131,8 +131,10 @@ def _tiles(run: Run) -> str:
 def _section(picture: Picture, runs: Sequence[Run]) -> str:
     text = picture.describe(runs)
     return (
-        f"<section><h2>{escape(picture.title)}</h2><figure>{_image(picture, runs, text)}"
-        f"<figcaption>{escape(text)}</figcaption></figure>"
+        f"<section><h2>{escape(picture.title)}</h2><figure>"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(picture.title, quote=True)}">'
+        f"{_image(picture, runs, text)}</div>"
+        f"<figcaption>{escape(picture.caption)}</figcaption></figure>"
         f"<details><summary>As a table</summary>{_table_of(picture, runs)}</details></section>"
     )
 

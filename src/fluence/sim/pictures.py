@@ -35,10 +35,11 @@ _BARS = (
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A kind of picture: its title, what it shows in words, and how it is drawn."""
+    """A kind of picture: its title, how to read it, what it shows in words, and how it is drawn."""
 
     name: str
     title: str
+    caption: str
     describe: Callable[[Sequence[Run]], str]
     draw: Callable[[Sequence[Run], Theme], Figure]
     least: int = 1
@@ -340,10 +341,39 @@ def _figure(
     return figure, list(panels.flat)
 
 
-SCHEDULE = Picture("gantt", "The schedule", _describe_schedule, _draw_schedule)
-USE = Picture("utilisation", "Use of the cluster", _describe_use, _draw_use)
-WAITS = Picture("waits", "Waits", _describe_waits, _draw_waits)
-PROMISES = Picture("promises", "Promised and actual starts", _describe_promises, _draw_promises)
-COMPARISON = Picture("comparison", "Policies side by side", _describe_bars, _draw_bars, least=2)
+SCHEDULE = Picture(
+    "gantt",
+    "The schedule",
+    "Each box is a job: as high as what it holds, as wide as the time it ran. Records do not say which "
+    "processors a job had; here it lies on the lowest free ones.",
+    _describe_schedule,
+    _draw_schedule,
+)
+USE = Picture(
+    "utilisation",
+    "Use of the cluster",
+    "In use, and on top of it what the waiting jobs ask for. Below 100%, what waits lies where the cluster "
+    "could not or did not serve it.",
+    _describe_use,
+    _draw_use,
+)
+WAITS = Picture(
+    "waits",
+    "Waits",
+    "The higher a curve, the more jobs had started by then; where it reaches 100% the last one had.",
+    _describe_waits,
+    _draw_waits,
+)
+PROMISES = Picture(
+    "promises",
+    "Promised and actual starts",
+    "A dot is a job that had to wait, with the wait that it was told first and the one that it had. On the "
+    "line: as told; below it: sooner; orange: more than 60 s later.",
+    _describe_promises,
+    _draw_promises,
+)
+COMPARISON = Picture(
+    "comparison", "Policies side by side", "The best of each is orange.", _describe_bars, _draw_bars, least=2
+)
 
 PICTURES = (COMPARISON, SCHEDULE, USE, WAITS, PROMISES)

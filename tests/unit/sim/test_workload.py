@@ -417,6 +417,13 @@ def test_terms_that_make_no_sense_are_refused(terms: dict[str, Any]) -> None:
         Terms(**terms)
 
 
+def test_the_refusal_on_the_page_is_the_one_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(InvalidInput) as refused:
+        workload.read("examples/workloads/small.swf", strict=True)
+    assert f"fluence: {refused.value}\n" in (ROOT / "docs" / "simulate.md").read_text()
+
+
 @pytest.mark.parametrize(
     ("name", "jobs", "skipped"),
     [
