@@ -10,6 +10,8 @@ _COMMANDS = {
     "demo": ("fluence.cli.demo:demo", "Place example gangs on an example cluster."),
     "match": ("fluence.cli.match:match", "Place jobspecs on a graph: where, when, or why not."),
     "graph": ("fluence.cli.graph:graph", "Summarise, draw, search or convert a resource graph."),
+    "simulate": ("fluence.cli.simulate:simulate", "Drive the queue over a workload: waits, use, promises."),
+    "whatif": ("fluence.cli.whatif:whatif", "Would a job start now, when otherwise, at whose cost?"),
     "resource-query": (
         "fluence.cli.resource_query:resource_query",
         "Fluxion's command of that name, interactive or scripted.",

@@ -146,11 +146,14 @@ class Matcher:
         """Whether any part of a vertex can be taken."""
         return int(self.graph.type[vertex]) in self._pools
 
-    def hold(self, placed: Placed) -> None:
-        """Record a placement that was found elsewhere, such as the seats of a gang. It is not checked, and
-        the order of a `first` search does not follow it."""
+    def hold(self, placed: Placed, *, now: int | None = None) -> None:
+        """Record a placement that was found elsewhere, such as the seats of a gang, or before; it is not
+        checked. Only with ``now`` does the order of a `first` search follow it."""
         self._refresh()
-        self._hold(placed.job, placed.selection, Window(placed.at, placed.end, allocate=not placed.reserved))
+        if now is None:
+            self._record(placed)
+        else:
+            self._commit(placed, now)
 
     def refresh(self) -> None:
         """Catch up with a graph that changed."""
@@ -160,10 +163,6 @@ class Matcher:
         """Give back all that a job holds or was promised."""
         self.ledger.remove(job)
         self.load.forget(job)
-
-    def hold(self, placed: Placed, *, now: int = 0) -> None:
-        """Take again what was placed before and cancelled, in the same state of everything else."""
-        self._commit(placed, now)
 
     def partial_cancel(self, job: int, text: str | bytes, *, reader: str = "rv1exec") -> Freed:
         """Give back the ranks or vertices that an R or a graph names."""

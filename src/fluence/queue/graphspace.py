@@ -46,10 +46,18 @@ class GraphSpace:
     def widened(self) -> Space:
         return self
 
-    def adopt(self, name: str, number: int, request: Request, end: int) -> None:
+    def adopt(self, task: str, number: int, request: Hashable, end: int, now: int) -> None:
         """Take over a task that already holds resources in the matcher."""
-        self.tasks[name] = _Task(number, request, end)
+        self.take_over(task, number, self._known(request), end)
+
+    def take_over(self, task: str, number: int, request: Request, end: int) -> None:
+        """The same, with a request that is compiled already."""
+        self.tasks[task] = _Task(number, request, end)
         self._number = max(self._number, number)
+
+    def holding(self, task: str) -> tuple[int, int]:
+        """The number of a task in the matcher, and when it ends by its limit."""
+        return self.tasks[task].number, self.tasks[task].end
 
     def shape(self, request: Hashable) -> int:
         return self._shapes.setdefault(self._known(request).shape, len(self._shapes))

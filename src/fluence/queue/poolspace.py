@@ -85,8 +85,20 @@ class PoolSpace:
         wider = GraphSpace(self.matcher)
         wider.freed, wider.opened, wider.lost = self.freed + 1, self.opened + 1, self.lost
         for name, task in self.tasks.items():
-            wider.adopt(name, task.number, task.request, task.end)
+            wider.take_over(name, task.number, task.request, task.end)
         return wider
+
+    def adopt(self, task: str, number: int, request: Hashable, end: int, now: int) -> None:
+        """Take over a task that already holds resources in the matcher."""
+        wanted, units = self._known(request)
+        self.tasks[task] = _Task(wanted, units, end, number)
+        if end > now:
+            self._take(now, end, units)
+        self._number = max(self._number, number)
+
+    def holding(self, task: str) -> tuple[int, int]:
+        """The number of a task in the matcher, and when it ends by its limit."""
+        return self.tasks[task].number, self.tasks[task].end
 
     def shape(self, request: Hashable) -> int:
         units = self._known(request)[1]

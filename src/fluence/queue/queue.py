@@ -145,6 +145,25 @@ class Queue:
             self._admit_or_hold(entry, now)
         return entry
 
+    def resume(self, job: Job, running: Mapping[str, tuple[int, int]], now: int) -> Entry:
+        """Take in a job some of whose tasks run already and are known to the space: task -> start, end."""
+        entry = self.submit(replace(job, submit=min(job.submit, now)))
+        if not running:
+            return entry
+        entry.waiting -= len(running)
+        if not entry.waiting:
+            self.pending.remove(entry)
+            self._new.remove(entry)
+        entry.started = min(start for start, _ in running.values())
+        for task, (start, end) in running.items():
+            entry.running[task] = start
+            self._tasks[task] = entry
+            heappush(self._ends, (end, task))
+            self._users[entry.job.queue, entry.job.user] += 1
+        entry.move(State.STARTING, entry.started, "it was running already")
+        entry.move(State.RUNNING, entry.started, "it was running already")
+        return entry
+
     def cancel(self, key: str, now: int, reason: str = "cancelled by its user") -> None:
         """Take a job out, waiting or running."""
         self.now = now
@@ -301,7 +320,7 @@ class Queue:
             depth=self.depth,
             window=self.window,
             keep=keep,
-            admit=self._is_admitted if limited else None,
+            admit=self.is_admitted if limited else None,
             check=None if chosen.built_in else self._deadline(),
         )
         turn.reserved = len(self._reserved)
@@ -401,7 +420,7 @@ class Queue:
         if not places:
             return
         ahead = self.pending.entries[: places[-1] + 1]
-        asks = [self._ask(entry) for entry in ahead]
+        asks = [self.ask(entry) for entry in ahead]
         entries = [ahead[place] for place in places]
         if self.policy.promise == "reservation":
             planned = [entry.reserved_at for entry in ahead]
@@ -438,7 +457,7 @@ class Queue:
             if entry.first_expected is None:
                 entry.first_expected = start
 
-    def _ask(self, entry: Entry) -> Ask:
+    def ask(self, entry: Entry) -> Ask:
         lasts = self.predictor.predict(entry.job, entry.shape, 0)
         return Ask(entry.job.request, entry.limit, max(1, entry.limit if lasts is None else lasts))
 
@@ -473,6 +492,15 @@ class Queue:
         else:
             self.held.pop(entry.key, None)
             self._enter(entry)
+
+    def dependencies(self, entry: Entry) -> tuple[str, ...]:
+        """The jobs that a job waits for."""
+        return tuple(
+            other.key
+            for dependency in entry.job.after
+            for other in self._before(entry, dependency)
+            if not other.state.is_over
+        )
 
     def _waits_for(self, entry: Entry) -> tuple[str, str]:
         """The job that this one waits for, and why that will never end well; empty if not so."""
@@ -557,7 +585,8 @@ class Queue:
     def _still_runs(self, item: tuple[int, str]) -> bool:
         return item[1] in self._tasks
 
-    def _is_admitted(self, entry: Entry) -> bool:
+    def is_admitted(self, entry: Entry) -> bool:
+        """Whether its user may run one more job in its queue."""
         most = self.rules.get(entry.job.queue, Rules()).max_running_per_user
         return most is None or self._users[entry.job.queue, entry.job.user] < most
 

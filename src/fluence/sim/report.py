@@ -170,6 +170,35 @@ def table(runs: Sequence[Run], *, color: bool = False, width: int = 100) -> str:
     return "\n".join([*lines, *notes(runs)])
 
 
+def jobs(runs: Sequence[Run]) -> str:
+    """A line per job and run, tab-separated, times in seconds: for spreadsheets and grep."""
+    titles = [
+        "run",
+        "job",
+        "user",
+        "size",
+        "submit",
+        "start",
+        "end",
+        "wait",
+        "no_later_than",
+        "expected",
+        "backfilled",
+        "state",
+        "broken",
+    ]
+    lines = ["\t".join(titles)]
+    for run in runs:
+        for each in run.records:
+            times = (each.submit, each.start, each.end, each.wait, each.no_later_than, each.expected)
+            cells = [ABSENT if time is None else f"{time / 1000:g}" for time in times]
+            told = ("yes" if each.backfilled else "no", each.state, each.broken or ABSENT)
+            lines.append(
+                "\t".join((run.policy, each.name, each.user or ABSENT, str(each.size), *cells, *told))
+            )
+    return "\n".join(lines)
+
+
 def notes(runs: Sequence[Run]) -> list[str]:
     """What a reader must know beside the figures."""
     found: list[str] = []

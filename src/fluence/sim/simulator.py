@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from fluence.match.matcher import HORIZON, Matcher
+from fluence.match.policy import MatchPolicy
 from fluence.queue import Dependency, Entry, Job, Queue, Start, space_for
 from fluence.queue.job import SECOND
 from fluence.sim.measure import Record
@@ -26,6 +27,7 @@ class Simulation:
     """What came of a run, whole or interrupted."""
 
     queue: Queue
+    matcher: Matcher
     records: list[Record] = field(default_factory=list)
     now: int = 0
     wall_s: float = 0.0
@@ -42,18 +44,17 @@ def simulate(
     platform: Platform,
     *,
     policy: str = "easy",
-    match_policy: str = "first",
+    match_policy: str | MatchPolicy = "first",
     depth: int | None = None,
     window: int | None = None,
     resolution: int = 1,
     replan: bool = False,
     forecasts: bool = True,
+    until: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Simulation:
     """Run a workload to its end; Ctrl-C ends it earlier, with what is known by then."""
-    matcher = Matcher(
-        platform.graph, match_policy, extensions=platform.extensions, horizon=HORIZON * SECOND
-    )
+    matcher = Matcher(platform.graph, match_policy, extensions=platform.extensions, horizon=HORIZON * SECOND)
     first = workload.submissions[0].jobspec if workload.submissions else None
     queue = Queue(
         space_for(matcher, first),
@@ -64,10 +65,10 @@ def simulate(
         replan=replan,
         forecasts=forecasts,
     )
-    run = Simulation(queue)
+    run = Simulation(queue, matcher)
     began = time.perf_counter()
     try:
-        _run(run, workload, progress)
+        _run(run, workload, until, progress)
     except KeyboardInterrupt:
         run.interrupted = True
     run.wall_s = time.perf_counter() - began
@@ -76,7 +77,9 @@ def simulate(
     return run
 
 
-def _run(run: Simulation, workload: Workload, progress: Callable[[int], None] | None) -> None:
+def _run(
+    run: Simulation, workload: Workload, until: int | None, progress: Callable[[int], None] | None
+) -> None:
     queue = run.queue
     tasks = {submission.name: submission for submission in workload.submissions}
     events: list[tuple[int, int, int, Submission | Start]] = []
@@ -91,6 +94,8 @@ def _run(run: Simulation, workload: Workload, progress: Callable[[int], None] | 
         assert now is not None
         if due is not None and run.now < due < now:
             now = due
+        if until is not None and now > until:
+            return
         run.now = now
         while events and events[0][0] == now:
             what = heappop(events)[3]
