@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluence.match import sort
-from fluence.match.walk import Group, arranged
+from fluence.match.candidates import Group, arranged
 
 VECTORS = json.loads(Path(__file__).with_name("std_sort_vectors.json").read_text())
 

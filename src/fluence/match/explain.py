@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fluence.graph.graph import NO_ROWS, Ints, Mask, ResourceGraph, Rows, Tree
+from fluence.match.candidates import Group, arranged
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Operation
 from fluence.match.request import Need, Request
-from fluence.match.walk import EMPTY, Group, Window, arranged
+from fluence.match.walk import EMPTY, Window
 from fluence.model.jobspec import MAX_COUNT, Count, Jobspec
 
 Verdict = Literal["fits", "wait", "never"]

@@ -13,8 +13,9 @@ from itertools import product
 from typing import TypeAlias
 
 from fluence.errors import InvalidJobspec
+from fluence.match.candidates import Pool, Pools
 from fluence.match.request import Need
-from fluence.match.walk import Pool, Pools, Walk
+from fluence.match.walk import Walk
 
 MOST_VARIANTS = 1000
 _XOR = "xor_slot"

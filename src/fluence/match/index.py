@@ -24,10 +24,11 @@ import numpy as np
 
 from fluence.graph.graph import Ints, Mask, Rows
 from fluence.graph.selection import Selection
+from fluence.match.candidates import MET
 from fluence.match.request import Need
 from fluence.match.sort import order
 from fluence.match.tables import Index, Table, Unsupported, View
-from fluence.match.walk import MET, Found, Window
+from fluence.match.walk import Found, Window
 from fluence.model.jobspec import Count
 
 _MANY_WAYS = 2000

@@ -14,21 +14,27 @@ A vertex that made no choice hands its candidates on to its parent, where more o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from errno import EBUSY, EINVAL
-
-import numpy as np
 
 from fluence.graph.graph import Ints, Mask, ResourceGraph, Tree, scalars
 from fluence.graph.ledger import Ledger
 from fluence.graph.selection import Marks, Selection, trace
+from fluence.match.candidates import (
+    MET,
+    Edge,
+    Group,
+    Pool,
+    Pools,
+    Tally,
+    arranged,
+    arranged_by_run,
+    best_first,
+)
 from fluence.match.load import LoadOrder
 from fluence.match.policy import MatchPolicy
 from fluence.match.request import Need
-from fluence.match.sort import order
-
-MET = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,78 +55,6 @@ class TooFar(Exception):
 EMPTY = Window(0, 1, allocate=False, empty=True, healthy=True)  # could it ever fit?
 # The same with an eye on the ledger, where a search must see what it took itself a moment ago.
 FAR = Window(2**61, 2**61 + 1, allocate=False, healthy=True)
-
-
-Edge = tuple[int, int, bool, int]  # vertex, needs, exclusive, through which parent it was reached
-
-
-class Group:
-    """A candidate: one vertex, or the vertices that make up one slot."""
-
-    __slots__ = ("count", "edges", "is_root", "score")
-
-    def __init__(self, score: int, count: int, edges: list[Edge], is_root: bool = False) -> None:
-        self.score = score
-        self.count = count
-        self.edges = edges
-        self.is_root = is_root
-
-
-class Pool:
-    """The candidates of one type at one vertex, and the choice made among them."""
-
-    __slots__ = ("amount", "chosen", "groups", "qualified", "total")
-
-    def __init__(self) -> None:
-        self.groups: list[Group] = []
-        self.qualified = 0
-        self.total = 0
-        self.chosen = 0  # how many of the sorted groups are taken
-        self.amount = 0  # and how much that must be
-
-    def add(self, group: Group) -> None:
-        self.total += group.count
-        if group.score > 0:
-            self.qualified += group.count
-        self.groups.append(group)
-
-    def merge(self, other: Pool) -> None:
-        self.total += other.total
-        self.qualified += other.qualified
-        self.groups.extend(other.groups)
-
-    def choose(self, amount: int, arrange: Callable[[list[Group], int], list[Group]]) -> None:
-        """Take the best until the amount is reached."""
-        if amount == 0 or amount > self.qualified:
-            return
-        self.groups = arrange(self.groups, amount)
-        taken = index = 0
-        while taken < amount:
-            taken += self.groups[index].count
-            index += 1
-        self.chosen, self.amount = index, amount
-
-
-Pools = dict[tuple[str, int], Pool]
-
-
-@dataclass(slots=True)
-class _Tally:
-    """Progress towards the shares of one type that a search which stops early needs."""
-
-    share: int
-    seen: int = 0
-    filling: int = 0
-    shares: int = 0
-
-    def add(self, total: int) -> None:
-        if total <= self.seen:
-            return
-        self.filling += total - self.seen  # what one child brought counts as one piece
-        self.seen = total
-        if self.filling >= self.share:
-            self.shares += 1
-            self.filling = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +110,7 @@ class Walk:
         self._ids, self._uniq = scalars(graph.id), scalars(graph.uniq_id)
         self._seen: set[int] | None = None if self.tree.is_tree else set()
         self._child_types: dict[int, set[int]] = {}
+        self._leaf_needs: dict[Need, dict[int, Need]] = {}
 
         root = self.tree.root
         needs = self.needs
@@ -296,13 +231,10 @@ class Walk:
     def _holds_slot(self, u: int, slot: Need) -> bool:
         types = self._child_types.get(u)
         if types is None:
-            graph_types = self._types
-            types = {graph_types[c] for _, tree in self._all_trees() for c in tree.children(u)}
-            self._child_types[u] = types
+            types = self._child_types[u] = set()
+            for tree in self.graph.trees.values():
+                types.update(map(self._types.__getitem__, tree.shape().children(u)))
         return all(need.type in types for need in slot.below)
-
-    def _all_trees(self) -> Iterable[tuple[str, Tree]]:
-        return ((name, tree.shape()) for name, tree in self.graph.trees.items())
 
     def _passes(self, u: int, type_: int, needs: tuple[Need, ...], exclusive: bool) -> bool:
         """Whether the vertex is up, allowed, not taken, and free of others where it must be."""
@@ -364,7 +296,7 @@ class Walk:
     ) -> None:
         """Look at the children; a search that stops early takes the least loaded first, and only so many."""
         stops = self.policy.stop_early
-        tallies = {need.type: _Tally(need.most) for need in needs} if stops else {}
+        tallies = {need.type: Tally(need.most) for need in needs} if stops else {}
         satisfied: set[int] = set()
         wanted = None if pristine else {need.type for need in needs if not need.is_slot}
         slots = any(need.is_slot for need in needs)
@@ -419,6 +351,12 @@ class Walk:
 
     def _build_slots(self, u: int, slots: tuple[Need, ...], pools: Pools, factor: int) -> None:
         (slot,) = slots
+        leaves = self._leaf_needs.get(slot)
+        if leaves is None:
+            leaves = self._leaf_needs[slot] = _leaves(slot.below, True)
+        if len(leaves) == len(slot.below) and self._seen is None and self.pools.isdisjoint(leaves):
+            self._build_leaf_slots(u, slot, leaves, pools, factor)
+            return
         inner: Pools = {}
         self._explore_down(u, slot.below, False, True, inner, factor, shares=slot.most)
         for pool in inner.values():
@@ -441,6 +379,56 @@ class Walk:
         if not slot.below:
             return
         self._assemble(((slot, counts) for _ in range(most)), inner, pools)
+
+    def _build_leaf_slots(
+        self, u: int, slot: Need, leaves: dict[int, Need], pools: Pools, factor: int
+    ) -> None:
+        """`_build_slots` from leaves alone, the most common case by far: without an object per leaf."""
+        found = self._find_leaves(u, leaves, shares=slot.most)
+        sizes, own = self._sizes, self._scores
+        portions: list[list[list[int]]] = []  # per need, what each slot gets of it
+        for need in slot.below:
+            vertices = found[need.type]
+            scores = [own[vertex] + factor for vertex in vertices]
+            qualified = sum([sizes[v] for v, score in zip(vertices, scores, strict=True) if score > 0])
+            if qualified:
+                vertices = best_first(vertices, scores, ascending=self.policy.slot_ascending)
+            portions.append(_portions(vertices, need.count.effective(qualified), sizes))
+        for parts in zip(*portions):  # noqa: B905 - the scarcest type decides how many slots there are
+            vertices = [vertex for part in parts for vertex in part]
+            score = MET + sum([own[vertex] + factor for vertex in vertices])
+            pool = pools.setdefault((self.dom, self._slot), Pool())
+            pool.add(Group(score, 1, [(vertex, sizes[vertex], True, u) for vertex in vertices]))
+
+    def _find_leaves(self, u: int, leaves: dict[int, Need], *, shares: int) -> dict[int, list[int]]:
+        """The children that can be had, by type: `_explore_down` for leaves that are wanted exclusively, of
+        which there is then all or nothing."""
+        stops, empty, healthy = self.policy.stop_early, self.window.empty, self.window.healthy
+        types, sizes, up, heads = self._types, self._sizes, self._up, self.ledger.heads
+        free = self._allowed is None
+        found: dict[int, list[int]] = {type_: [] for type_ in leaves}
+        tallies = {type_: Tally(need.most) for type_, need in leaves.items()}
+        missing = dict(leaves)
+        for child in self.load.children(self.tree, u) if stops else self.tree.children(u):
+            type_ = types[child]
+            need = missing.get(type_)
+            if need is None:
+                if type_ not in leaves:
+                    self.obstacle = EBUSY
+                continue
+            self.visited += 1
+            size = sizes[child]
+            had = free and size and (up[child] or healthy) and (empty or heads[child] < 0)
+            if not (had or self._passes(child, type_, (need,), True)):
+                continue
+            if need.label:
+                self.labels[child] = need.label
+            found[type_].append(child)
+            if stops and tallies[type_].add_one(size) >= shares:
+                del missing[type_]
+                if not missing:
+                    break
+        return found
 
     def _assemble(self, plan: Iterable[tuple[Need, list[int]]], inner: Pools, pools: Pools) -> None:
         """Build slots from whole candidates, best first; all of them or, if they run out, none."""
@@ -535,32 +523,23 @@ class Walk:
             vertex = above
 
 
+def _portions(vertices: list[int], count: int, sizes: Sequence[int]) -> list[list[int]]:
+    """Whole vertices in portions that each reach the count; what is left over at the end is no portion."""
+    portions: list[list[int]] = []
+    portion: list[int] = []
+    filling = 0
+    for vertex in vertices if count else ():
+        portion.append(vertex)
+        filling += sizes[vertex]
+        if filling >= count:
+            portions.append(portion)
+            portion, filling = [], 0
+    return portions
+
+
 def _leaves(needs: tuple[Need, ...], alone: bool) -> dict[int, Need]:
     """The needs that a vertex serves by itself; empty where the walk must look twice."""
     types = {need.type for need in needs}
     if len(types) != len(needs) or any(need.is_slot for need in needs):
         return {}
     return {n.type: n for n in needs if not n.below and not (alone and n.exclusive is False)}
-
-
-def arranged(groups: list[Group], *, ascending: bool) -> list[Group]:
-    """Candidates as std::sort leaves them."""
-    scores = [group.score for group in groups]
-    if len(groups) <= 16 or len(set(scores)) == len(scores):
-        return sorted(groups, key=lambda group: group.score if ascending else -group.score)
-    column = np.array(scores, np.int64)
-    return [groups[i] for i in order(column if ascending else -column, len(groups)).tolist()]
-
-
-def arranged_by_run(groups: list[Group], scores: set[int]) -> list[Group]:
-    """Candidates by the run of consecutive scores that theirs belongs to, the highest run first."""
-    run: dict[int, int] = {}
-    number = 0
-    previous: int | None = None
-    for score in sorted(scores):
-        if previous is None or score != previous + 1:
-            number += 1
-        run[score] = number
-        previous = score
-    column = np.array([-run[group.score] for group in groups], np.int64)
-    return [groups[i] for i in order(column, len(groups)).tolist()]
