@@ -56,48 +56,35 @@ def trace(
     it, is exclusive; with ``keep_shared``, all that is marked counts. Below a vertex of a ``whole`` type
     everything belongs to the job, marked or not.
     """
-    vertices: list[int] = []
-    needs: list[int] = []
-    exclusive: list[bool] = []
-    parents: list[int] = []
-    depths: list[int] = []
+    held: list[tuple[int, int, bool, int, int]] = []  # vertex, needs, exclusive, parent, depth
     types, sizes = scalars(graph.type), scalars(graph.size)
     chosen: dict[int, list[int]] = {}
     for vertex, mark in marks.items():
         chosen.setdefault(mark[2], []).append(vertex)
     seen: set[int] | None = None if tree.is_tree else set()
 
-    def visit(vertex: int, amount: int, alone: bool, shadow: bool, parent: int, depth: int) -> bool:
+    def visit(vertex: int, amount: int, alone: bool, shadow: bool, parent: int, depth: int) -> None:
+        before = len(held)
         shadow = shadow or types[vertex] in whole
         alone = alone or shadow
-        held = alone or keep_shared
         for child in tree.children(vertex) if shadow else tree.in_order(vertex, chosen.get(vertex, ())):
             if seen is not None:
                 if child in seen:
                     continue
                 seen.add(child)
             if shadow:
-                held = visit(child, sizes[child], True, True, vertex, depth + 1) or held
+                visit(child, sizes[child], True, True, vertex, depth + 1)
                 continue
             child_amount, child_alone, _ = marks[child]
             if child in chosen or types[child] in whole:
-                held = visit(child, child_amount, child_alone, False, vertex, depth + 1) or held
+                visit(child, child_amount, child_alone, False, vertex, depth + 1)
             elif child_alone or keep_shared:
-                vertices.append(child)
-                needs.append(child_amount)
-                exclusive.append(child_alone)
-                parents.append(vertex)
-                depths.append(depth + 1)
-                held = True
-        if held:
-            vertices.append(vertex)
-            needs.append(amount)
-            exclusive.append(alone)
-            parents.append(parent)
-            depths.append(depth)
-        return held
+                held.append((child, child_amount, child_alone, vertex, depth + 1))
+        if alone or keep_shared or len(held) > before:
+            held.append((vertex, amount, alone, parent, depth))
 
     visit(tree.root, root[0], root[1], False, -1, 0)
+    vertices, needs, exclusive, parents, depths = zip(*held, strict=True) if held else ((),) * 5
     return Selection(
         np.array(vertices, np.int32),
         np.array(needs, np.int64),

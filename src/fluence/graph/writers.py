@@ -19,7 +19,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 import msgspec
-import numpy as np
 
 from fluence.errors import InvalidGraph, InvalidInput
 from fluence.graph.graph import CONTAINMENT, ResourceGraph
@@ -28,6 +27,7 @@ from fluence.model import hostlist, idset
 
 Json: TypeAlias = dict[str, Any]
 _MARGIN = "      "
+_IN_R = ("core", "gpu")  # the types that R lists below an execution target
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,33 +174,28 @@ def _targets(grant: Grant) -> _Targets:
     """Gather the cores and gpus that come before each node: post-order puts what is in a node before it."""
     graph, targets = grant.graph, _Targets()
     rows = grant.selection.vertices
-    types = graph.type[rows]
-    nodes = np.flatnonzero(types == graph.types.code("node"))
-    parts = []  # per word: the ids, and where each node's begin and end
-    for word in ("core", "gpu"):
-        at = np.flatnonzero(types == graph.types.code(word))
-        ends = np.searchsorted(at, nodes)
-        parts.append((word, graph.id[rows[at]], ends))
-    known: dict[tuple[bytes, ...], dict[str, str]] = {}
-    begins = [0] * len(parts)
-    for number, vertex in enumerate(rows[nodes].tolist()):
-        ids = [of[begin : int(ends[number])] for (_, of, ends), begin in zip(parts, begins, strict=True)]
-        if not any(len(of) for of in ids):
+    node = graph.types.code("node")
+    held: dict[int, list[int]] = {graph.types.code(word): [] for word in _IN_R}
+    known: dict[tuple[tuple[int, ...], ...], dict[str, str]] = {}
+    columns = (rows, graph.type[rows], graph.id[rows])
+    for vertex, type_, id_ in zip(*[column.tolist() for column in columns], strict=True):
+        if type_ in held:
+            held[type_].append(id_)
+        if type_ != node or not any(held.values()):
             continue
-        begins = [int(ends[number]) for _, _, ends in parts]
         rank = int(graph.rank[vertex])
         if rank < 0:
             raise InvalidGraph(
                 f"node {graph.name[vertex]!r} has no rank, which R needs: give the graph ranks"
             )
-        key = tuple(of.tobytes() for of in ids)
+        key = tuple(map(tuple, held.values()))
         children = known.get(key)
         if children is None:
             children = known[key] = {
-                word: idset.encode(set(of.tolist()))
-                for (word, _, _), of in zip(parts, ids, strict=True)
-                if len(of)
+                word: idset.encode(ids) for word, ids in zip(_IN_R, key, strict=True) if ids
             }
+        for ids in held.values():
+            ids.clear()
         targets.children[rank] = children
         targets.names[rank] = graph.name[vertex]
         for property_ in graph.properties.get(vertex, ()):

@@ -9,7 +9,7 @@ Fluxion's search depends on its history, and so does this.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
@@ -45,12 +45,12 @@ class LoadOrder:
         self._plain: dict[int, list[int]] = {}  # nothing below was touched
         self._orders: dict[int, list[tuple[int, int, int]]] = {}  # (-weight, -uniq_id, child), ascending
         self._counted: Mask | None = None
-        self._last: dict[int, tuple[int | None, bool]] = {}  # per type: its last counted type; is it counted
+        self._counts: dict[int, tuple[int | None, bool]] = {}  # what `_last` says
         self._shares: dict[int, _Share] = {}
         self._now = 0
         self._used: Ints = np.zeros(graph.rows, np.int64)
         self._spans: Ints = np.zeros(graph.rows, np.int64)
-        self._totals: dict[int, Ints] = {}
+        self._totals: dict[int, Sequence[int]] = {}
 
     def children(self, tree: Tree, vertex: int) -> Iterable[int]:
         """The children of a vertex, in the order in which to look at them."""
@@ -88,21 +88,19 @@ class LoadOrder:
             self._spans[rows] += 1
             if share.counted:
                 self._used[rows] += amounts
-        graph = self._graph
-        inner = vertices[tree.child_start[vertices + 1] > tree.child_start[vertices]]
-        inner = inner[tree.parent[inner] >= 0]
         changes: dict[int, list[tuple[int, int]]] = {}
-        for type_ in np.unique(graph.type[inner]).tolist():
-            last = self._filters.last(type_)
-            if last is None:
+        inner = vertices[tree.child_start[vertices + 1] > tree.child_start[vertices]]
+        parents, pre, past = scalars(tree.parent), scalars(tree.pre), scalars(tree.end)
+        used, spans, types = scalars(self._used), scalars(self._spans), scalars(self._graph.type)
+        for vertex in inner.tolist():
+            last, _ = self._last(types[vertex])
+            parent = parents[vertex]
+            if last is None or parent < 0:
                 continue
-            mine = inner[graph.type[inner] == type_]
-            left = np.maximum(self._total(tree, last, mine) - self._used[mine], 0)
-            for vertex, weight, spans in zip(
-                mine.tolist(), left.tolist(), self._spans[mine].tolist(), strict=True
-            ):
-                if weight or spans:
-                    changes.setdefault(int(tree.parent[vertex]), []).append((vertex, weight))
+            sums = self._sums(tree, last)
+            left = max(sums[past[vertex]] - sums[pre[vertex] + 1] - used[vertex], 0)
+            if left or spans[vertex]:
+                changes.setdefault(parent, []).append((vertex, left))
         for parent, children in changes.items():
             self._weigh(tree, parent, children)
 
@@ -135,7 +133,7 @@ class LoadOrder:
         self._orders = {}
         self._totals = {}
         self._counted = None
-        self._last = {}
+        self._counts = {}
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -177,35 +175,45 @@ class LoadOrder:
 
     def _below_few(self, tree: Tree, vertices: Rows, needs: Ints, exclusive: Mask) -> tuple[Rows, Ints]:
         """The same for a small job, whose vertices come in post-order: by hand is quicker."""
-        graph, filters = self._graph, self._filters
-        parents, last_of = scalars(tree.parent), self._last
+        graph = self._graph
+        parents = scalars(tree.parent)
         rows: list[int] = []
         amounts: list[int] = []
         below: dict[int, dict[int, int]] = {}
         columns = (vertices, graph.type[vertices], graph.size[vertices], needs, exclusive)
-        for vertex, type_, size, need, alone in zip(*(c.tolist() for c in columns), strict=True):
-            own = below.pop(vertex, None)
-            if type_ not in last_of:
-                last_of[type_] = (filters.last(type_), filters.counts(type_))
-            last, counted = last_of[type_]
-            if own and last is not None:
-                rows.append(vertex)
-                amounts.append(own.get(last, 0))
-            above = below.setdefault(parents[vertex], {})
+        for vertex, type_, size, need, alone in zip(*[c.tolist() for c in columns], strict=True):
+            last, counted = self._last(type_)
+            parent = parents[vertex]
+            above = below.get(parent)
+            if above is None:
+                above = below[parent] = {}
             if counted:
                 above[type_] = above.get(type_, 0) + (size if alone else size - need)
-            for code, amount in (own or {}).items():
-                above[code] = above.get(code, 0) + amount
+            own = below.get(vertex)
+            if own:
+                if last is not None:
+                    rows.append(vertex)
+                    amounts.append(own.get(last, 0))
+                for code, amount in own.items():
+                    above[code] = above.get(code, 0) + amount
         return np.array(rows, np.int32), np.array(amounts, np.int64)
 
-    def _total(self, tree: Tree, type_: int, vertices: Rows) -> Ints:
-        """How much of a type there is below some vertices."""
+    def _last(self, type_: int) -> tuple[int | None, bool]:
+        """The last type that a vertex of this type counts, and whether any vertex counts this type."""
+        found = self._counts.get(type_)
+        if found is None:
+            filters = self._filters
+            found = self._counts[type_] = (filters.last(type_), filters.counts(type_))
+        return found
+
+    def _sums(self, tree: Tree, type_: int) -> Sequence[int]:
+        """How much of a type there is before each place in preorder: a difference is what lies between."""
         sums = self._totals.get(type_)
         if sums is None:
             graph = self._graph
             own = np.where(graph.type[tree.order] == type_, graph.size[tree.order], 0)
-            sums = self._totals[type_] = np.concatenate(([0], np.cumsum(own)))
-        return np.asarray(sums[tree.end[vertices]] - sums[tree.pre[vertices] + 1])
+            sums = self._totals[type_] = scalars(np.concatenate(([0], np.cumsum(own))))
+        return sums
 
     def _weigh(self, tree: Tree, parent: int, changes: list[tuple[int, int]]) -> None:
         weights, uniq = self._weights, scalars(self._graph.uniq_id)

@@ -86,6 +86,8 @@ class Matcher:
         self._scores_at = graph.property_generation
         self.index = self._make_index()
         self._allowed: dict[tuple[Constraint, int], Mask] = {}
+        # What had to wait is tried again. A jobspec that is kept here keeps its id to itself.
+        self._requests: dict[int, tuple[Jobspec, Request]] = {}
         self._hopeless: set[tuple[object, ...]] = set()  # shapes that this graph cannot hold
 
     # -- matching --------------------------------------------------------------------------------------------
@@ -136,7 +138,13 @@ class Matcher:
 
     def compile(self, jobspec: Jobspec) -> Request:
         """The request of a jobspec, checked against the types of this graph."""
-        return compile_jobspec(jobspec, self.graph, flexible=self.flexible)
+        known = self._requests.get(id(jobspec))
+        if known is None:
+            if len(self._requests) >= _MANY_SHAPES:
+                self._requests.clear()
+            request = compile_jobspec(jobspec, self.graph, flexible=self.flexible)
+            known = self._requests[id(jobspec)] = (jobspec, request)
+        return known[1]
 
     def info(self, job: int) -> Job:
         """What a job holds or was promised, and when."""
