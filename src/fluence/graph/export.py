@@ -12,7 +12,7 @@ dot              for Graphviz: ``fluence graph FILE -o dot | dot -Tsvg``
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from xml.sax.saxutils import escape
+from html import escape  # as that of xml.sax, which would import an HTTP client
 
 import msgspec
 import numpy as np
@@ -122,10 +122,12 @@ def _graphml(graph: ResourceGraph) -> str:
             "paths": msgspec.json.encode(graph.paths(v)).decode(),
             "properties": msgspec.json.encode(graph.properties.get(v, {})).decode(),
         }
-        data = "".join(f'<data key="{k}">{escape(str(value))}</data>' for k, value in values.items())
+        data = "".join(
+            f'<data key="{k}">{escape(str(value), quote=False)}</data>' for k, value in values.items()
+        )
         text.append(f'    <node id="v{v}">{data}</node>')
     for source, target, subsystem in edges(graph):
-        data = f'<data key="subsystem">{escape(subsystem)}</data>'
+        data = f'<data key="subsystem">{escape(subsystem, quote=False)}</data>'
         text.append(f'    <edge source="v{source}" target="v{target}">{data}</edge>')
     text += ["  </graph>", "</graphml>", ""]
     return "\n".join(text)

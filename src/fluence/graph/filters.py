@@ -49,7 +49,7 @@ class Filters:
         cluster = graph.types.code("cluster")
         inside = tree.order
         leaves = inside[np.diff(tree.child_start)[inside] == 0]
-        for code in np.unique(graph.type[leaves]).tolist():
+        for code in np.flatnonzero(np.bincount(graph.type[leaves])).tolist():
             if not self.counts(code):
                 self.below.setdefault(cluster, set()).add(code)
 

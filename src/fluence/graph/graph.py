@@ -510,8 +510,11 @@ class ResourceGraph:
             parents = tree.parent[list(rows)].tolist() if len(paths) else []
             if base == 0 and not isinstance(given, dict):
                 # A whole graph at once: the path above stands in the same list.
-                for vertex, (path, parent) in enumerate(zip(paths, parents, strict=True)):
-                    if parent < 0 or path != f"{paths[parent]}/{names[vertex]}":
+                start, before = "", -1
+                for vertex, (path, name, parent) in enumerate(zip(paths, names, parents, strict=True)):
+                    if parent != before:  # siblings mostly stand together
+                        start, before = f"{paths[parent]}/", parent
+                    if parent < 0 or path != start + name:
                         kept[vertex] = path
                 root = tree.root
                 if kept.get(root) == f"/{names[root]}":

@@ -44,9 +44,10 @@ class Interner:
 
     def codes(self, words: Iterable[str]) -> list[int]:
         """The codes of many words."""
-        code = self.code
-        known = self._codes
-        return [known[word] if word in known else code(word) for word in words]
+        words = list(words)
+        for word in dict.fromkeys(words):
+            self.code(word)
+        return list(map(self._codes.__getitem__, words))
 
     def copy(self) -> Interner:
         return Interner(self.words)

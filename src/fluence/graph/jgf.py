@@ -1,7 +1,7 @@
 """JSON Graph Format: Fluxion's own format for resource graphs, in its verbose and its compact dialect.
 
 Until Fluxion 0.39 every field was written; since then a field that has its default is left out, and an edge
-names its subsystem only when that is not containment. Both are read. The document is decoded in slices, so
+names its subsystem only when that is not containment. Both are read. The document is decoded in pieces, so
 that a file of 130 MB never exists as Python objects all at once.
 """
 
@@ -11,7 +11,8 @@ import gc
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import Annotated
+from itertools import repeat
+from typing import Annotated, TypeVar
 
 import msgspec
 import numpy as np
@@ -19,7 +20,8 @@ import numpy as np
 from fluence.errors import InvalidGraph
 from fluence.graph.graph import CONTAINMENT, Batch, Ints, Mask, ResourceGraph
 
-_SLICE = 20_000
+_PIECE = 4_000_000  # bytes that are decoded together
+_BETWEEN = re.compile(rb"\}\s*,\s*\{")  # where one element of an array seems to end and the next to start
 _MOST = 2**63
 _TRAILING_DIGITS = re.compile(r"[0-9]+\Z")
 
@@ -91,8 +93,8 @@ class Edge(msgspec.Struct, gc=False):
 
 
 class _Graph(msgspec.Struct, gc=False):
-    nodes: list[msgspec.Raw]
-    edges: list[msgspec.Raw]
+    nodes: msgspec.Raw
+    edges: msgspec.Raw
 
 
 class _Document(msgspec.Struct, gc=False):
@@ -105,15 +107,8 @@ _vertex = msgspec.json.Decoder(Vertex)
 _edge = msgspec.json.Decoder(Edge)
 _vertices = msgspec.json.Decoder(list[Vertex])
 _edges = msgspec.json.Decoder(list[Edge])
-
-
-def _array(raws: list[msgspec.Raw]) -> bytes:
-    """Several values as one array: decoded in one call, which is what takes the time."""
-    return b"[" + b",".join(raws) + b"]"
-
-
-def _index(vertices: list[Vertex], wanted: Vertex) -> int:
-    return next(i for i, vertex in enumerate(vertices) if vertex is wanted)
+_raws = msgspec.json.Decoder(list[msgspec.Raw])
+_Element = TypeVar("_Element", Vertex, Edge)
 
 
 class Document:
@@ -129,60 +124,76 @@ class Document:
         self.free_ranks = found.free_ranks
 
     def vertices(self) -> Iterator[Vertex]:
-        for first in range(0, len(self._nodes), _SLICE):
-            yield from self.slice(first)
+        for vertices in self.vertex_pieces():
+            yield from vertices
 
-    def __len__(self) -> int:
-        return len(self._nodes)
+    def vertex_pieces(self) -> Iterator[list[Vertex]]:
+        """The vertices, some at a time."""
+        for first, vertices in self._pieces(self._nodes, "graph.nodes", _vertices, _vertex):
+            for number, vertex in enumerate(vertices, first):
+                if vertex.metadata.id is None or vertex.metadata.uniq_id is None:
+                    self._check_inferred(number, vertex)  # what is given was checked by the decoder
+            yield vertices
 
-    def slice(self, first: int) -> list[Vertex]:
-        """Some vertices from a number on, decoded together."""
-        raws = self._nodes[first : first + _SLICE]
+    def edges(self) -> Iterator[Edge]:
+        for _, edges in self.edge_pieces():
+            yield from edges
+
+    def edge_pieces(self) -> Iterator[tuple[int, list[Edge]]]:
+        """The edges, some at a time, with the number of the first of them."""
+        return self._pieces(self._edges, "graph.edges", _edges, _edge)
+
+    def _pieces(
+        self,
+        array: msgspec.Raw,
+        place: str,
+        some: msgspec.json.Decoder[list[_Element]],
+        one: msgspec.json.Decoder[_Element],
+    ) -> Iterator[tuple[int, list[_Element]]]:
+        """The elements of an array, some at a time, with the number of the first of them.
+
+        To decode many at once is what takes the least time. Where to cut is a guess: inside an element both
+        parts are no JSON. Then, and where an element is wrong, the rest is taken apart one by one.
+        """
+        text = memoryview(array)
+        first, start = 0, 1
+        while text[0] == ord("["):
+            cut = _BETWEEN.search(text, start + _PIECE)
+            end = len(text) - 1 if cut is None else cut.start() + 1
+            try:
+                found = some.decode(b"".join((b"[", text[start:end], b"]")))
+            except msgspec.DecodeError:
+                break
+            yield first, found
+            if cut is None:
+                return
+            first, start = first + len(found), cut.end() - 1
+        yield first, self._one_by_one(b"".join((text[:1], text[start:])), place, first, one)
+
+    def _one_by_one(
+        self, array: bytes, place: str, first: int, one: msgspec.json.Decoder[_Element]
+    ) -> list[_Element]:
+        found: list[_Element] = []
+        where = place
         try:
-            found = _vertices.decode(_array(raws))
-            inferred = [v for v in found if v.metadata.id is None or v.metadata.uniq_id is None]
-            for vertex in inferred:  # what is given was checked by the decoder
-                if not (-_MOST <= vertex.uniq_id < _MOST and -_MOST <= vertex.ordinal < _MOST):
-                    raise InvalidGraph(
-                        "the id must fit into 64 bits", where=self._node(first + _index(found, vertex))
-                    )
-        except msgspec.DecodeError:
-            for index, raw in enumerate(raws, first):
-                try:
-                    _vertex.decode(raw)
-                except msgspec.DecodeError as error:
-                    place = f"graph.nodes[{index}]"
-                    raise InvalidGraph(_reason(error), where=_where(self.source, place, error)) from None
-            raise
+            for number, raw in enumerate(_raws.decode(array), first):
+                where = f"{place}[{number}]"
+                found.append(one.decode(raw))
+        except msgspec.DecodeError as error:
+            raise InvalidGraph(_reason(error), where=_where(self.source, where, error)) from None
+        return found
+
+    def _check_inferred(self, number: int, vertex: Vertex) -> None:
+        try:
+            fits = -_MOST <= vertex.uniq_id < _MOST and -_MOST <= vertex.ordinal < _MOST
         except ValueError:
             raise InvalidGraph(
                 f"metadata.uniq_id is missing and cannot be inferred from the id {vertex.id!r}, "
                 "which is not a number: give metadata.uniq_id",
-                where=self._node(first + _index(found, vertex)),
+                where=f"{self.source}: graph.nodes[{number}]",
             ) from None
-        return found
-
-    def edges(self) -> Iterator[Edge]:
-        for edges in self.edge_slices():
-            yield from edges
-
-    def edge_slices(self) -> Iterator[list[Edge]]:
-        """The edges, some at a time."""
-        for first in range(0, len(self._edges), _SLICE):
-            raws = self._edges[first : first + _SLICE]
-            try:
-                yield _edges.decode(_array(raws))
-            except msgspec.DecodeError:
-                for index, raw in enumerate(raws, first):
-                    try:
-                        _edge.decode(raw)
-                    except msgspec.DecodeError as error:
-                        place = f"graph.edges[{index}]"
-                        raise InvalidGraph(_reason(error), where=_where(self.source, place, error)) from None
-                raise
-
-    def _node(self, index: int) -> str:
-        return f"{self.source}: graph.nodes[{index}]"
+        if not fits:
+            raise InvalidGraph("the id must fit into 64 bits", where=f"{self.source}: graph.nodes[{number}]")
 
 
 def read(text: str | bytes, *, source: str = "jgf", into: ResourceGraph | None = None) -> Batch:
@@ -192,27 +203,22 @@ def read(text: str | bytes, *, source: str = "jgf", into: ResourceGraph | None =
     """
     with _no_collection():
         document = Document(text, source=source)
-        batch = Batch()
-        rows = _read_vertices(document, batch, into)
+        read = _read_columns(document) if into is None else None
+        batch, rows = read or _read_one_by_one(document, into)
         _read_edges(document, batch, rows, into)
     return batch
 
 
-def _read_vertices(document: Document, batch: Batch, into: ResourceGraph | None) -> dict[str, int]:
-    """Fill the columns; returns the document's ids with the row of the batch, or ~row of the graph."""
-    rows = _read_columns(document, batch) if into is None else None
-    if rows is None:
-        rows = _read_one_by_one(document, batch, into)
-    return rows
+def _read_columns(document: Document) -> tuple[Batch, dict[str, int]] | None:
+    """The quick way, a column at a time; None where a vertex has several paths or stands there twice.
 
-
-def _read_columns(document: Document, batch: Batch) -> dict[str, int] | None:
-    """The quick way, a column at a time; None where a vertex has several paths or stands there twice."""
+    With the vertices come the document's ids, each with its row.
+    """
+    batch = Batch()
     known: dict[str, str] = {}  # equal names share one string: "core7" stands on every node
     ids: list[str] = []
     paths: list[str] = []
-    for first in range(0, len(document), _SLICE):
-        vertices = document.slice(first)
+    for vertices in document.vertex_pieces():
         metas = [vertex.metadata for vertex in vertices]
         if {len(meta.paths) for meta in metas} != {1}:
             return None
@@ -227,7 +233,7 @@ def _read_columns(document: Document, batch: Batch) -> dict[str, int] | None:
         batch.id += [v.ordinal if v.metadata.id is None else v.metadata.id for v in vertices]
         batch.uniq_id += [v.uniq_id if v.metadata.uniq_id is None else v.metadata.uniq_id for v in vertices]
         names = [v.name if v.metadata.name is None else v.metadata.name for v in vertices]
-        batch.name += [known.setdefault(name, name) for name in names]
+        batch.name += map(known.setdefault, names, names)
         batch.rank += [meta.rank for meta in metas]
         batch.size += [meta.size for meta in metas]
         batch.up += [meta.status == 0 for meta in metas]
@@ -238,21 +244,21 @@ def _read_columns(document: Document, batch: Batch) -> dict[str, int] | None:
             raise _bad_status(document, next(v for v in vertices if v.metadata.status not in (0, 1)))
     count = len(ids)
     if len(set(paths)) != count and len(set(zip(paths, batch.rank, strict=True))) != count:
-        for column in (batch.type, batch.basename, batch.name, batch.id, batch.uniq_id, batch.rank):
-            column.clear()
-        batch.size, batch.up, batch.properties = [], [], {}
         return None
     rows = dict(zip(ids, range(count), strict=True))
     if len(rows) != count:
         raise _twice(document, next(id_ for i, id_ in enumerate(ids) if rows[id_] != i))
     batch.unit = [""] * count
     batch.paths[CONTAINMENT] = paths
-    for row in [row for row, path in enumerate(paths) if path.count("/") == 1]:
-        _root(batch, CONTAINMENT, row, document.source)
-    return rows
+    for row, slashes in enumerate(map(str.count, paths, repeat("/"))):
+        if slashes == 1:
+            _root(batch, CONTAINMENT, row, document.source)
+    return batch, rows
 
 
-def _read_one_by_one(document: Document, batch: Batch, into: ResourceGraph | None) -> dict[str, int]:
+def _read_one_by_one(document: Document, into: ResourceGraph | None) -> tuple[Batch, dict[str, int]]:
+    """The same for any document; a vertex that the graph has already comes with ~row of the graph."""
+    batch = Batch()
     rows: dict[str, int] = {}
     present: dict[tuple[str, int], int] = {}
     for vertex in document.vertices():
@@ -280,7 +286,7 @@ def _read_one_by_one(document: Document, batch: Batch, into: ResourceGraph | Non
                 if path.count("/") == 1:
                     _root(batch, subsystem, row, document.source)
         rows[vertex.id] = row
-    return rows
+    return batch, rows
 
 
 def _twice(document: Document, node: str) -> InvalidGraph:
@@ -333,31 +339,43 @@ def _read_edges(
 ) -> None:
     sources: list[int] = []
     targets: list[int] = []
-    subsystems: list[str] = []
-    for edges in document.edge_slices():
+    kinds: dict[str, None] = {}
+    ids, numbers = list(rows), list(rows.values())
+    for first, edges in document.edge_pieces():
+        ends = [edge.target for edge in edges]
+        # Most writers list edges in the order of their targets, the root being none: to compare is quicker
+        # than to look up.
+        likely = slice(first + 1, first + 1 + len(ends))
         try:
             sources += [rows[edge.source] for edge in edges]
-            targets += [rows[edge.target] for edge in edges]
+            targets += numbers[likely] if ends == ids[likely] else [rows[end] for end in ends]
         except KeyError as error:
             missing = error.args[0]
             index = next(i for i, edge in enumerate(edges) if missing in (edge.source, edge.target))
             raise InvalidGraph(
                 f"no node has the id {missing!r}",
-                where=f"{document.source}: graph.edges[{len(subsystems) + index}]",
+                where=f"{document.source}: graph.edges[{first + index}]",
             ) from None
-        subsystems += [CONTAINMENT if edge.metadata is None else edge.metadata.subsystem for edge in edges]
+        metas = [edge.metadata for edge in edges]
+        kinds |= dict.fromkeys([CONTAINMENT if meta is None else meta.subsystem for meta in metas])
     source, target = np.array(sources, np.int64), np.array(targets, np.int64)
-    kinds = dict.fromkeys(subsystems)
     for subsystem in kinds:
         keep = (source >= 0) | (target >= 0)  # between two that are there already it adds nothing
         if len(kinds) > 1:
-            keep &= np.array([of == subsystem for of in subsystems], np.bool_)
+            keep &= np.array([_subsystem(edge) == subsystem for edge in document.edges()], np.bool_)
         if not _is_tree(target[keep], batch.roots.get(subsystem)):
             _drop_ways_back(source, target, keep, _depths(batch, subsystem, into))
-        batch.edges[subsystem] = (source[keep].tolist(), target[keep].tolist())
+        if keep.all():
+            batch.edges[subsystem] = sources, targets
+        else:
+            batch.edges[subsystem] = source[keep].tolist(), target[keep].tolist()
         _check_siblings(*batch.edges[subsystem], batch, into, document.source)
         if not _is_tree(target[keep], None):
             _check_acyclic(*batch.edges[subsystem], batch, document.source)
+
+
+def _subsystem(edge: Edge) -> str:
+    return CONTAINMENT if edge.metadata is None else edge.metadata.subsystem
 
 
 def _is_tree(target: Ints, root: int | None) -> bool:

@@ -33,6 +33,34 @@ def load(text: str | bytes) -> ResourceGraph:
     return graph
 
 
+LONG: Json = {**ROOT, "note": "x" * 5_000_000}  # the rest of the document is decoded in another piece
+
+
+# -- in pieces -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"note": "}, {"}, {"notes": [{"a": 1}, {"b": [{}, {}]}]}])
+def test_a_cut_inside_an_element_does_no_harm(more: Json) -> None:
+    first = {**node("1", **more), "note": "x" * 5_000_000}
+    second = node("2", paths={"containment": "/cluster0/node2"}, **more)
+    graph = load(document(LONG, {**first, **more}, second, edges=[edge(), edge(target="2")]))
+    assert graph.name == ["cluster0", "node1", "node2"]
+    assert graph.tree().children(0) == [1, 2]
+
+
+def test_a_second_path_in_a_later_piece_starts_the_reading_anew() -> None:
+    power = {"id": "2", "metadata": {"type": "pdu", "paths": {"power": "/pdu2"}}}
+    both = node(paths={"containment": "/cluster0/node1", "power": "/pdu2/node1"})
+    graph = load(document(LONG, power, both, edges=[edge(), edge("2", "1", metadata={"subsystem": "power"})]))
+    assert graph.name == ["cluster0", "pdu2", "node1"]
+
+
+def test_an_error_in_a_later_piece_is_counted_from_the_start() -> None:
+    with pytest.raises(InvalidGraph) as caught:
+        jgf.read(document(LONG, node(), node("2", size=-1)), source="c.json")
+    assert caught.value.where == "c.json: graph.nodes[2].metadata.size"
+
+
 # -- defaults ------------------------------------------------------------------------------------------------
 
 
@@ -260,6 +288,8 @@ def test_refused_in_one_line_that_names_the_document(text: str) -> None:
         (BAD["a property that is a number"], "c.json: graph.nodes[1].metadata.properties[...]"),
         (BAD["an edge without target"], "c.json: graph.edges[0]"),
         (BAD["an unknown target"], "c.json: graph.edges[0]"),
+        ('{"graph": {"nodes": {}, "edges": []}}', "c.json: graph.nodes"),
+        ('{"graph": {"nodes": [], "edges": 1}}', "c.json: graph.edges"),
     ],
 )
 def test_the_error_names_the_place(text: str, where: str) -> None:
