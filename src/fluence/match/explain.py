@@ -1,8 +1,6 @@
-"""Why a request does not fit: the whole request held against the whole graph, level by level, in columns.
+"""Why a request does not fit: the whole request held against the whole graph, level by level, in words.
 
-The matcher stops where a search fails; this module asks every vertex that the request could mean. It first
-finds, from the shape of the graph alone, which vertices each level of the request speaks of (`_Shape`). Then
-it evaluates the levels bottom-up under four suppositions, each a few array operations per level:
+Each level of the request is evaluated (`suppose.py`) under four suppositions:
 
     now      as things stand
     mended   as now, but nothing is down
@@ -16,25 +14,38 @@ first: a node without the gpu asked for lacks a gpu, be it busy or not.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
-from fluence.graph.graph import NO_ROWS, Ints, Mask, ResourceGraph, Rows, Tree
-from fluence.match.candidates import Group, arranged
+from fluence.graph.graph import NO_ROWS, Ints, Mask, Rows
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Operation
 from fluence.match.request import Need, Request
+from fluence.match.suppose import (
+    BUSY,
+    CONSTRAINT,
+    CONTRADICTION,
+    DOWN,
+    FIT,
+    SHARED,
+    TOO_SMALL,
+    Codes,
+    Evaluation,
+    Shape,
+    Spans,
+    Supposition,
+    Wish,
+    settled,
+    summed,
+)
 from fluence.match.walk import EMPTY, Window
 from fluence.model.jobspec import MAX_COUNT, Count, Jobspec
 
 Verdict = Literal["fits", "wait", "never"]
-Codes: TypeAlias = npt.NDArray[np.int8]
-
-# What became of a vertex.
-_FIT, _DOWN, _CONSTRAINT, _BUSY, _TOO_SMALL, _SHARED, _UNREACHABLE, _CONTRADICTION = range(8)
+# By code, from DOWN on.
 _CAUSES = ("down", "constraint", "busy", "too_small", "shared", "unreachable", "contradiction")
 _WORDS = {
     "down": "down",
@@ -151,345 +162,6 @@ def explain(matcher: Matcher, request: Request | Jobspec, *, now: int = 0) -> Ex
     return _Inquiry(matcher, request, window).explain()
 
 
-# -- the shape: which vertices each level of a request speaks of ---------------------------------------------
-
-
-@dataclass(eq=False, slots=True)
-class _Wish:
-    """A need of the request and, by the shape of the graph alone, the vertices that could serve it.
-
-    The vertices of a slot are its places: those below which all its types are found. Most often a place is
-    the vertex that serves the need above (``direct``); the walk also looks one level further down.
-    """
-
-    need: Need
-    path: str
-    above: _Wish | None
-    alone: bool  # inside something exclusive
-    below: list[_Wish] = field(default_factory=list)
-    vertices: Rows = field(default_factory=lambda: NO_ROWS)
-    owner: Rows = field(default_factory=lambda: NO_ROWS)  # by position: whose child it is, in ``above``
-    broken: Mask = field(default_factory=lambda: np.empty(0, np.bool_))  # the request contradicts itself
-    direct: Mask = field(default_factory=lambda: np.empty(0, np.bool_))
-
-    def add(self, vertices: Rows, owner: Rows, *, broken: bool = False, direct: bool = False) -> None:
-        count = len(vertices)
-        self.vertices = np.concatenate((self.vertices, vertices))
-        self.owner = np.concatenate((self.owner, owner.astype(np.int32)))
-        self.broken = np.concatenate((self.broken, np.full(count, broken)))
-        self.direct = np.concatenate((self.direct, np.full(count, direct)))
-
-    @property
-    def least(self) -> int:
-        """How much is needed at least; a count of 0 is never met."""
-        return self.need.count.min or MAX_COUNT + 1
-
-    def all(self) -> Iterator[_Wish]:
-        yield self
-        for wish in self.below:
-            yield from wish.all()
-
-
-class _Shape:
-    """The wishes of a request, filled by following the walk through a graph where every vertex passes."""
-
-    def __init__(self, graph: ResourceGraph, tree: Tree, needs: Sequence[Need]) -> None:
-        self.graph, self.tree = graph, tree
-        self._above_type: dict[int, Mask] = {}
-        self.tops = [_wish(need, None, alone=False) for need in needs]
-        self.passed: list[Rows] = []  # level by level: the vertices above all that is asked for
-        level = np.array([tree.root], np.int32)
-        while len(level):
-            rest = self._offer(self.tops, level, np.zeros(len(level), np.int32))
-            self.passed.append(level[rest])
-            level, _ = self.children(level[rest])
-        for wish in self.tops:
-            self._descend(wish)
-
-    def wishes(self) -> Iterator[_Wish]:
-        for top in self.tops:
-            yield from top.all()
-
-    def children(self, vertices: Rows) -> tuple[Rows, Rows]:
-        """The children of some vertices, and of which (by position) each one is."""
-        start = self.tree.child_start
-        width = start[vertices + 1] - start[vertices]
-        at = np.repeat(np.arange(len(vertices), dtype=np.int32), width)
-        first = np.repeat(start[vertices] - (np.cumsum(width) - width), width)
-        return self.tree.child[first + np.arange(len(at))], at
-
-    def has_below(self, type_: int) -> Mask:
-        """Which vertices have a direct child of a type, in any subsystem, as the walk looks at it."""
-        found = self._above_type.get(type_)
-        if found is None:
-            graph = self.graph
-            found = np.zeros(graph.rows, np.bool_)
-            rows = graph.vertices_of_type(type_)
-            for tree in graph.trees.values():
-                above = tree.parent[rows]
-                found[above[above >= 0]] = True
-                for vertex, links in tree.links.items():
-                    found[vertex] |= any(graph.type[child] == type_ for _, child in links)
-            self._above_type[type_] = found
-        return found
-
-    def holds(self, slot: Need) -> Mask:
-        """Which vertices a slot can be built at."""
-        held = np.ones(self.graph.rows, np.bool_)
-        for need in slot.below:
-            held &= self.has_below(need.type)
-        return held
-
-    def _offer(self, wishes: list[_Wish], vertices: Rows, owner: Rows) -> Mask:
-        """Give each vertex to the wish that it serves; the mask is of those that serve none."""
-        types = self.graph.type[vertices]
-        slots = [wish for wish in wishes if wish.need.is_slot]
-        plain = [wish for wish in wishes if not wish.need.is_slot]
-        taken = np.zeros(len(vertices), np.bool_)
-        for wish in plain:
-            mine = types == wish.need.type
-            twice = sum(other.need.type == wish.need.type for other in plain) > 1
-            wish.add(vertices[mine], owner[mine], broken=twice or bool(slots))
-            taken |= mine
-        if len(slots) > 1:
-            taken[:] = True
-        elif slots:
-            mine = ~taken & self.holds(slots[0].need)[vertices]
-            slots[0].add(vertices[mine], owner[mine])
-            taken |= mine
-        return ~taken
-
-    def _descend(self, wish: _Wish) -> None:
-        rest = np.flatnonzero(~wish.broken).astype(np.int32)
-        if wish.need.slot is not None and not wish.need.is_slot:
-            here = self.holds(wish.need.slot)[wish.vertices[rest]]
-            slot = next(own for own in wish.below if own.need is wish.need.slot)
-            slot.add(wish.vertices[rest[here]], rest[here], direct=True)
-            rest = rest[~here]
-        if wish.below:
-            found, at = self.children(wish.vertices[rest])
-            self._offer(wish.below, found, rest[at])
-        for own in wish.below:
-            self._descend(own)
-
-
-def _wish(need: Need, above: _Wish | None, *, alone: bool) -> _Wish:
-    wish = _Wish(need, need.name if above is None else f"{above.path} > {need.name}", above, alone)
-    inside = alone or need.is_slot or need.exclusive is True
-    wish.below = [_wish(child, wish, alone=inside) for child in need.below]
-    return wish
-
-
-def _settled(needs: Sequence[Need]) -> tuple[Need, ...]:
-    """Needs without their alternatives: slots of which any will do."""
-    several = sum(need.is_slot for need in needs) > 1
-    kept: list[Need] = []
-    for need in needs:
-        if need.name == "xor_slot" or (several and need.is_slot):
-            continue
-        below = _settled(need.below)
-        kept.append(replace(need, below=below, slot=next((n for n in reversed(below) if n.is_slot), None)))
-    return tuple(kept)
-
-
-# -- evaluation under a supposition --------------------------------------------------------------------------
-
-
-class _Spans:
-    """What the jobs hold, in columns, and what that means in a window."""
-
-    def __init__(self, matcher: Matcher, window: Window) -> None:
-        ledger = matcher.ledger
-        self.jobs = list(ledger.jobs.values())
-        rows = np.concatenate([NO_ROWS, *(job.spans for job in self.jobs)])
-        lengths = [len(job.spans) for job in self.jobs]
-        self.job = np.repeat(np.arange(len(self.jobs)), lengths)
-        self.vertex = ledger.vertex[rows]
-        self.start = np.repeat(np.array([job.start for job in self.jobs], np.int64), lengths)
-        self.end = np.repeat(np.array([job.end for job in self.jobs], np.int64), lengths)
-        alone = ledger.exclusive[rows]
-        amount = ledger.needs[rows]
-        meets = (self.start < window.end) & (self.end > window.start)
-        overruns = alone & ~np.repeat(np.array([job.reserved for job in self.jobs], np.bool_), lengths)
-        self.strong = (alone & meets) | overruns  # keeps others out altogether
-        self.any = meets | overruns
-        size = matcher.graph.size
-        self.touched = np.zeros(len(size), np.bool_)
-        self.touched[self.vertex[self.any]] = True
-        self.held = np.zeros(len(size), np.bool_)
-        self.held[self.vertex[self.strong]] = True
-        takes = meets & alone & (amount != 0)
-        self.free = size - self._most(takes, amount, len(size))
-
-    def _most(self, takes: Mask, amount: Ints, rows: int) -> Ints:
-        """Per vertex: the most that is taken of it at any one time."""
-        most = np.zeros(rows, np.int64)
-        most[self.vertex[takes]] = amount[takes]
-        several = takes & (np.bincount(self.vertex[takes], minlength=rows) > 1)[self.vertex]
-        vertex = np.tile(self.vertex[several], 2)
-        time = np.concatenate((self.start[several], self.end[several]))
-        change = np.concatenate((amount[several], -amount[several]))
-        by = np.lexsort((change, time, vertex))
-        # All that is taken of a vertex is given back, so one running sum serves all vertices.
-        np.maximum.at(most, vertex[by], np.cumsum(change[by]))
-        return most
-
-    def on(self, rows: Rows | Sequence[int]) -> list[int]:
-        """The jobs (by position) that keep a request from these vertices."""
-        wanted = np.zeros(len(self.held), np.bool_)
-        wanted[rows] = True
-        hit = wanted[self.vertex] & (self.strong | (self.any & ~self.held[self.vertex]))
-        return np.unique(self.job[hit]).tolist()  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True, slots=True)
-class _Supposition:
-    """How things are, or might be."""
-
-    size: Ints
-    up: Mask | None = None
-    allowed: Mask | None = None
-    spans: _Spans | None = None
-
-    @property
-    def free(self) -> Ints:
-        return self.size if self.spans is None else self.spans.free
-
-    def check(self, vertices: Rows, *, alone: bool) -> Codes:
-        """What bars each vertex by itself."""
-        code = np.zeros(len(vertices), np.int8)
-        if self.spans is not None:
-            if alone:
-                code[self.spans.touched[vertices]] = _SHARED
-                code[self.spans.held[vertices]] = _BUSY
-            code[self.spans.free[vertices] == 0] = _BUSY
-        code[self.size[vertices] == 0] = _TOO_SMALL
-        if self.allowed is not None:
-            code[~self.allowed[vertices]] = _CONSTRAINT
-        if self.up is not None:
-            code[~self.up[vertices]] = _DOWN
-        return code
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """What the vertices of one wish come to."""
-
-    own: Codes  # what bars a vertex by itself
-    code: Codes  # or by one above it
-    ok: Mask
-    units: Ints  # how much each gives: its free size, or the slots that can be built
-    sums: dict[int, Ints]  # by type: how much each has of what it needs below
-
-
-class _Evaluation:
-    """All wishes under one supposition."""
-
-    def __init__(self, shape: _Shape, given: _Supposition, matcher: Matcher) -> None:
-        self.shape, self.given = shape, given
-        self._policy, self._scores = matcher.policy, matcher._scores
-        self.is_uneven = False  # slots were built from vertices of unequal size: their order decided
-        self.answers: dict[_Wish, _Answer] = {}
-        parent = shape.tree.parent
-        above = np.zeros(shape.graph.rows + 1, np.int8)  # the last entry stands for "none"
-        self.barred: list[Rows] = []
-        for level in shape.passed:
-            own = given.check(level, alone=False)
-            self.barred.append(level[(own == _BUSY) & (above[parent[level]] == 0)])
-            above[level] = np.where(above[parent[level]] != 0, above[parent[level]], own)
-        for wish in shape.tops:
-            self._answer(wish, above[parent[wish.vertices]])
-
-    def total(self, wish: _Wish) -> int:
-        """How much of the type of a top wish reaches the root."""
-        same = (own for own in self.shape.tops if own.need.type == wish.need.type)
-        return sum(int(self.answers[own].units[self.answers[own].ok].sum()) for own in same)
-
-    @property
-    def fits(self) -> bool:
-        return all(self.total(wish) >= wish.least for wish in self.shape.tops)
-
-    def _answer(self, wish: _Wish, inherited: Codes) -> None:
-        need = wish.need
-        own = self.given.check(wish.vertices, alone=not need.is_slot and (wish.alone or bool(need.exclusive)))
-        if wish.alone and need.exclusive is False and not need.is_slot:
-            own[(own != _DOWN) & (own != _CONSTRAINT)] = _CONTRADICTION
-        own[wish.broken] = _CONTRADICTION
-        own[wish.direct] = _FIT  # a place that serves the need above was checked there
-        code = np.where(inherited != 0, inherited, own).astype(np.int8)
-        sums: dict[int, Ints] = {}
-        for child in wish.below:
-            self._answer(child, code[child.owner])
-            answer = self.answers[child]
-            given = np.where(answer.ok, answer.units, 0)
-            found = _sum(child.owner, given, len(wish.vertices))
-            sums[child.need.type] = sums.get(child.need.type, 0) + found
-        ok = code == 0
-        if need.is_slot:
-            units = self._slots(wish, sums)
-            ok &= units > 0
-        else:
-            units = self.given.free[wish.vertices]
-            for child in wish.below:
-                ok &= sums[child.need.type] >= child.least
-        self.answers[wish] = _Answer(own, code, ok, units, sums)
-
-    def _slots(self, slot: _Wish, sums: dict[int, Ints]) -> Ints:
-        """How many slots can be built at each place, from whole vertices."""
-        places = len(slot.vertices)
-        if not slot.below or any(child.need.is_slot for child in slot.below):
-            return np.zeros(places, np.int64)
-        slots = np.full(places, MAX_COUNT, np.int64)
-        for child in slot.below:
-            answer, have = self.answers[child], sums[child.need.type]
-            counts = _effective(child.need.count, have)
-            ok = answer.ok
-            pieces = np.bincount(child.owner[ok], minlength=places)
-            largest = np.zeros(places, np.int64)
-            np.maximum.at(largest, child.owner[ok], answer.units[ok])
-            per_slot = -(-counts // np.maximum(largest, 1))
-            built = np.where(counts > 0, pieces // np.maximum(per_slot, 1), 0)
-            uneven = np.flatnonzero((largest * pieces != have) & (counts > 0))
-            if len(uneven):
-                self.is_uneven = True
-                built[uneven] = self._bundles(child, uneven, counts[uneven])
-            slots = np.minimum(slots, built)
-        return slots
-
-    def _bundles(self, wish: _Wish, places: Ints, counts: Ints) -> list[int]:
-        """Slots from vertices of unequal size: filled one after the other, in the order of the policy."""
-        answer = self.answers[wish]
-        mine = np.flatnonzero(answer.ok)
-        by_place = mine[np.argsort(wish.owner[mine], kind="stable")]
-        owners = wish.owner[by_place]
-        low, high = np.searchsorted(owners, places), np.searchsorted(owners, places, side="right")
-        built: list[int] = []
-        for first, last, count in zip(low.tolist(), high.tolist(), counts.tolist(), strict=True):
-            at = by_place[first:last]
-            scores = self._scores[wish.vertices[at]].tolist()
-            pairs = zip(scores, answer.units[at].tolist(), strict=True)
-            groups = [Group(score, units, []) for score, units in pairs]
-            filled = filling = 0
-            for group in arranged(groups, ascending=self._policy.slot_ascending):
-                filling += group.count
-                if filling >= count:
-                    filled, filling = filled + 1, 0
-            built.append(filled)
-        return built
-
-
-def _sum(owner: Rows, amounts: Ints, length: int) -> Ints:
-    """Amounts per owner; in whole numbers, for there may be many bytes."""
-    sums = np.zeros(length, np.int64)
-    np.add.at(sums, owner, amounts)
-    return sums
-
-
-def _effective(count: Count, have: Ints) -> Ints:
-    values, at = np.unique(have, return_inverse=True)
-    return np.array([count.effective(value) for value in values.tolist()], np.int64)[at]
-
-
 # -- the inquiry: from evaluations to words ------------------------------------------------------------------
 
 
@@ -500,14 +172,14 @@ class _Inquiry:
         graph = matcher.graph
         self.matcher, self.request, self.window, self.graph = matcher, request, window, graph
         self.tree = matcher.tree.shape()
-        needs = _settled(request.needs) if matcher.flexible else request.needs
-        self.shape = shape = _Shape(graph, self.tree, needs)
-        self.spans = spans = _Spans(matcher, window)
+        needs = settled(request.needs) if matcher.flexible else request.needs
+        self.shape = shape = Shape(graph, self.tree, needs)
+        self.spans = spans = Spans(matcher, window)
         allowed = matcher._allowed_by(request.constraint)
         size = graph.size
 
-        def suppose(up: Mask | None, allowed: Mask | None, spans: _Spans | None) -> _Evaluation:
-            return _Evaluation(shape, _Supposition(size, up, allowed, spans), matcher)
+        def suppose(up: Mask | None, allowed: Mask | None, spans: Spans | None) -> Evaluation:
+            return Evaluation(shape, Supposition(size, up, allowed, spans), matcher)
 
         self.now = suppose(graph.up, allowed, spans)
         self.empty = suppose(None, allowed, None)
@@ -575,7 +247,7 @@ class _Inquiry:
     def _nothing_held(self) -> str:
         """What to say of a request that matches and leaves the job with nothing."""
 
-        def holds(wish: _Wish) -> bool:
+        def holds(wish: Wish) -> bool:
             need = wish.need
             if need.is_slot:
                 return wish.above is None or bool(wish.direct.any())
@@ -594,10 +266,10 @@ class _Inquiry:
 
     # -- the levels ---
 
-    def _levels(self, short: list[_Wish]) -> tuple[Level, ...]:
+    def _levels(self, short: list[Wish]) -> tuple[Level, ...]:
         return tuple(self._level(wish, wish in short) for wish in self.shape.wishes())
 
-    def _level(self, wish: _Wish, is_short: bool) -> Level:
+    def _level(self, wish: Wish, is_short: bool) -> Level:
         cause = self._cause(wish)
         counts = np.bincount(cause, minlength=8).tolist()
         astray = self._astray(wish)
@@ -607,32 +279,32 @@ class _Inquiry:
             wish.need.name,
             _count(wish.need.count),
             len(wish.vertices) + len(astray),
-            counts[_FIT],
-            down=counts[_DOWN],
-            constraint=counts[_CONSTRAINT],
-            busy=counts[_BUSY],
-            too_small=counts[_TOO_SMALL],
-            shared=counts[_SHARED],
+            counts[FIT],
+            down=counts[DOWN],
+            constraint=counts[CONSTRAINT],
+            busy=counts[BUSY],
+            too_small=counts[TOO_SMALL],
+            shared=counts[SHARED],
             unreachable=len(astray),
-            contradiction=counts[_CONTRADICTION],
+            contradiction=counts[CONTRADICTION],
             units=int(answer.units[answer.ok].sum()),
-            lacks=self._lacks(wish, np.flatnonzero(cause == _TOO_SMALL)),
+            lacks=self._lacks(wish, np.flatnonzero(cause == TOO_SMALL)),
             is_short=is_short,
             hint=self._hint(wish, astray),
         )
 
-    def _cause(self, wish: _Wish) -> Codes:
+    def _cause(self, wish: Wish) -> Codes:
         """Why each vertex of a wish does not serve; 0 if it does. What lasts comes first."""
         now, mended, empty, bare = (
             supposed.answers[wish] for supposed in (self.now, self.mended, self.empty, self.bare)
         )
-        below = np.where(mended.ok, _DOWN, _BUSY)
+        below = np.where(mended.ok, DOWN, BUSY)
         passing = np.where(now.code != 0, now.code, below)
-        lasting = np.where(bare.code == _CONTRADICTION, _CONTRADICTION, _TOO_SMALL)
-        cause = np.where(bare.ok, np.where(empty.ok, passing, _CONSTRAINT), lasting)
-        return np.where(now.ok, _FIT, cause).astype(np.int8)
+        lasting = np.where(bare.code == CONTRADICTION, CONTRADICTION, TOO_SMALL)
+        cause = np.where(bare.ok, np.where(empty.ok, passing, CONSTRAINT), lasting)
+        return np.where(now.ok, FIT, cause).astype(np.int8)
 
-    def _astray(self, wish: _Wish) -> Rows:
+    def _astray(self, wish: Wish) -> Rows:
         """Vertices of the right type below the level above, but not where the walk looks for them."""
         graph, tree = self.graph, self.tree
         if wish.need.is_slot:
@@ -652,7 +324,7 @@ class _Inquiry:
             astray[tree.order[np.cumsum(edges[:-1]) == 0]] = False
         return np.flatnonzero(astray).astype(np.int32)
 
-    def _lacks(self, wish: _Wish, small: npt.NDArray[np.intp]) -> tuple[tuple[str, int], ...]:
+    def _lacks(self, wish: Wish, small: npt.NDArray[np.intp]) -> tuple[tuple[str, int], ...]:
         """Of the vertices that are too small: how many lack what, each counted at the first thing."""
         found: dict[str, int] = {}
         left = np.zeros(len(wish.vertices), np.bool_)
@@ -665,14 +337,14 @@ class _Inquiry:
                 left &= ~lack
         return tuple(found.items())
 
-    def _below(self, wish: _Wish, state: _Evaluation) -> Iterator[tuple[str, Ints, int]]:
+    def _below(self, wish: Wish, state: Evaluation) -> Iterator[tuple[str, Ints, int]]:
         """What each vertex of a wish has of each thing it needs below: name, amounts, least."""
         answer = state.answers[wish]
         for child in wish.below:
             if child.need.is_slot and not wish.need.is_slot:
                 sums = state.answers[child].sums
                 for own in child.below:
-                    have = _sum(child.owner, sums[own.need.type], len(wish.vertices))
+                    have = summed(child.owner, sums[own.need.type], len(wish.vertices))
                     # Without a place for the slot, only what is not there at all is worth a word.
                     places = np.bincount(child.owner, minlength=len(wish.vertices))
                     there = self.shape.has_below(own.need.type)[wish.vertices]
@@ -680,7 +352,7 @@ class _Inquiry:
                     yield own.need.name, have, child.need.count.min * own.need.count.min
             yield child.need.name, answer.sums[child.need.type], child.least
 
-    def _hint(self, wish: _Wish, astray: Rows) -> str | None:
+    def _hint(self, wish: Wish, astray: Rows) -> str | None:
         """What to change in the request."""
         need, above, over = wish.need, wish.above, _resource_above(wish)
         if (wrong := self._contradiction(wish)) is not None:
@@ -703,7 +375,7 @@ class _Inquiry:
         cure = f"name the level{'s'[: len(gap) > 1]} {levels}, or put the slot on top"
         return f"{need.name} is below {levels}, not directly below {over.need.name}: {cure}"
 
-    def _contradiction(self, wish: _Wish) -> str | None:
+    def _contradiction(self, wish: Wish) -> str | None:
         """In what the request contradicts itself at a wish."""
         need = wish.need
         peers = self.shape.tops if wish.above is None else wish.above.below
@@ -723,7 +395,7 @@ class _Inquiry:
         homes = " or ".join(self.graph.types.words[code] for code in codes)
         return f"{need.name} is below {homes}" if homes else f"there is no {need.name}"
 
-    def _gap(self, wish: _Wish, vertex: int) -> list[str]:
+    def _gap(self, wish: Wish, vertex: int) -> list[str]:
         """The types of vertices between a vertex that is out of reach and the level above it."""
         over = _resource_above(wish)
         stops = np.zeros(self.graph.rows, np.bool_)
@@ -741,7 +413,7 @@ class _Inquiry:
 
     # -- the nearest miss ---
 
-    def _nearest(self, wish: _Wish, state: _Evaluation) -> str:
+    def _nearest(self, wish: Wish, state: Evaluation) -> str:
         """What is missing at a top level, and the vertex that comes closest."""
         need, total = wish.need, state.total(wish)
         if not need.count.min:
@@ -754,7 +426,7 @@ class _Inquiry:
             return f"{text}; {hint or 'there are no more'}"
         return f"{text}; {self._name(wish, at)} is the nearest: {self._describe(wish, state, at)}"
 
-    def _closest(self, wish: _Wish, state: _Evaluation, among: Sequence[int] | range) -> int | None:
+    def _closest(self, wish: Wish, state: Evaluation, among: Sequence[int] | range) -> int | None:
         """The position of the vertex that lacks least, of those that do not serve."""
         if not len(wish.vertices):
             return None
@@ -777,7 +449,7 @@ class _Inquiry:
         best = int(np.argmin(far))
         return None if np.isinf(far[best]) else best
 
-    def _describe(self, wish: _Wish, state: _Evaluation, at: int) -> str:
+    def _describe(self, wish: Wish, state: Evaluation, at: int) -> str:
         answer = state.answers[wish]
         if answer.code[at]:
             return self._barred(wish, state, at)
@@ -794,7 +466,7 @@ class _Inquiry:
         free = "free " if state is self.now else ""
         return f"it has {own} of {want} {free}{name}{self._missing_parts(wish, state, at, name)}"
 
-    def _missing_parts(self, wish: _Wish, state: _Evaluation, at: int, name: str) -> str:
+    def _missing_parts(self, wish: Wish, state: Evaluation, at: int, name: str) -> str:
         """Who has the rest of what a vertex lacks, in brackets."""
         part, places = _part(wish, name, at)
         if part is None:
@@ -807,22 +479,22 @@ class _Inquiry:
                 hint = self._hint(part.above, self._astray(part.above))
             return f" ({hint})" if hint is not None else ""
         size, own = self.graph.size[part.vertices[mine]], answer.code[mine]
-        taken = (own == _BUSY) | (own == _SHARED)
+        taken = (own == BUSY) | (own == SHARED)
         words: list[str] = []
         if taken.any():
             jobs = [self.spans.jobs[job].id for job in self.spans.on(part.vertices[mine[taken]])]
             words.append(f"{int(size[taken].sum())} held by {_jobs(jobs)}")
-        for code in (_DOWN, _CONSTRAINT):
+        for code in (DOWN, CONSTRAINT):
             if (own == code).any():
                 words.append(f"{int(size[own == code].sum())} {_WORDS[_CAUSES[code - 1]]}")
         if not words and (closest := self._closest(part, state, mine.tolist())) is not None:
             words.append(f"{self._name(part, closest)}: {self._describe(part, state, closest)}")
         return f" ({', '.join(words)})" if words else ""
 
-    def _barred(self, wish: _Wish, state: _Evaluation, at: int) -> str:
+    def _barred(self, wish: Wish, state: Evaluation, at: int) -> str:
         """What bars a vertex, or one above it."""
         vertex, code = int(wish.vertices[at]), int(state.answers[wish].code[at])
-        if code == _CONTRADICTION:
+        if code == CONTRADICTION:
             return self._hint(wish, NO_ROWS) or _WORDS["contradiction"]
         on, above, place = vertex, wish, at
         while True:  # the highest one counts
@@ -835,17 +507,17 @@ class _Inquiry:
             if int(state.given.check(np.array([over], np.int32), alone=False)[0]) == code:
                 on = over
         who = "it" if on == vertex else self.graph.name[on]
-        if code in (_BUSY, _SHARED):
+        if code in (BUSY, SHARED):
             jobs = [self.spans.jobs[job] for job in self.spans.on([on])]
             until = f" until {max(job.end for job in jobs)}" if jobs else ""
-            shared = ", and the request wants it exclusively" if code == _SHARED else ""
-            verb = "is used by" if code == _SHARED else "is held by"
+            shared = ", and the request wants it exclusively" if code == SHARED else ""
+            verb = "is used by" if code == SHARED else "is held by"
             return f"{who} {verb} {_jobs([job.id for job in jobs])}{until}{shared}"
-        if code == _CONSTRAINT and self.request.constraint is not None:
+        if code == CONSTRAINT and self.request.constraint is not None:
             return f"{who} does not meet the constraint ({self.request.constraint.describe()})"
-        return f"{who} {'is down' if code == _DOWN else 'has size 0'}"
+        return f"{who} {'is down' if code == DOWN else 'has size 0'}"
 
-    def _name(self, wish: _Wish, at: int) -> str:
+    def _name(self, wish: Wish, at: int) -> str:
         vertex = int(wish.vertices[at])
         if self.graph.type_name(vertex) == "node":
             return self.graph.name[vertex]
@@ -853,27 +525,27 @@ class _Inquiry:
 
     # -- who is in the way ---
 
-    def _blocked(self, short: list[_Wish]) -> Rows:
+    def _blocked(self, short: list[Wish]) -> Rows:
         """The vertices that jobs keep from the levels that are short."""
         rows: list[Rows] = list(self.now.barred) if short else []
 
-        def collect(wish: _Wish, mask: Mask) -> None:
+        def collect(wish: Wish, mask: Mask) -> None:
             own = self.now.answers[wish].own
-            rows.append(wish.vertices[mask & ((own == _BUSY) | (own == _SHARED))])
+            rows.append(wish.vertices[mask & ((own == BUSY) | (own == SHARED))])
             for child in wish.below:
                 collect(child, mask[child.owner])
 
         for wish in short:
             cause = self._cause(wish)
-            partly = (cause == _FIT) & wish.need.is_slot  # a place may have room for more slots
-            collect(wish, (cause == _BUSY) | (cause == _SHARED) | partly)
+            partly = (cause == FIT) & wish.need.is_slot  # a place may have room for more slots
+            collect(wish, (cause == BUSY) | (cause == SHARED) | partly)
         return np.concatenate([NO_ROWS, *rows])
 
 
 _APART = "every level has enough by itself, but no choice of vertices meets them all"
 
 
-def _resource_above(wish: _Wish) -> _Wish | None:
+def _resource_above(wish: Wish) -> Wish | None:
     """The wish for vertices, not for a slot, that a wish is inside of."""
     above = wish.above
     while above is not None and above.need.is_slot:
@@ -881,7 +553,7 @@ def _resource_above(wish: _Wish) -> _Wish | None:
     return above
 
 
-def _part(wish: _Wish, name: str, at: int) -> tuple[_Wish | None, npt.NDArray[np.intp] | list[int]]:
+def _part(wish: Wish, name: str, at: int) -> tuple[Wish | None, npt.NDArray[np.intp] | list[int]]:
     """The wish below another that has a name, slots passed through, and the positions that own it there."""
     for child in wish.below:
         if child.need.name == name:

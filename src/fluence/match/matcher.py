@@ -131,9 +131,8 @@ class Matcher:
         end = min(at + duration, self.horizon)
         placed = Placed(job, at, end, at != now, found.selection, request.queue)
         if records:
-            self._commit(placed, now)
-        else:
-            self._touch(placed, now, holds=False)
+            self._hold(placed)
+        self._touch(placed, now, holds=records)
         return placed
 
     def compile(self, jobspec: Jobspec) -> Request:
@@ -363,22 +362,12 @@ class Matcher:
                 parts.append(found.selection)
                 if number + 1 < len(request.needs) and len(found.selection):
                     tried.append(_TRIED - number)
-                    self._hold(tried[-1], found.selection, window)
+                    start, end = window.start, window.end
+                    self._hold(Placed(tried[-1], start, end, not window.allocate, found.selection))
         finally:
             for job in tried:
                 self.ledger.remove(job)
         return Found(merged(self.tree, parts))
-
-    def _hold(self, job: int, selection: Selection, window: Window) -> None:
-        self.ledger.add(
-            job,
-            start=window.start,
-            end=window.end,
-            reserved=not window.allocate,
-            vertices=selection.vertices,
-            needs=selection.needs,
-            exclusive=selection.exclusive,
-        )
 
     @property
     def _uses_index(self) -> bool:
@@ -510,7 +499,7 @@ class Matcher:
             self.graph, self.tree, self.ledger, self.policy, self._scores, factors, self.load, self.extensions
         )
 
-    def _commit(self, placed: Placed, now: int) -> None:
+    def _hold(self, placed: Placed) -> None:
         selection = placed.selection
         self.ledger.add(
             placed.job,
@@ -521,7 +510,6 @@ class Matcher:
             needs=selection.needs,
             exclusive=selection.exclusive,
         )
-        self._touch(placed, now)
 
     def _touch(self, placed: Placed, now: int, *, holds: bool = True) -> None:
         """Let the next search that stops early see how much is left below each touched vertex."""
