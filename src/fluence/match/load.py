@@ -42,6 +42,7 @@ class LoadOrder:
         self._graph = graph
         self._filters = filters
         self._weights: dict[int, int] = {}
+        self._weighed: set[int] = set()  # the parents of those that have a weight
         self._plain: dict[int, list[int]] = {}  # nothing below was touched
         self._orders: dict[int, list[tuple[int, int, int]]] = {}  # (-weight, -uniq_id, child), ascending
         self._counted: Mask | None = None
@@ -59,13 +60,17 @@ class LoadOrder:
             return map(_CHILD, weighed)
         plain = self._plain.get(vertex)
         if plain is None:
-            children = tree.children(vertex)
-            if not self._weights.keys().isdisjoint(children):
+            if self.is_weighed(vertex):
                 self._weigh(tree, vertex, [])
                 return map(_CHILD, self._orders[vertex])
             uniq = scalars(self._graph.uniq_id)
-            plain = self._plain[vertex] = sorted(children, key=uniq.__getitem__, reverse=True)
+            plain = sorted(tree.children(vertex), key=uniq.__getitem__, reverse=True)
+            self._plain[vertex] = plain
         return plain
+
+    def is_weighed(self, vertex: int) -> bool:
+        """Whether a job has ever touched a child of the vertex that has children of its own."""
+        return vertex in self._weighed
 
     def touch(
         self,
@@ -216,6 +221,7 @@ class LoadOrder:
         return sums
 
     def _weigh(self, tree: Tree, parent: int, changes: list[tuple[int, int]]) -> None:
+        self._weighed.add(parent)
         weights, uniq = self._weights, scalars(self._graph.uniq_id)
         entries = self._orders.get(parent)
         if entries is None or len(changes) > _MANY:

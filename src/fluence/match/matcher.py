@@ -28,6 +28,7 @@ from fluence.match.release import Freed, release
 from fluence.match.request import Request, compile_jobspec
 from fluence.match.sweep import possible_starts
 from fluence.match.tables import Index
+from fluence.match.twins import Twins
 from fluence.match.walk import EMPTY, FAR, Found, TooFar, Walk, Window
 from fluence.model import idset
 from fluence.model.constraint import Constraint
@@ -383,6 +384,7 @@ class Matcher:
                 self.policy,
                 self.subsystems,
                 self.load,
+                self._twins,
                 self._scores,
                 self._factors,
                 needs,
@@ -494,6 +496,7 @@ class Matcher:
                 self.index = self._make_index()
 
     def _make_index(self) -> Index:
+        self._twins = Twins(self.graph, self.tree, self.ledger, self._scores)
         factors = self._factors = self.policy.node_factor(self.graph) if self.policy.node_centric else None
         return Index(
             self.graph, self.tree, self.ledger, self.policy, self._scores, factors, self.load, self.extensions

@@ -35,6 +35,7 @@ from fluence.match.candidates import (
 from fluence.match.load import LoadOrder
 from fluence.match.policy import MatchPolicy
 from fluence.match.request import Need
+from fluence.match.twins import Built, Looks, Twins
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ class Walk:
     policy: MatchPolicy
     subsystems: Sequence[str]
     load: LoadOrder
+    twins: Twins
     score: Ints
     factors: Ints | None  # what a node adds to the scores below it, in a node-centric policy
     needs: tuple[Need, ...]
@@ -109,8 +111,8 @@ class Walk:
         self._parents = scalars(self.tree.parent)
         self._ids, self._uniq = scalars(graph.id), scalars(graph.uniq_id)
         self._seen: set[int] | None = None if self.tree.is_tree else set()
-        self._child_types: dict[int, set[int]] = {}
         self._leaf_needs: dict[Need, dict[int, Need]] = {}
+        self._looked: tuple[int, tuple[int, Looks] | None] = (-1, None)
 
         root = self.tree.root
         needs = self.needs
@@ -229,11 +231,10 @@ class Walk:
         return (match, ()) if match is not None or pristine else None
 
     def _holds_slot(self, u: int, slot: Need) -> bool:
-        types = self._child_types.get(u)
-        if types is None:
-            types = self._child_types[u] = set()
-            for tree in self.graph.trees.values():
-                types.update(map(self._types.__getitem__, tree.shape().children(u)))
+        look = self._look(u)
+        if look is not None and self.twins.find(slot, look[1]) is not None:
+            return True
+        types = self.twins.child_types(u)
         return all(need.type in types for need in slot.below)
 
     def _passes(self, u: int, type_: int, needs: tuple[Need, ...], exclusive: bool) -> bool:
@@ -384,6 +385,40 @@ class Walk:
         self, u: int, slot: Need, leaves: dict[int, Need], pools: Pools, factor: int
     ) -> None:
         """`_build_slots` from leaves alone, the most common case by far: without an object per leaf."""
+        sizes, own = self._sizes, self._scores
+        slots = self._twin_slots(u, slot, leaves)
+        if slots is None:
+            slots = self._leaf_slots(u, slot, leaves, factor)
+        for vertices in slots:
+            score = MET + sum([own[vertex] for vertex in vertices]) + factor * len(vertices)
+            pool = pools.setdefault((self.dom, self._slot), Pool())
+            pool.add(Group(score, 1, [(vertex, sizes[vertex], True, u) for vertex in vertices]))
+
+    def _twin_slots(self, u: int, slot: Need, leaves: dict[int, Need]) -> list[list[int]] | None:
+        """The slots of a vertex whose children look like those of one that was met before, if they do."""
+        look = self._look(u)
+        if look is None or any(need.label for need in slot.below):
+            return None
+        first, looks = look
+        built = self.twins.find(slot, looks)
+        if built is None:
+            visited, obstacle, self.obstacle = self.visited, self.obstacle, 0
+            slots = self._leaf_slots(u, slot, leaves, 0)
+            places = [[vertex - first for vertex in vertices] for vertices in slots]
+            built = self.twins.remember(slot, looks, Built(places, self.visited - visited, self.obstacle))
+            self.visited, self.obstacle = visited, obstacle
+        self.visited += built.visited
+        self.obstacle = built.obstacle or self.obstacle
+        return [[first + place for place in places] for places in built.slots]
+
+    def _look(self, u: int) -> tuple[int, Looks] | None:
+        """What the children of a vertex look like, where that says all."""
+        if self._looked[0] != u:
+            plain = self._allowed is None and not self.load.is_weighed(u)
+            self._looked = (u, self.twins.looks(u) if plain else None)
+        return self._looked[1]
+
+    def _leaf_slots(self, u: int, slot: Need, leaves: dict[int, Need], factor: int) -> list[list[int]]:
         found = self._find_leaves(u, leaves, shares=slot.most)
         sizes, own = self._sizes, self._scores
         portions: list[list[list[int]]] = []  # per need, what each slot gets of it
@@ -394,11 +429,8 @@ class Walk:
             if qualified:
                 vertices = best_first(vertices, scores, ascending=self.policy.slot_ascending)
             portions.append(_portions(vertices, need.count.effective(qualified), sizes))
-        for parts in zip(*portions):  # noqa: B905 - the scarcest type decides how many slots there are
-            vertices = [vertex for part in parts for vertex in part]
-            score = MET + sum([own[vertex] + factor for vertex in vertices])
-            pool = pools.setdefault((self.dom, self._slot), Pool())
-            pool.add(Group(score, 1, [(vertex, sizes[vertex], True, u) for vertex in vertices]))
+        # The scarcest type decides how many slots there are.
+        return [[vertex for part in parts for vertex in part] for parts in zip(*portions, strict=False)]
 
     def _find_leaves(self, u: int, leaves: dict[int, Need], *, shares: int) -> dict[int, list[int]]:
         """The children that can be had, by type: `_explore_down` for leaves that are wanted exclusively, of
