@@ -88,24 +88,78 @@ class Scales(click.ParamType):  # type: ignore[type-arg]
 
 
 @click.command()
-@click.option("--trace", "--workload", "trace", metavar="FILE", required=True, type=click.Path(),
-              help="The jobs: an SWF log (also .gz), the pods of openb (CSV), jobspecs with " "arrival times, or a list in YAML.")
-@click.option("--cluster", metavar="CLUSTER", required=True,
-              help="What they run on: nodes×cores such as 240x1, nodes×cores×gpus, a graph file, " "or the nodes of openb (CSV).")
-@click.option("--policy", metavar="POLICY", type=QueuePolicies(), default="easy", show_default=True,
-              help=f"Who starts when: {', '.join(policies.BUILT_IN)}, hybrid(DEPTH), or one that a " "site added.")
-@click.option("--compare", metavar="POLICIES", type=QueuePolicies(),
-              help="Several policies side by side: easy,conservative,fcfs,first-fit.")
-@click.option("--replan", is_flag=True, help="Make the whole plan anew at every event, and keep no promise by it.")
+@click.option(
+    "--trace",
+    "--workload",
+    "trace",
+    metavar="FILE",
+    required=True,
+    type=click.Path(),
+    help="The jobs: an SWF log (also .gz), the pods of openb (CSV), jobspecs with arrival "
+    "times, or a list in YAML.",
+)
+@click.option(
+    "--cluster",
+    metavar="CLUSTER",
+    required=True,
+    help="What they run on: nodes×cores such as 240x1, nodes×cores×gpus, a graph file, or the "
+    "nodes of openb (CSV).",
+)
+@click.option(
+    "--policy",
+    metavar="POLICY",
+    type=QueuePolicies(),
+    default="easy",
+    show_default=True,
+    help=f"Who starts when: {', '.join(policies.BUILT_IN)}, hybrid(DEPTH), or one that a site added.",
+)
+@click.option(
+    "--compare",
+    metavar="POLICIES",
+    type=QueuePolicies(),
+    help="Several policies side by side: easy,conservative,fcfs,first-fit.",
+)
+@click.option(
+    "--replan", is_flag=True, help="Make the whole plan anew at every event, and keep no promise by it."
+)
 @click.option("--jobs", metavar="N", type=click.IntRange(1), help="Only the first N valid jobs.")
-@click.option("--arrival-scale", metavar="FACTOR", type=Scales(), default="1", show_default=True,
-              help="Multiply the offsets of arrivals: 0.5 doubles the load. Several, 1,0.7,0.5, " "make several runs.")
-@click.option("--depth", metavar="N", type=click.IntRange(1), help="Look at no more than N waiting jobs in a cycle.  [default: all]")
-@click.option("--window", metavar="TIME", type=Length(), help="Plan no start further ahead than this.  [default: any]")
-@click.option("--resolution", metavar="TIME", type=Length(), default="1ms", help="Round limits up to a multiple of this.")
-@click.option("--match-policy", metavar="POLICY", type=Policy(), default="first", show_default=True,
-              help=f"Which resources are taken: {', '.join(match_policies.names())}.")
-@click.option("--kind", type=click.Choice(["swf", "openb", "yaml", "jsonl"]), help="What the trace is; guessed without it.")
+@click.option(
+    "--arrival-scale",
+    metavar="FACTOR",
+    type=Scales(),
+    default="1",
+    show_default=True,
+    help="Multiply the offsets of arrivals: 0.5 doubles the load. Several, 1,0.7,0.5, make several runs.",
+)
+@click.option(
+    "--depth",
+    metavar="N",
+    type=click.IntRange(1),
+    help="Look at no more than N waiting jobs in a cycle.  [default: all]",
+)
+@click.option(
+    "--window", metavar="TIME", type=Length(), help="Plan no start further ahead than this.  [default: any]"
+)
+@click.option(
+    "--resolution",
+    metavar="TIME",
+    type=Length(),
+    default="1ms",
+    help="Round limits up to a multiple of this.",
+)
+@click.option(
+    "--match-policy",
+    metavar="POLICY",
+    type=Policy(),
+    default="first",
+    show_default=True,
+    help=f"Which resources are taken: {', '.join(match_policies.names())}.",
+)
+@click.option(
+    "--kind",
+    type=click.Choice(["swf", "openb", "yaml", "jsonl"]),
+    help="What the trace is; guessed without it.",
+)
 @click.option(
     "--unit", metavar="TYPE", help="What sizes are counted in.  [default: core, else cpu, else node]"
 )
@@ -113,12 +167,29 @@ class Scales(click.ParamType):  # type: ignore[type-arg]
 @click.option("--strict", is_flag=True, help="Refuse a bad record, with its line, instead of counting it.")
 @click.option("--no-forecast", is_flag=True, help="Leave out expected starts: quicker.")
 @click.option("--until", metavar="TIME", type=Length(), help="Stop at this time of the workload.")
-@click.option("--snapshot", metavar="FILE", type=click.Path(dir_okay=False),
-              help="Write the queue as it is at the end (see --until), for fluence whatif.")
-@click.option("--html", metavar="FILE", type=click.Path(dir_okay=False), help="Write the report as a page with pictures.")
-@click.option("--pictures", metavar="DIR", type=click.Path(file_okay=False), help="Write the pictures as PNG and SVG.")
-@click.option("-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True,
-              help="How to print the report; wide adds a line per job.")
+@click.option(
+    "--snapshot",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write the queue as it is at the end (see --until), for fluence whatif.",
+)
+@click.option(
+    "--html",
+    metavar="FILE",
+    type=click.Path(dir_okay=False),
+    help="Write the report as a page with pictures.",
+)
+@click.option(
+    "--pictures", metavar="DIR", type=click.Path(file_okay=False), help="Write the pictures as PNG and SVG."
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["table", "wide", "json", "yaml"]),
+    default="table",
+    show_default=True,
+    help="How to print the report; wide adds a line per job.",
+)
 @click.option("--progress/--no-progress", default=None, help="Show how far it is.  [default: on a terminal]")
 @click.pass_context
 def simulate(
@@ -198,9 +269,15 @@ def simulate(
                 progress=advance,
             )
         settings: dict[str, object] = {
-            "trace": Path(trace).name, "cluster": cluster, "arrival scale": scale, "jobs": len(work.submissions),
-            "match policy": match_policy.name, "replan": replan, "depth": depth, "window_s": window and window / SECOND,
-            "resolution_s": resolution / SECOND, "seed": seed,
+            "trace": Path(trace).name,
+            "cluster": cluster,
+            "arrival scale": scale,
+            "match policy": match_policy.name,
+            "replan": replan,
+            "depth": depth,
+            "window_s": window and window / SECOND,
+            "resolution_s": resolution / SECOND,
+            "seed": seed,
         }
         runs.append(
             Run(
@@ -262,7 +339,13 @@ def _shown(wanted: bool | None, label: str, total: int) -> Iterator[Callable[[in
         TimeRemainingColumn,
     )
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(label, total=total)
         yield lambda done: bar.advance(task, done)

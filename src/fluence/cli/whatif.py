@@ -20,14 +20,21 @@ _SHOWN = 10
 
 @click.command()
 @click.argument("jobspec", metavar="JOBSPEC", type=click.Path(allow_dash=True))
-@click.option("--state", metavar="SNAPSHOT", required=True, type=click.Path(exists=True, dir_okay=False),
-              help="The queue, as fluence simulate --snapshot writes it.")
+@click.option(
+    "--state",
+    metavar="SNAPSHOT",
+    required=True,
+    type=click.Path(exists=True, dir_okay=False),
+    help="The queue, as fluence simulate --snapshot writes it.",
+)
 @click.option(
     "--limit", metavar="TIME", type=Length(), help="Its walltime.  [default: the jobspec's duration]"
 )
 @click.option("--user", default="you", show_default=True, help="Whose history to expect by.")
 @click.option("--priority", type=int, default=16, show_default=True, help="More is earlier.")
-@click.option("--policy", metavar="POLICY", type=QueuePolicies(), help="Another queue policy than the snapshot's.")
+@click.option(
+    "--policy", metavar="POLICY", type=QueuePolicies(), help="Another queue policy than the snapshot's."
+)
 @output_option((), note="table, wide, json or yaml.")
 @click.pass_context
 def whatif(

@@ -158,10 +158,9 @@ class Matcher:
         """Record a placement that was found elsewhere, such as the seats of a gang, or before; it is not
         checked. Only with ``now`` does the order of a `first` search follow it."""
         self._refresh()
-        if now is None:
-            self._record(placed)
-        else:
-            self._commit(placed, now)
+        self._hold(placed)
+        if now is not None:
+            self._touch(placed, now)
 
     def refresh(self) -> None:
         """Catch up with a graph that changed."""

@@ -225,7 +225,7 @@ class GraphSpace:
         return placed
 
     def _reserve_again(self, task: str, placed: Placed) -> None:
-        self.matcher.hold(placed)
+        self.matcher.hold(placed, now=0)
         self.reservations[task] = placed
 
     def _bend(self, number: int, before: int, end: int) -> None:

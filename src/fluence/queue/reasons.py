@@ -67,8 +67,8 @@ def why(queue: Queue, key: str) -> Reason:
         return Reason(Kind.DEPENDENCY, f"it waits for {_names(others)} to end", others)
     if not queue.is_admitted(entry):
         most = queue.rules[entry.job.queue].max_running_per_user
-        text = f"{entry.job.user or 'its user'} runs {most} jobs in queue {entry.job.queue!r}, as many as allowed"
-        return Reason(Kind.LIMIT, text)
+        who, where = entry.job.user or "its user", entry.job.queue
+        return Reason(Kind.LIMIT, f"{who} runs {most} jobs in queue {where!r}, as many as allowed")
     return _short_of(queue, entry)
 
 

@@ -172,22 +172,9 @@ def table(runs: Sequence[Run], *, color: bool = False, width: int = 100) -> str:
 
 def jobs(runs: Sequence[Run]) -> str:
     """A line per job and run, tab-separated, times in seconds: for spreadsheets and grep."""
-    titles = [
-        "run",
-        "job",
-        "user",
-        "size",
-        "submit",
-        "start",
-        "end",
-        "wait",
-        "no_later_than",
-        "expected",
-        "backfilled",
-        "state",
-        "broken",
-    ]
-    lines = ["\t".join(titles)]
+    about = ("run", "job", "user", "size", "submit", "start", "end", "wait")
+    told_of = ("no_later_than", "expected", "backfilled", "state", "broken")
+    lines = ["\t".join((*about, *told_of))]
     for run in runs:
         for each in run.records:
             times = (each.submit, each.start, each.end, each.wait, each.no_later_than, each.expected)

@@ -1,7 +1,7 @@
 """Drive the queue and the matcher of the live scheduler over a workload, with a clock that jumps.
 
-Decisions are made when jobs arrive, end, or are due by the plan. A job runs as long as its record says, and is
-ended at its limit.
+Decisions are made when jobs arrive, end, or are due by the plan. A job runs as long as its record says, and
+is ended at its limit.
 """
 
 from __future__ import annotations
