@@ -37,6 +37,8 @@ class GraphSpace:
         self._requests: dict[int, tuple[Hashable, Request]] = {}
         self._journal: list[Callable[[], object]] = []  # how to undo what was done, last first
         self._state = matcher.graph.state_generation
+        self._judged: dict[int, str | None] = {}  # per shape
+        self._judged_at = self._state
 
     # -- requests --------------------------------------------------------------------------------------------
 
@@ -69,16 +71,22 @@ class GraphSpace:
         return sum(slots)
 
     def judge(self, request: Hashable) -> str | None:
+        shape = self.shape(request)
+        if self._judged_at != self.matcher.graph.state_generation:
+            self._judged_at = self.matcher.graph.state_generation
+            self._judged.clear()
+        if shape not in self._judged:
+            self._judged[shape] = self._judge(self._known(request))
+        return self._judged[shape]
+
+    def _judge(self, request: Request) -> str | None:
         try:
-            outcome = self.matcher.match(Operation.JUDGE, self._known(request))
+            outcome = self.matcher.match(Operation.JUDGE, request)
         except (NothingHeld, InvalidInput) as fault:
             return str(fault)
         if not isinstance(outcome, Never):
             return None
-        told = explain(self.matcher, self._known(request), now=0)
-        return (
-            f"no empty cluster could hold it: {told.summary()}" if told else "no empty cluster could hold it"
-        )
+        return f"no empty cluster could hold it: {explain(self.matcher, request).summary()}"
 
     def relaxed(self, request: Hashable) -> Hashable | None:
         assert isinstance(request, Jobspec)

@@ -75,6 +75,7 @@ class Queue:
         resolution: int = 1,
         replan: bool = False,
         forecasts: bool = True,
+        now: int = 0,
         budget: float = 1.0,
         timer: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -94,7 +95,7 @@ class Queue:
         self.pending = Pending()
         self.held: dict[str, Entry] = {}  # waiting for other jobs to end
         self.calibration = Calibration()
-        self.now = 0
+        self.now = now
         self.tries = 0
         self.cycles = 0
         self.faults: list[str] = []  # of plug-ins

@@ -100,7 +100,7 @@ def restore(text: bytes, *, source: str = "snapshot", policy: str | None = None)
     specs: dict[bytes, Jobspec] = {}
     jobs = [(_job(each, specs, source), each) for each in saved.jobs]
     space = _space(matcher, [job for job, _ in jobs], saved.now)
-    queue = Queue(space, find(policy or saved.policy))
+    queue = Queue(space, find(policy or saved.policy), now=saved.now)
     number = 0
     for job, each in jobs:
         for task, held in each.running.items():
