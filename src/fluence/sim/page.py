@@ -11,9 +11,9 @@ from fluence.sim import theme as themes
 from fluence.sim.measure import LATE, percentile
 from fluence.sim.pictures import Picture
 from fluence.sim.run import Run
-from fluence.sim.theme import DARK, LIGHT, Theme, words
+from fluence.sim.theme import DARK, words
 
-_LARGE = 120_000  # bytes of an SVG from which a PNG is smaller and as good
+_LARGE = 90_000  # bytes of an SVG from which a PNG is smaller and as good
 _STRETCHES = 12
 _LONGEST = 15
 _SHARES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
@@ -141,17 +141,21 @@ def _section(picture: Picture, runs: Sequence[Run]) -> str:
 
 def _image(picture: Picture, runs: Sequence[Run], text: str) -> str:
     """The picture in the colours that the reader's screen has."""
-    dark, light = (_data(picture, runs, theme) for theme in (DARK, LIGHT))
+    format_ = "png" if picture.has_many_marks else "svg"
+    drawn = pictures.render(picture, runs, format_)
+    if format_ == "svg" and len(drawn) > _LARGE:
+        format_ = "png"
+        drawn = pictures.render(picture, runs, format_)
+    light = _data(drawn, format_)
+    dark = _data(pictures.render(picture, runs, format_, theme=DARK), format_)
     return (
         f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
         f'<img src="{light}" alt="{escape(text, quote=True)}"></picture>'
     )
 
 
-def _data(picture: Picture, runs: Sequence[Run], theme: Theme) -> str:
-    drawn, kind = pictures.render(picture, runs, "svg", theme=theme), "svg+xml"
-    if len(drawn) > _LARGE:
-        drawn, kind = pictures.render(picture, runs, "png", theme=theme), "png"
+def _data(drawn: bytes, format_: str) -> str:
+    kind = "svg+xml" if format_ == "svg" else format_
     return f"data:image/{kind};base64,{base64.b64encode(drawn).decode()}"
 
 
