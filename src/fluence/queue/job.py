@@ -128,8 +128,11 @@ class Entry:
     bounded: bool  # False: nothing ends the job at its limit
     state: State = State.PENDING
     waiting: int = 1  # tasks that have not started
+    fresh: int = 0  # the first task that was never started
+    again: list[int] = field(default_factory=list)  # tasks that are to be started once more
     running: dict[str, int] = field(default_factory=dict)  # task -> when it started
     reserved_at: int | None = None  # start of its place in the plan
+    reserved_as: str = ""  # the task that the place is for
     deadline: int | None = None  # the first such start: the plan keeps to it
     no_later_than: int | None = None  # what the user was told
     promised: int | None = None  # what the user was told first
@@ -157,4 +160,21 @@ class Entry:
         """The key under which the next task holds resources."""
         if self.job.tasks == 1:
             return self.key
-        return f"{self.key}[{self.job.tasks - self.waiting}]"
+        return f"{self.key}[{self.again[-1] if self.again else self.fresh}]"
+
+    def take(self) -> None:
+        """The next task starts."""
+        self.waiting -= 1
+        if self.again:
+            self.again.pop()
+        else:
+            self.fresh += 1
+
+    def put_back(self, task: str) -> None:
+        """A task that was started waits again."""
+        self.waiting += 1
+        index = 0 if self.job.tasks == 1 else int(task[len(self.key) + 1 : -1])
+        if index == self.fresh - 1 and not self.again:
+            self.fresh = index
+        else:
+            self.again.append(index)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
@@ -94,6 +94,8 @@ class Queue:
         self.entries: dict[str, Entry] = {}
         self.pending = Pending()
         self.held: dict[str, Entry] = {}  # waiting for other jobs to end
+        self._waiters: defaultdict[str, list[Entry]] = defaultdict(list)  # by the job that each waits for
+        self._namesakes: defaultdict[tuple[str, str], list[Entry]] = defaultdict(list)  # by user and name
         self.calibration = Calibration()
         self.now = now
         self.tries = 0
@@ -101,7 +103,8 @@ class Queue:
         self.faults: list[str] = []  # of plug-ins
         self._serial = 0
         self._tasks: dict[str, Entry] = {}
-        self._ends: list[tuple[int, str]] = []
+        self._ends: list[tuple[int, str]] = []  # of tasks, by their limits; some are out of date
+        self._end: dict[str, int] = {}
         self._due: list[tuple[int, int, Entry]] = []
         self._users: defaultdict[tuple[str, str], int] = defaultdict(int)  # running, by queue and user
         self._blocked: Ints = np.full(16, _UNBLOCKED, np.int64)
@@ -129,6 +132,7 @@ class Queue:
         limit, bounded = self._limit(job, shape, rules)
         entry = Entry(job, self._order(job), shape, limit, bounded, waiting=job.tasks)
         self.entries[job.key] = entry
+        self._namesakes[job.user, job.name].append(entry)
         if shape >= len(self._blocked):
             grown = np.full(2 * shape + 2, _UNBLOCKED, np.int64)
             grown[: len(self._blocked)] = self._blocked
@@ -146,12 +150,15 @@ class Queue:
             self._admit_or_hold(entry, now)
         return entry
 
-    def resume(self, job: Job, running: Mapping[str, tuple[int, int]], now: int) -> Entry:
-        """Take in a job some of whose tasks run already and are known to the space: task -> start, end."""
+    def resume(
+        self, job: Job, running: Mapping[str, tuple[int, int]], waiting: Sequence[int], now: int
+    ) -> Entry:
+        """Take in a job some of whose tasks run already and are known to the space: task -> start, end.
+        ``waiting``: the tasks that have not started; others are over."""
         entry = self.submit(replace(job, submit=min(job.submit, now)))
         if not running:
             return entry
-        entry.waiting -= len(running)
+        entry.waiting, entry.fresh, entry.again = len(waiting), job.tasks, list(reversed(waiting))
         if not entry.waiting:
             self.pending.remove(entry)
             self._new.remove(entry)
@@ -159,6 +166,7 @@ class Queue:
         for task, (start, end) in running.items():
             entry.running[task] = start
             self._tasks[task] = entry
+            self._end[task] = end
             heappush(self._ends, (end, task))
             self._users[entry.job.queue, entry.job.user] += 1
         entry.move(State.STARTING, entry.started, "it was running already")
@@ -199,7 +207,7 @@ class Queue:
         self.now = now
         entry = self._task(task)
         self._stop(entry, task, now)
-        entry.waiting += 1
+        entry.put_back(task)
         if entry.no_later_than is not None and entry.started is not None and cause:
             entry.broken.append(Broken(now, entry.no_later_than, cause))
         entry.no_later_than = entry.deadline = None
@@ -220,6 +228,8 @@ class Queue:
         if not is_held:
             self._withdraw(entry)
         entry.job = replace(entry.job, priority=priority)
+        # Whoever moves a job gives up what it was promised in its old place.
+        entry.deadline = entry.no_later_than = entry.promised = None
         entry.order = self._order(entry.job, entry.order[2])
         if not is_held:
             self._enter(entry)
@@ -275,7 +285,7 @@ class Queue:
         space = self.space
         if rebuild or freed:
             self._blocked.fill(_UNBLOCKED)
-        before = {entry: entry.reserved_at for entry in self._reserved}
+        before = {entry: (entry.reserved_at, entry.reserved_as) for entry in self._reserved}
         mark = space.mark()
         mode = Mode.REBUILD if rebuild else Mode.EXTEND
         keep = not lost and not self.replan
@@ -336,15 +346,15 @@ class Queue:
 
         return check
 
-    def _undo(self, turn: Turn, mark: object, before: dict[Entry, int | None]) -> None:
+    def _undo(self, turn: Turn, mark: object, before: dict[Entry, tuple[int | None, str]]) -> None:
         self.space.undo(mark)
-        for entry, task in turn.starts:
-            entry.waiting += 1
+        for entry, task in reversed(turn.starts):
+            entry.put_back(task)
             del entry.running[task]
         for entry in turn.planned:
             entry.reserved_at = None
-        for entry, at in before.items():
-            entry.reserved_at = at
+        for entry, place in before.items():
+            entry.reserved_at, entry.reserved_as = place
         self._blocked.fill(_UNBLOCKED)
 
     def _keep(self, turn: Turn, before: dict[Entry, int | None], now: int) -> list[Start]:
@@ -354,11 +364,12 @@ class Queue:
         first_waiting = next((e.order for e in self.pending if e.waiting), None)
         for entry, task in turn.starts:
             if task in failed:
-                entry.waiting += 1
+                entry.put_back(task)
                 del entry.running[task]
                 continue
             end = now + entry.limit
             self._tasks[task] = entry
+            self._end[task] = end
             heappush(self._ends, (end, task))
             self._users[entry.job.queue, entry.job.user] += 1
             starts.append(Start(entry, task, end))
@@ -391,7 +402,6 @@ class Queue:
         entry.started = now
         how = "backfilled ahead of jobs that must wait" if entry.backfilled else "its turn, and it fits"
         entry.move(State.STARTING, now, how)
-        entry.reserved_at = None
         if entry.no_later_than is not None:
             if now > entry.no_later_than:
                 cause = self._cause or "jobs that came later were backfilled ahead of it"
@@ -490,6 +500,7 @@ class Queue:
             self._over(entry, State.NEVER, now, hopeless, succeeded=False)
         elif blocker:
             self.held[entry.key] = entry
+            self._waiters[blocker].append(entry)
         else:
             self.held.pop(entry.key, None)
             self._enter(entry)
@@ -516,12 +527,8 @@ class Queue:
     def _before(self, entry: Entry, dependency: Dependency) -> Iterable[Entry]:
         if dependency.job:
             return (self.entries[dependency.job],)
-        mine = (entry.job.user, entry.job.name)
-        return (
-            other
-            for other in self.entries.values()
-            if (other.job.user, other.job.name) == mine and other.order[2] < entry.order[2]
-        )
+        namesakes = self._namesakes[entry.job.user, entry.job.name]
+        return (other for other in namesakes if other.order[2] < entry.order[2])
 
     def _enter(self, entry: Entry) -> None:
         place = self.pending.add(entry)
@@ -539,7 +546,7 @@ class Queue:
         place = self.pending.remove(entry)
         self._since -= place < self._since
         if entry.reserved_at is not None:
-            self.space.drop(entry.task())
+            self.space.drop(entry.reserved_as)
             entry.reserved_at = None
             self._reserved.discard(entry)
             self._disturbed = True
@@ -548,15 +555,16 @@ class Queue:
 
     def _stop(self, entry: Entry, task: str, now: int) -> None:
         self.space.end(task, now)
-        del entry.running[task], self._tasks[task]
+        del entry.running[task], self._tasks[task], self._end[task]
         self._users[entry.job.queue, entry.job.user] -= 1
 
     def _over(self, entry: Entry, state: State, now: int, reason: str, *, succeeded: bool) -> None:
         entry.move(state, now, reason)
         entry.ended = now
         entry.succeeded = succeeded
-        for other in list(self.held.values()):
-            self._admit_or_hold(other, now)
+        for other in self._waiters.pop(entry.key, ()):
+            if other.key in self.held:
+                self._admit_or_hold(other, now)
 
     def _stretch(self, now: int) -> None:
         """Tasks that outlive their limit are counted on a little longer, each time anew."""
@@ -567,6 +575,7 @@ class Queue:
             entry = self._tasks[task]
             later = now + max(_GRACE, entry.limit // 10)
             self.space.stretch(task, later)
+            self._end[task] = later
             heappush(self._ends, (later, task))
             self._cause = f"job {entry.key} runs past its limit"
 
@@ -584,7 +593,7 @@ class Queue:
         return entry.reserved_at == at and entry.waiting > 0
 
     def _still_runs(self, item: tuple[int, str]) -> bool:
-        return item[1] in self._tasks
+        return self._end.get(item[1]) == item[0]
 
     def is_admitted(self, entry: Entry) -> bool:
         """Whether its user may run one more job in its queue."""

@@ -78,7 +78,7 @@ def _short_of(queue: Queue, entry: Entry) -> Reason:
     clear = entry.limit if entry.bounded else FOREVER
     mark = space.mark()
     if entry.reserved_at is not None:
-        space.drop(entry.task())
+        space.drop(entry.reserved_as)
     try:
         room = space.room(request, now, clear)
         changes = _changes(queue, entry, room, clear)

@@ -48,6 +48,7 @@ class SavedJob(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: int = 16
     after: list[tuple[str, str]] = []
     tasks: int = 1
+    waiting: list[int] = []  # of a job that has started: the tasks that have not
     no_later_than: int | None = None
     running: dict[str, SavedTask] = {}
 
@@ -107,7 +108,8 @@ def restore(text: bytes, *, source: str = "snapshot", policy: str | None = None)
             number += 1
             _hold(matcher, number, held, source)
             space.adopt(task, number, job.request, held.end, saved.now)
-        queue.resume(job, {task: (held.start, held.end) for task, held in each.running.items()}, saved.now)
+        spans = {task: (held.start, held.end) for task, held in each.running.items()}
+        queue.resume(job, spans, each.waiting, saved.now)
         entry = queue.entries[job.key]
         entry.no_later_than = entry.promised = each.no_later_than
     return queue
@@ -157,6 +159,7 @@ def _saved(entry: Entry, queue: Queue, matcher: Matcher) -> SavedJob:
         priority=job.priority,
         after=[(each.kind, each.job) for each in job.after],
         tasks=job.tasks,
+        waiting=[*reversed(entry.again), *range(entry.fresh, job.tasks)] if running else [],
         no_later_than=entry.no_later_than,
         running=running,
     )

@@ -138,7 +138,7 @@ class Turn:
         return entry.limit if entry.bounded or not self.reserved else FOREVER
 
     def _started(self, entry: Entry, task: str) -> None:
-        entry.waiting -= 1
+        entry.take()
         entry.running[task] = self.now
         self.starts.append((entry, task))
 
@@ -148,13 +148,13 @@ class Turn:
             return False
         if self._keep and entry.deadline is not None and at > entry.deadline:
             raise PromiseAtRisk(entry.key)
-        entry.reserved_at = at
+        entry.reserved_at, entry.reserved_as = at, task
         self.planned[entry] = at
         self.reserved += 1
         return False
 
     def _release(self, entry: Entry) -> None:
-        self._space.drop(entry.task())
+        self._space.drop(entry.reserved_as)
         entry.reserved_at = None
         self.planned.pop(entry, None)
         self.reserved -= 1

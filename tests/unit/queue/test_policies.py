@@ -1,0 +1,168 @@
+"""The queue policies are Fluxion's: its golden scenario, and what each promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from fluence.errors import InvalidInput
+from fluence.queue import Queue, QueuePolicy, State
+from fluence.queue import policy as policies
+from fluence.queue.policy import BUILT_IN
+from fluence.queue.turn import Turn
+from tests.unit.queue.build import MINUTE, graph, job, pool, run
+
+# fluxion.md §11: one node of 16 cores, all submitted at 0; cores × minutes
+GOLDEN = {
+    "1": (8, 60), "2": (10, 60), "3": (12, 60), "4": (14, 60), "5": (16, 60), "6": (6, 121), "7": (4, 179),
+    "8": (4, 239), "9": (2, 239), "10": (2, 299), "11": (2, 59),
+}  # fmt: skip
+
+
+def golden(queue: Queue, order: str = "1 2 3 4 5 6 7 8 9 10 11") -> list[str]:
+    for key in order.split():
+        queue.submit(job(key, *GOLDEN[key]))
+    return run(queue, 0)
+
+
+def reserved(queue: Queue) -> dict[str, int]:
+    return {e.key: e.reserved_at // 1000 for e in queue.pending if e.reserved_at is not None}
+
+
+@pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+class TestGoldenScenario:
+    def test_easy(self, make):
+        queue = make("easy")
+        assert golden(queue) == ["1", "6", "11"]
+        assert reserved(queue) == {"2": 3600}
+        queue.cancel("6", 0)
+        assert run(queue, 0) == ["7", "9"]
+
+    def test_hybrid(self, make):
+        queue = make("hybrid(3)")
+        assert golden(queue) == ["1", "7", "11"]
+        assert reserved(queue) == {"2": 3600, "3": 7200, "4": 10800}
+        queue.cancel("7", 0)
+        assert run(queue, 0) == ["9"]
+
+    def test_conservative(self, make):
+        queue = make("conservative", replan=True)
+        assert golden(queue, "1 2 3 5 4 6 7 8 9 10 11") == ["1", "7", "11"]
+        queue.cancel("7", 0)
+        assert run(queue, 0) == []
+
+    def test_fcfs_stops_at_the_first_that_must_wait(self, make):
+        queue = make("fcfs")
+        assert golden(queue) == ["1"]
+        assert reserved(queue) == {}
+
+    def test_first_fit_takes_whoever_fits(self, make):
+        queue = make("first-fit")
+        assert golden(queue) == ["1", "6", "9"]
+
+
+def test_priority_goes_before_arrival():
+    queue = pool("fcfs")
+    queue.submit(job("low", 16, 10))
+    queue.submit(job("high", 16, 10, priority=20))
+    assert run(queue, 0) == ["high"]
+
+
+def test_a_queue_may_add_to_the_priority_of_its_jobs():
+    from fluence.queue import Rules
+
+    queue = pool("fcfs", rules={"urgent": Rules(priority=5)})
+    queue.submit(job("low", 16, 10))
+    queue.submit(job("high", 16, 10, queue="urgent"))
+    assert run(queue, 0) == ["high"]
+
+
+def test_depth_bounds_what_is_looked_at():
+    queue = pool("easy", depth=2)
+    for key, size in (("running", 16), ("head", 16), ("second", 16), ("small", 1)):
+        queue.submit(job(key, size, 10))
+    assert run(queue, 0) == ["running"]
+    assert queue.entries["small"].no_later_than is None  # beyond the depth nothing is promised
+    assert queue.entries["second"].no_later_than is not None
+
+
+def test_window_bounds_how_far_ahead_is_planned():
+    queue = pool("conservative", window=30 * MINUTE)
+    for key in "abcde":
+        queue.submit(job(key, 16, 20))
+    run(queue, 0)
+    assert reserved(queue) == {"b": 1200}
+
+
+def test_resolution_rounds_limits_up():
+    queue = pool("conservative", resolution=10 * MINUTE)
+    queue.submit(job("a", 16, 11))
+    queue.submit(job("b", 16, 11))
+    run(queue, 0)
+    assert reserved(queue) == {"b": 1200}
+
+
+def test_a_depth_is_read_from_the_name():
+    assert policies.find("hybrid(8)").name == "hybrid(8)"
+    assert policies.find("hybrid:8").name == "hybrid:8"
+
+
+def test_an_unknown_policy_names_those_there_are():
+    with pytest.raises(InvalidInput, match=r"unknown queue policy 'fifo': choose one of fcfs, first-fit, easy"):
+        policies.find("fifo")
+
+
+class TestPolicyOfASite:
+    def test_it_is_a_function_of_a_turn(self):
+        def smallest_first(turn: Turn) -> None:
+            for entry in sorted(turn, key=lambda e: e.shape):
+                turn.start(entry)
+
+        queue = pool(QueuePolicy("smallest", smallest_first))
+        queue.submit(job("a", 4, 10))
+        queue.submit(job("b", 8, 10))
+        assert run(queue, 0) == ["a", "b"]
+
+    def test_a_fault_changes_nothing_and_easy_takes_over(self):
+        def faulty(turn: Turn) -> None:
+            for entry in turn:
+                turn.start_or_reserve(entry)
+                raise RuntimeError("oops")
+
+        queue = pool(QueuePolicy("faulty", faulty))
+        twin = pool("easy")
+        assert golden(queue) == golden(twin)
+        assert reserved(queue) == reserved(twin)
+        assert queue.faults == ["queue policy faulty: RuntimeError: oops"]
+
+    def test_it_has_a_budget(self):
+        ticks = iter(range(1000))
+
+        def slow(turn: Turn) -> None:
+            for entry in turn:
+                turn.start(entry)
+
+        queue = pool(QueuePolicy("slow", slow), budget=3, timer=lambda: float(next(ticks)))
+        assert golden(queue) == ["1", "6", "11"]
+        assert queue.faults == ["queue policy slow: OverBudget: took more than 3 s"]
+
+    def test_a_priority_that_fails_falls_back_to_the_urgency(self):
+        def broken(job, now):
+            raise KeyError("no such account")
+
+        queue = pool("fcfs", priority=broken)
+        queue.submit(job("a", 1, 10))
+        assert run(queue, 0) == ["a"]
+        assert "priority of job a: KeyError" in queue.faults[0]
+
+
+def test_every_policy_says_what_its_promise_rests_on():
+    assert {p.name: p.promise for p in BUILT_IN.values()} == {
+        "fcfs": "order", "first-fit": "record", "easy": "record", "hybrid": "record", "conservative": "reservation",
+    }  # fmt: skip
+
+
+def test_a_job_of_no_cluster_is_told_so_at_once():
+    queue = pool("easy")
+    entry = queue.submit(job("huge", 17, 10))
+    assert entry.state is State.NEVER
+    assert entry.story[-1].reason == "it asks for 17 cores; this cluster has 16"
