@@ -99,6 +99,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--rival-limit", type=float, default=600, metavar="S", help="end a session of the rival after (600)"
     )
+    parser.add_argument(
+        "--clock", choices=("wall", "cpu"), default="wall", help="cpu: for a machine that does other work"
+    )
     options = parser.parse_args(arguments)
     try:
         sizes = [int(size) for size in options.sizes.split(",")] if options.sizes else []
@@ -115,6 +118,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     if not options.only:
         parser.error(f"--only: no such measurement; there are {', '.join(scenario.MEASURES)}")
+    if options.against and options.clock == "cpu":
+        parser.error("--clock cpu: the rival's own time is wall time")
     if options.against and _command(options.against) is None:
         parser.error(f"--against {options.against}: no such program")
     options.json = options.json or str(Path(options.build) / "bench.json")
@@ -143,12 +148,14 @@ def _run_ours(
         "repeat": settings.repeat,
         "budget_s": settings.budget_s,
         "only": sorted(settings.only),
+        "clock": options.clock,
     }
     argv = [sys.executable, str(Path(__file__).with_name("ours.py")), json.dumps(order)]
     session = Session(argv, limit_s=options.limit, log=_log(options, "ours"))
     try:
         ready = json.loads(session.read_until(b'"ready"'))
-        results.load = {API: ready["seconds"], PROCESS: session.age()}
+        age = session.age() if options.clock == "wall" else ready["cpu"]
+        results.load = {API: ready["seconds"], PROCESS: age}
         results.memory_mb = ready["memory_mb"]
         for line in session.lines():
             value = json.loads(line)
