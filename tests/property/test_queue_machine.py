@@ -43,7 +43,9 @@ class QueueMachine(RuleBasedStateMachine):
         tasks=st.sampled_from([1, 1, 1, 3]),
         after=st.none() | st.tuples(st.sampled_from(["afterok", "afterany"]), st.integers(0, 30)),
     )
-    def submit(self, size: int, minutes: int, priority: int, tasks: int, after: tuple[str, int] | None) -> None:
+    def submit(
+        self, size: int, minutes: int, priority: int, tasks: int, after: tuple[str, int] | None
+    ) -> None:
         key = f"j{len(self.queue.entries)}"
         waits = ()
         if after is not None and self.queue.entries:
@@ -52,7 +54,15 @@ class QueueMachine(RuleBasedStateMachine):
         request = self.request(size)
         self.do(
             "submit",
-            Job(key, request, self.now, limit=minutes * 60 * SECOND, priority=priority, tasks=tasks, after=waits),
+            Job(
+                key,
+                request,
+                self.now,
+                limit=minutes * 60 * SECOND,
+                priority=priority,
+                tasks=tasks,
+                after=waits,
+            ),
         )
 
     def request(self, size: int) -> Any:
@@ -68,7 +78,9 @@ class QueueMachine(RuleBasedStateMachine):
         until = self.now + step * SECOND
         while True:
             ends = sorted(
-                (started + e.limit, task) for e in self.queue.entries.values() for task, started in e.running.items()
+                (started + e.limit, task)
+                for e in self.queue.entries.values()
+                for task, started in e.running.items()
             )
             due = self.queue.next_due()
             times = [end for end, _ in ends[:1]] + ([due] if due is not None else [])

@@ -107,7 +107,9 @@ def test_a_depth_is_read_from_the_name():
 
 
 def test_an_unknown_policy_names_those_there_are():
-    with pytest.raises(InvalidInput, match=r"unknown queue policy 'fifo': choose one of fcfs, first-fit, easy"):
+    with pytest.raises(
+        InvalidInput, match=r"unknown queue policy 'fifo': choose one of fcfs, first-fit, easy"
+    ):
         policies.find("fifo")
 
 
