@@ -45,10 +45,11 @@ LEFT = datetime(2026, 1, 1, tzinfo=UTC)
 
 def some(element: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
     """Mostly nothing."""
-    return st.one_of(st.none(), st.none(), element)
+    return st.one_of(st.none(), st.none(), st.none(), element)
 
 
-amount = st.integers(0, 4).map(str)
+plenty = st.integers(0, 6).map(lambda number: str((6 - number) % 7))  # shrinks to much
+little = st.sampled_from("120")
 labels = st.fixed_dictionaries(
     {},
     optional={
@@ -68,19 +69,19 @@ kinds = st.sampled_from(["red", "blue"])
 
 @st.composite
 def nodes(draw: st.DrawFn, name: str) -> Node:
-    allocatable = {"cpu": draw(amount), "memory": draw(amount), "pods": draw(st.integers(1, 5).map(str))}
+    allocatable = {"cpu": draw(plenty), "memory": draw(plenty), "pods": draw(st.sampled_from("5312"))}
     for resource in ("nvidia.com/gpu", "example.com/nic"):
         if draw(st.booleans()):
-            allocatable[resource] = draw(amount)
-    own = {**draw(labels), **({HOST: name} if draw(st.integers(0, 5)) else {})}
+            allocatable[resource] = draw(plenty)
+    own = {**draw(labels), **({HOST: name} if draw(st.integers(0, 7)) < 7 else {})}
     return Node(
         metadata=ObjectMeta(name=name, labels=own),
         spec=NodeSpec(
-            unschedulable=draw(st.integers(0, 5)) == 0, taints=draw(some(st.lists(taints, max_size=2)))
+            unschedulable=draw(st.integers(0, 7)) == 7, taints=draw(some(st.lists(taints, max_size=2)))
         ),
         status=NodeStatus(
             allocatable=allocatable,
-            conditions=[Condition(type="Ready", status="True" if draw(st.integers(0, 5)) else "False")],
+            conditions=[Condition(type="Ready", status="False" if draw(st.integers(0, 7)) == 7 else "True")],
         ),
     )
 
@@ -147,31 +148,25 @@ serial = itertools.count()
 
 
 @st.composite
-def pods(draw: st.DrawFn, count: int = 1, *, rules: bool = True) -> list[Pod]:
+def pods(draw: st.DrawFn, count: int = 1, *, resident: bool = False) -> list[Pod]:
     """Pods of one template."""
-    requests = {"cpu": draw(amount)}
+    requests = {"cpu": draw(little)}
     for resource in ("memory", "nvidia.com/gpu", "example.com/nic"):
-        if draw(st.integers(0, 2)) == 0:
-            requests[resource] = draw(amount)
+        if draw(st.integers(0, 3)) == 3:
+            requests[resource] = draw(little)
     affinity = Affinity(
         node_affinity=draw(some(node_affinities)),
-        pod_affinity=draw(some(pod_affinities)) if rules else None,
-        pod_anti_affinity=draw(some(pod_affinities)) if rules else None,
+        pod_affinity=draw(some(pod_affinities)),
+        pod_anti_affinity=draw(some(pod_affinities)),
     )
-    ports = (
-        [ContainerPort(host_port=draw(st.sampled_from([80, 81])))] if draw(st.integers(0, 5)) == 0 else None
-    )
-    owner = (
-        [OwnerReference(kind="DaemonSet", name="d", controller=True)]
-        if draw(st.integers(0, 5)) == 0
-        else None
-    )
+    ports = draw(some(st.builds(ContainerPort, host_port=st.sampled_from([80, 81])).map(lambda one: [one])))
+    owner = [OwnerReference(kind="DaemonSet", name="d", controller=True)] if resident else None
     spec = PodSpec(
         containers=[Container(name="c", resources=ResourceRequirements(requests=requests), ports=ports)],
         node_selector=draw(some(st.just({"disk": "ssd"}))),
         affinity=affinity,
         tolerations=draw(some(st.lists(tolerations, max_size=2))),
-        topology_spread_constraints=draw(some(st.lists(spread, max_size=2))) if rules else None,
+        topology_spread_constraints=draw(some(st.lists(spread, max_size=2))),
     )
     namespace = draw(st.sampled_from(["one", "two"]))
     app = draw(kinds)
@@ -233,9 +228,9 @@ class ClusterMachine(RuleBasedStateMachine):
                 self.gone(uid)  # it was not bound: there is nothing to wait for
         self.jobs = {job: uids for job, uids in self.jobs.items() if uids}
 
-    @rule(data=st.data(), node=st.sampled_from(NAMES))
-    def others_bind(self, data: st.DataObject, node: str) -> None:
-        (pod,) = data.draw(pods())
+    @rule(data=st.data(), node=st.sampled_from(NAMES), resident=st.booleans())
+    def others_bind(self, data: st.DataObject, node: str, resident: bool) -> None:
+        (pod,) = data.draw(pods(resident=resident))
         self.put(bound(pod, node), node)
 
     @precondition(lambda self: self.world.pods)
@@ -363,7 +358,7 @@ class ClusterMachine(RuleBasedStateMachine):
         fresh.load(self.world.nodes.values(), plain)
         for uid, node in self.assumed.items():
             fresh.assume(self.world.pods[uid][0], node)
-        assert picture(self.cluster) == picture(fresh)
+        assert picture(self.cluster, self.now) == picture(fresh, self.now)
 
     def teardown(self) -> None:
         if not hasattr(self, "cluster"):
@@ -382,11 +377,11 @@ class ClusterMachine(RuleBasedStateMachine):
         assert not self.cluster.matcher.ledger.jobs
 
 
-def picture(cluster: ClusterGraph) -> dict[str, object]:
+def picture(cluster: ClusterGraph, now: int) -> dict[str, object]:
     """What can be seen of a cluster, whatever its history."""
+    cluster.advance(now)
     graph, seats, columns = cluster.graph, cluster.seats, cluster.columns
-    seats.look(0)
-    view = seats.room.at(seats.room.now)
+    view = seats.look(now)
     tree = graph.tree()
     types = sorted(type_ for type_ in seats.types if seats.size(type_).any())
     shown: dict[str, object] = {}

@@ -512,7 +512,9 @@ class ClusterGraph:
         for seat in seated.seats:
             profile = self._profiles.get(str(seat.pod))
             if profile is not None:
-                self.pods.put(profile.pod, seat.node, bound=False, assumed=True, job=seated.job)
+                self.pods.put(
+                    profile.pod, seat.node, bound=False, assumed=True, job=seated.job, needs=profile.needs
+                )
 
     def _confirm(self, entry: Entry, pod: Pod, node: str) -> None:
         """A pod with a seat is seen bound: on its seat, or elsewhere, or with another size."""

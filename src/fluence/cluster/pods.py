@@ -61,11 +61,20 @@ class PodTable:
         return self._types(pod_requests(pod, bound=bound))
 
     def put(
-        self, pod: Pod, node: str, *, bound: bool, assumed: bool = False, job: int | None = None
+        self,
+        pod: Pod,
+        node: str,
+        *,
+        bound: bool,
+        assumed: bool = False,
+        job: int | None = None,
+        needs: dict[str, int] | None = None,
     ) -> Entry:
         """A pod counts on a node from now on, and nowhere else."""
         self.drop(pod.metadata.uid)
-        entry = Entry(pod, node, self.needs(pod, bound=bound), bound, assumed, job)
+        if needs is None:
+            needs = self.needs(pod, bound=bound)
+        entry = Entry(pod, node, needs, bound, assumed, job)
         self.entries[entry.uid] = entry
         load = self.loads.setdefault(node, Load())
         load.pods[entry.uid] = entry

@@ -18,8 +18,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from fluence.errors import Conflict, InvalidInput, NotFound
-from fluence.graph.graph import Ints, Mask, Rows
-from fluence.graph.ledger import Job
+from fluence.graph.graph import Ints, Mask, Rows, Tree
 from fluence.graph.selection import Selection
 from fluence.match import policy as policies
 from fluence.match.matcher import Matcher
@@ -28,6 +27,7 @@ from fluence.match.policy import MatchPolicy
 from fluence.match.room import Room, Sweep, View
 
 Pod: TypeAlias = Hashable  # how the caller calls a pod: its uid
+Columns: TypeAlias = tuple[Rows, Ints, Mask]  # vertices, amounts, exclusive
 
 _NOBODY = -(2**62)
 _ALL = slice(None)
@@ -101,12 +101,19 @@ class Seated:
     reserved: bool  # for later; False: it starts now
     seats: tuple[Seat, ...]
     left: tuple[Pod, ...]  # pods beyond the minimum that found no seat
-    selection: Selection
+    whole: bool  # the nodes are the job's own
+    held: Columns
+    tree: Tree
 
     @property
     def nodes(self) -> dict[Pod, str]:
         """Which pod got which node."""
         return {seat.pod: seat.node for seat in self.seats}
+
+    @property
+    def selection(self) -> Selection:
+        """What is held, with the way to it from the root, as the graph stands."""
+        return Selection.of(self.tree, *self.held)
 
     @property
     def placed(self) -> Placed:
@@ -144,10 +151,20 @@ class _Devices:
         """How many are free on each node."""
         return np.bincount(self.position[view.free[self.rows] > 0], minlength=self.nodes)
 
-    def pick(self, view: View, node: int, count: int) -> Rows:
-        """The first free ones of a node."""
-        rows = self.rows[self.start[node] : self.start[node + 1]]
-        return rows[view.free[rows] > 0][:count]
+    def pick(self, view: View, nodes: list[int], counts: list[int]) -> list[list[int]]:
+        """The first free ones of some nodes."""
+        if len(nodes) == 1:
+            rows = self.of(nodes[0])
+            return [rows[view.free[rows] > 0][: counts[0]].tolist()]
+        wanted = np.zeros(self.nodes, np.int64)
+        wanted[nodes] = counts
+        free = view.free[self.rows] > 0
+        before = np.concatenate(([0], np.cumsum(free)))
+        number = before[:-1] - before[self.start[self.position]]  # among the free ones of its node
+        chosen = np.flatnonzero(free & (number < wanted[self.position]))
+        picked = self.rows[chosen].tolist()
+        first = np.searchsorted(chosen, self.start).tolist()
+        return [picked[first[node] : first[node + 1]] for node in nodes]
 
     def of(self, node: int) -> Rows:
         return self.rows[self.start[node] : self.start[node + 1]]
@@ -168,7 +185,7 @@ class _Share:
     members: int
     nodes: list[int]
     counts: list[int]
-    devices: tuple[tuple[Rows, ...], ...]  # per node, per type of device
+    devices: tuple[list[list[int]], ...] = ()  # per type of device, per node
 
 
 class Seats:
@@ -187,6 +204,7 @@ class Seats:
         self._shapes: dict[tuple[tuple[str, int], ...], _Shape] = {}
         self._orders: dict[MatchPolicy, Ints] = {}
         self._up: Mask | None = None
+        self._ways: dict[int, tuple[int, ...]] = {}
         self._shape_at = -1
         self._state_at = -1
 
@@ -207,7 +225,7 @@ class Seats:
         shares = self._arrange(gang, view, now)
         if shares is None:
             return self._refused(gang, now)
-        return self._record(self._seated(gang, shares, view, job, now, self._end(now, duration), False), gang)
+        return self._record(self._seated(gang, shares, view, job, now, self._end(now, duration), False))
 
     def reserve(
         self, gang: Gang, *, job: int, now: int, duration: int | None = None
@@ -215,7 +233,7 @@ class Seats:
         """Seat the gang now or at the earliest time that suffices, and record it."""
         self._check_new(job)
         found = self.earliest(gang, now=now, duration=duration, job=job)
-        return self._record(found, gang) if isinstance(found, Seated) else found
+        return self._record(found) if isinstance(found, Seated) else found
 
     def earliest(
         self, gang: Gang, *, now: int, duration: int | None = None, job: int = -1
@@ -495,12 +513,9 @@ class Seats:
             if len(taken) and filled[used[-1]] > wanted:
                 taken[-1] -= filled[used[-1]] - wanted
             nodes, counts = order[used].tolist(), taken.tolist()
-        devices: tuple[tuple[Rows, ...], ...] = ()
-        if shape.devices:
-            devices = tuple(
-                tuple(of.pick(view, node, amount * seats_) for of, amount in shape.devices)
-                for node, seats_ in zip(nodes, counts, strict=True)
-            )
+        devices = tuple(
+            of.pick(view, nodes, [amount * seated for seated in counts]) for of, amount in shape.devices
+        )
         return _Share(number, nodes, counts, devices)
 
     def _fits(self, shape: _Shape, view: View) -> Mask:
@@ -531,9 +546,9 @@ class Seats:
         rows = [pool[nodes] for pool, _ in shape.pools]
         taken = [counts * amount for _, amount in shape.pools]
         for picked in share.devices:
-            for of in picked:
-                rows.append(of)
-                taken.append(np.ones(len(of), np.int64))
+            own = [row for of in picked for row in of]
+            rows.append(np.array(own, np.int32))
+            taken.append(np.ones(len(own), np.int64))
         if not rows:
             return np.empty(0, np.int32), np.empty(0, np.int64)
         return np.concatenate(rows), np.concatenate(taken)
@@ -581,69 +596,35 @@ class Seats:
                 for number in range(count):
                     own: tuple[int, ...] = ()
                     if amounts:
-                        picked = zip(share.devices[index], amounts, strict=True)
-                        own = tuple(
-                            row for of, n in picked for row in of[number * n : number * n + n].tolist()
-                        )
+                        picked = zip(share.devices, amounts, strict=True)
+                        own = tuple(row for of, n in picked for row in of[index][number * n : number * n + n])
                     seats.append(Seat(pods[first], name, needs, own))
                     first += 1
             next_[share.members] = first
-        left = tuple(pod for members, n in zip(gang.members, next_, strict=True) for pod in members.pods[n:])
-        parts = [self._taken(gang.members[share.members], share) for share in shares]
-        rows = np.concatenate([part[0] for part in parts])
-        taken = np.concatenate([part[1] for part in parts])
-        if len(shares) > 1:
-            rows, inverse = np.unique(rows, return_inverse=True)
-            sums = np.zeros(len(rows), np.int64)
-            np.add.at(sums, inverse, taken)
-            taken = sums
-        used = list(dict.fromkeys(node for share in shares for node in share.nodes))
-        if policy.node_exclusive:
-            rows, taken = self._whole(used, view)
-        selection = self._selection(rows, taken, [int(self.nodes[n]) for n in used], policy.node_exclusive)
-        return Seated(job, at, end, reserved, tuple(seats), left, selection)
-
-    def _whole(self, used: list[int], view: View) -> tuple[Rows, Ints]:
-        """All that is left of some nodes."""
-        rows = [pool[used] for pool in self._pools.values()]
-        rows.extend(devices.of(node) for devices in self._devices.values() for node in used)
-        every = np.concatenate(rows)
-        every = every[every < self.matcher.graph.rows]
-        return every, np.maximum(view.free[every], 0)
-
-    def _selection(self, rows: Rows, taken: Ints, nodes: list[int], whole: bool) -> Selection:
-        """What is taken, with the way to it from the root."""
-        tree, size = self.matcher.tree, self.matcher.graph.size
-        above: dict[int, None] = {}
-        for parent in dict.fromkeys(tree.parent[nodes].tolist()):
-            while parent >= 0 and parent not in above:
-                above[parent] = None
-                parent = int(tree.parent[parent])
-        way = np.array([*nodes, *above], np.int32)
-        needs = np.concatenate((taken, size[way]))
-        exclusive = np.zeros(len(needs), np.bool_)
-        exclusive[: len(taken) + (len(nodes) if whole else 0)] = True
-        return Selection.of(tree, np.concatenate((rows, way)), needs, exclusive)
-
-    def _record(self, seated: Seated, gang: Gang) -> Seated:
-        policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
-        self.matcher.hold(seated.placed)
-        self.room.added(self.matcher.ledger.jobs[seated.job])
-        self.jobs[seated.job] = Seating(
-            seated.job,
-            seated.at,
-            seated.end,
-            seated.reserved,
-            policy.node_exclusive,
-            seats={seat.pod: seat for seat in seated.seats},
+        left = tuple(
+            pod
+            for members, seated in zip(gang.members, next_, strict=True)
+            if seated < len(members.pods)
+            for pod in members.pods[seated:]
         )
+        whole = policy.node_exclusive
+        held = self._columns(seats, whole=whole, guest=True, view=view)
+        return Seated(job, at, end, reserved, tuple(seats), left, whole, held, self.matcher.tree)
+
+    def _record(self, seated: Seated) -> Seated:
+        seats = {seat.pod: seat for seat in seated.seats}
+        seating = Seating(seated.job, seated.at, seated.end, seated.reserved, seated.whole, True, seats)
+        self._write(seating, seated.held)
         return seated
 
-    def _write(self, seating: Seating, columns: tuple[Rows, Ints, Mask] | None = None) -> None:
+    def _write(self, seating: Seating, columns: Columns | None = None) -> None:
         """Record what the seats of a job come to."""
-        rows, needs, exclusive = self._columns(seating) if columns is None else columns
-        self.jobs[seating.job] = seating
-        record: Job = self.matcher.ledger.add(
+        if columns is None:
+            columns = self._columns(
+                seating.seats.values(), whole=seating.whole, guest=seating.guest, view=self.room.view
+            )
+        rows, needs, exclusive = columns
+        record = self.matcher.ledger.add(
             seating.job,
             start=seating.start,
             end=seating.end,
@@ -653,45 +634,60 @@ class Seats:
             exclusive=exclusive,
         )
         self.room.added(record)
+        self.jobs[seating.job] = seating
 
     def _erase(self, job: int) -> None:
         self.room.removing(self.matcher.ledger.job(job))
         self.matcher.cancel(job)
         self.jobs.pop(job, None)
 
-    def _columns(self, seating: Seating) -> tuple[Rows, Ints, Mask]:
+    def _columns(self, seats: Iterable[Seat], *, whole: bool, guest: bool, view: View) -> Columns:
         """The vertices, amounts and exclusiveness that seats come to; nodes that are gone do not count."""
-        graph, tree = self.matcher.graph, self.matcher.tree
+        graph = self.matcher.graph
         taken: dict[int, int] = {}
-        way: dict[int, None] = {}
         used: dict[int, None] = {}
-        for seat in seating.seats.values():
+        for seat in seats:
             node = self.position.get(seat.node)
             if node is None:
                 continue
             used[node] = None
             for type_, amount in seat.needs.items():
                 pool = self._pools.get(type_)
-                if pool is not None and pool[node] < graph.rows and amount:
+                if pool is not None and amount:
                     row = int(pool[node])
                     taken[row] = taken.get(row, 0) + amount
             for row in seat.devices:
                 taken[row] = taken.get(row, 0) + 1
-        if seating.whole and used:
-            rows, amounts = self._whole(list(used), self.room.view)
-            for row, amount in zip(rows.tolist(), amounts.tolist(), strict=True):
+        taken.pop(graph.rows, None)  # of what a node does not have, nothing can be held
+        if whole and used:
+            for row, amount in self._rest(list(used), view):
                 taken[row] = max(amount, taken.get(row, 0))
-        nodes = self.nodes[list(used)].tolist() if seating.guest else []
-        for above in nodes:
-            while above >= 0 and above not in way:
-                way[above] = None
-                above = int(tree.parent[above])
-        exclusive = [True] * len(taken) + [seating.whole and row in nodes for row in way]
+        way: dict[int, bool] = {}  # node and all above it; is it the job's own?
+        for node in used if guest else ():
+            first, *above = self._way(node)
+            way[first] = whole
+            way.update(dict.fromkeys(above, False))
         return (
             np.array([*taken, *way], np.int32),
-            np.array([*taken.values(), *graph.size[list(way)].tolist()], np.int64),
-            np.array(exclusive, np.bool_),
+            np.concatenate((np.array([*taken.values()], np.int64), graph.size[[*way]])),
+            np.array([*(True for _ in taken), *way.values()], np.bool_),
         )
+
+    def _rest(self, used: list[int], view: View) -> Iterator[tuple[int, int]]:
+        """All that is left of some nodes."""
+        rows = [pool[used] for pool in self._pools.values()]
+        rows.extend(devices.of(node) for devices in self._devices.values() for node in used)
+        every = np.concatenate(rows)
+        every = every[every < self.matcher.graph.rows]
+        yield from zip(every.tolist(), np.maximum(view.free[every], 0).tolist(), strict=True)
+
+    def _way(self, node: int) -> tuple[int, ...]:
+        """The row of a node, and those above it."""
+        found = self._ways.get(node)
+        if found is None:
+            row = int(self.nodes[node])
+            found = self._ways[node] = (row, *self.matcher.tree.ancestors(row))
+        return found
 
     def _take_devices(self, seating: Seating, seats: Iterable[Seat]) -> None:
         """Give each seat devices of its node: those that it has, free ones, or any, if others took too
@@ -783,7 +779,7 @@ class Seats:
         below = tree.order[tree.parent[tree.order] >= 0]
         above = place[tree.parent[below]]
         below, above = below[above >= 0], above[above >= 0]
-        self._pools, self._devices, self._shapes = {}, {}, {}
+        self._pools, self._devices, self._shapes, self._ways = {}, {}, {}, {}
         pools = self.matcher.extensions.quantities
         types = graph.type[below]
         for code in np.unique(types).tolist():
