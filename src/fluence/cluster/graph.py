@@ -347,6 +347,7 @@ class ClusterGraph:
         for job in [job for job in self._members if (at := ledger.jobs.get(job)) and at.end <= now]:
             if not ledger.jobs[job].reserved:
                 self._seats.prolong(job, now + _OVERRUN)
+        self._seats.look(now)
 
     # -- asking ----------------------------------------------------------------------------------------------
 

@@ -325,8 +325,7 @@ class Seats:
 
     def free(self, type_: str, view: View | None = None) -> Ints:
         """How much of a type is free on each node; below 0 where others took more than there is."""
-        self._refresh()
-        seen = self.room.view if view is None else view
+        seen = self.look(self.room.now, 1) if view is None else view
         devices = self._devices.get(type_)
         if devices is not None:
             return devices.free(seen)
@@ -335,7 +334,7 @@ class Seats:
 
     def size(self, type_: str) -> Ints:
         """How much of a type each node has."""
-        self._refresh()
+        self.look(self.room.now, 1)
         devices = self._devices.get(type_)
         if devices is not None:
             return np.bincount(devices.position, minlength=len(self.nodes))
@@ -347,7 +346,7 @@ class Seats:
     @property
     def types(self) -> tuple[str, ...]:
         """What nodes have: pools and devices."""
-        self._refresh()
+        self.look(self.room.now, 1)
         return (*self._pools, *self._devices)
 
     def capacity(self, needs: Mapping[str, int], view: View) -> Ints:
