@@ -206,14 +206,14 @@ class _Place:
             self.rivals.append(means)
 
         self.spread = _spread(company, guest, without)
-        self.alone = (
-            self.lonely
-            or any(each.counts_self for each in self.spread)
-            or any(
-                rivals[number] and not company._parts_hosts(term, guest)
-                for term, (_, _, rivals) in zip(demands.anti, self.closed, strict=True)
-            )
+        self._always_alone = any(each.counts_self for each in self.spread) or any(
+            rivals[number] and not company._parts_hosts(term, guest)
+            for term, (_, _, rivals) in zip(demands.anti, self.closed, strict=True)
         )
+
+    @property
+    def alone(self) -> bool:
+        return self.lonely or self._always_alone
 
     def causes(self) -> list[tuple[str, Mask]]:
         found: list[tuple[str, Mask]] = []

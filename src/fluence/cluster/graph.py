@@ -26,7 +26,7 @@ from fluence.cluster.reasons import Shortage, causes, sort_out
 from fluence.cluster.rules import NodeRules, RuleBook
 from fluence.cluster.unchecked import Claim, Refused, claims_of, unchecked, volumes_of
 from fluence.cluster.vertices import NodeVertices
-from fluence.errors import NotFound
+from fluence.errors import Conflict, NotFound
 from fluence.graph.graph import ResourceGraph
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.placement import Never, Wait
@@ -87,6 +87,7 @@ class ClusterGraph:
         self._dirty: set[str] = set()  # nodes on which others' pods came or went
         self._debt: dict[str, set[int]] = {}  # nodes with more devices in use than there are: whose
         self._members: dict[int, dict[str, bool]] = {}  # per job: has the pod ended?
+        self._job_of: dict[str, int] = {}
         self._profiles: dict[str, _Profile] = {}
         self._now = -1
 
@@ -220,8 +221,8 @@ class ClusterGraph:
     ) -> Gang | Refused:
         """The pods of a group as one request, one entry per distinct shape.
 
-        ``exclude`` names nodes that this group must not have. The gang is for the nodes as they are now: ask
-        again in the next cycle.
+        ``exclude`` names nodes that this group must not have. The gang is for the nodes as they are now: when
+        one of them changes, seating it is a `Conflict`, and it must be made again.
         """
         self.sync()
         profiles: list[_Profile] = []
@@ -235,7 +236,8 @@ class ClusterGraph:
         groups = self._alike(profiles)
         members = tuple(self._members_of(group, exclude) for group in groups)
         company = self._company([group[0].guest for group in groups])
-        return Gang(members, minimum, self.policy if policy is None else policy, company)
+        how = self.policy if policy is None else policy
+        return Gang(members, minimum, how, company, self._columns.generation)
 
     def why(
         self,
@@ -280,12 +282,12 @@ class ClusterGraph:
 
     def try_now(self, gang: Gang, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
         """Where a gang would sit if it started now."""
-        self.advance(now)
+        self._ready(gang, now)
         return self._seats.try_now(gang, now=now, duration=duration)
 
     def seat(self, gang: Gang, *, job: int, now: int, duration: int | None = None) -> Seated | Wait | Never:
         """Seat a gang now; its pods count on their nodes until they are seen bound, or forgotten."""
-        self.advance(now)
+        self._ready(gang, now)
         seated = self._seats.seat(gang, job=job, now=now, duration=duration)
         if isinstance(seated, Seated):
             self._occupy(seated)
@@ -293,14 +295,14 @@ class ClusterGraph:
 
     def earliest(self, gang: Gang, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
         """When and where a gang could start; nothing is recorded."""
-        self.advance(now)
+        self._ready(gang, now)
         return self._seats.earliest(gang, now=now, duration=duration)
 
     def reserve(
         self, gang: Gang, *, job: int, now: int, duration: int | None = None
     ) -> Seated | Wait | Never:
         """Seat a gang now, or promise it the earliest time at which it fits."""
-        self.advance(now)
+        self._ready(gang, now)
         seated = self._seats.reserve(gang, job=job, now=now, duration=duration)
         if isinstance(seated, Seated) and not seated.reserved:
             self._occupy(seated)
@@ -320,21 +322,25 @@ class ClusterGraph:
             self._seats.rewrite(job, seats)
         else:
             self._seats.hold(job, seats, start=start, end=end, whole=whole)
-        self._members.setdefault(job, {}).update((entry.uid, False) for entry in entries)
+        self._join(job, [entry.uid for entry in entries])
         for entry in entries:
             self._note_debt(entry.node, job)
 
     def release(
         self, job: int, pods: Iterable[str] | None = None, *, reason: str = "released"
     ) -> tuple[Freed, ...]:
-        """Give back a job, or the seats of some of its pods. Pods that are bound count on as others do."""
+        """Give back a job, or the seats of some of its pods. Pods that are bound count on as others do. A job
+        that has no seats has nothing to give back."""
         self.sync()
+        if job not in self._seats.jobs:
+            return ()
         freed = self._seats.release(job, pods)
         for seat in freed:
             self._leave_seat(job, str(seat.pod), seat.node)
         whole = job not in self._seats.jobs
         if whole:
-            self._members.pop(job, None)
+            for uid in self._members.pop(job, ()):
+                self._job_of.pop(uid, None)
         return (Freed(job, tuple(str(seat.pod) for seat in freed), None, reason, whole),) if freed else ()
 
     def advance(self, now: int) -> None:
@@ -490,6 +496,11 @@ class ClusterGraph:
 
     # -- inside ----------------------------------------------------------------------------------------------
 
+    def _ready(self, gang: Gang, now: int) -> None:
+        self.advance(now)
+        if gang.stamp != self._columns.generation:
+            raise Conflict("the nodes have changed since this gang was made: call gang() again")
+
     def _put(
         self, pod: Pod, node: str, *, bound: bool, assumed: bool = False, job: int | None = None
     ) -> None:
@@ -508,8 +519,12 @@ class ClusterGraph:
         self._put(entry.pod, entry.node, bound=entry.bound, assumed=entry.assumed, job=job)
         return Seat(entry.uid, entry.node, entry.needs)
 
+    def _join(self, job: int, uids: list[str]) -> None:
+        self._members.setdefault(job, {}).update(dict.fromkeys(uids, False))
+        self._job_of.update(dict.fromkeys(uids, job))
+
     def _occupy(self, seated: Seated) -> None:
-        self._members[seated.job] = dict.fromkeys((str(seat.pod) for seat in seated.seats), False)
+        self._join(seated.job, [str(seat.pod) for seat in seated.seats])
         for seat in seated.seats:
             profile = self._profiles.get(str(seat.pod))
             if profile is not None:
@@ -537,7 +552,8 @@ class ClusterGraph:
         entry = self.pods.entries.get(uid)
         self._profiles.pop(uid, None)
         if entry is None:
-            return self._member_ended(uid, reason)
+            job = self._job_of.get(uid)
+            return () if job is None else self._job_lost(job, uid, reason)
         self._drop(uid)
         if entry.job is None:
             if entry.node in self._debt:
@@ -545,12 +561,6 @@ class ClusterGraph:
                 self._settle_debt(entry.node)
             return ()
         return self._job_lost(entry.job, uid, reason)
-
-    def _member_ended(self, uid: str, reason: str) -> tuple[Freed, ...]:
-        for job, members in self._members.items():
-            if uid in members:
-                return self._job_lost(job, uid, reason)
-        return ()
 
     def _job_lost(self, job: int, uid: str, reason: str) -> tuple[Freed, ...]:
         members = self._members.get(job)
@@ -574,8 +584,8 @@ class ClusterGraph:
     def _leave_seat(self, job: int, uid: str, node: str) -> None:
         entry = self.pods.entries.get(uid)
         members = self._members.get(job)
-        if members is not None:
-            members.pop(uid, None)
+        if members is not None and members.pop(uid, None) is not None:
+            self._job_of.pop(uid, None)
         if entry is not None and entry.job == job:
             if entry.bound:
                 self._put(entry.pod, entry.node, bound=True)
@@ -650,7 +660,7 @@ class ClusterGraph:
 
     def _company(self, guests: Sequence[Guest]) -> Company | None:
         """The rules about other pods, where there are any."""
-        if self._neighbours.has_against or any(guest.demands for guest in guests):
+        if any(guest.demands or self._neighbours.is_meant(guest.pod) for guest in guests):
             return self._company_of(guests)
         return None
 

@@ -179,9 +179,9 @@ class Neighbours:
         """The labels of pods that the anti-affinity of pods on nodes asks for."""
         return {key for term, _ in self._against.values() for key in selector_keys(term.selector)}
 
-    @property
-    def has_against(self) -> bool:
-        return bool(self._against)
+    def is_meant(self, pod: Pod) -> bool:
+        """Whether the anti-affinity of some pod on a node is against this one."""
+        return any(term.matches(pod, self.labels_of) for term, _ in self._against.values())
 
     def counts(self, term: Term, without: Collection[str]) -> Ints:
         """On each node, the pods that a term matches."""

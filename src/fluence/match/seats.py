@@ -49,7 +49,7 @@ class Sitting(Protocol):
     """One attempt to seat a gang whose pods have rules about each other."""
 
     def alone(self, members: int) -> bool:
-        """Whether these must be seated one by one, because each changes what is open to the next."""
+        """Whether the next of these must be seated alone, because it changes what is open to the others."""
 
     def open(self, members: int) -> Mask | None:
         """The nodes that are open to the next of these, given who sits; None: all."""
@@ -76,6 +76,7 @@ class Gang:
     minimum: int | None = None
     policy: str | MatchPolicy = "first"
     rules: Rules | None = None
+    stamp: int | None = None  # the state of the nodes that the masks were made for, if the maker minds
 
     @property
     def size(self) -> int:
@@ -447,25 +448,28 @@ class Seats:
         sitting: Sitting | None,
     ) -> Iterator[_Share]:
         """The seats of some members: at once, or one by one where each changes the rules for the next."""
-        if sitting is None or not sitting.alone(number):
-            open_ = sitting.open(number) if sitting is not None else None
-            share = self._share(members, number, view, policy, order, mine, open_)
-            if share.counts:
-                yield share
-            return
+        left = len(members.pods)
         used: dict[int, int] = {}
-        for _ in members.pods:
-            open_ = sitting.open(number)
+        while left:
+            open_ = sitting.open(number) if sitting is not None else None
             if members.most is not None:
                 full = [node for node, count in used.items() if count >= members.most]
                 if full:
                     open_ = np.ones(len(self.nodes), np.bool_) if open_ is None else open_.copy()
                     open_[full] = False
-            share = self._share(members, number, view, policy, order, mine, open_, count=1)
+            # The first may change the rules for all others, and these not for each other.
+            single = sitting is not None and (sitting.alone(number) or (used and members.most is not None))
+            share = self._share(
+                members, number, view, policy, order, mine, open_, count=1 if single else left
+            )
             if not share.counts:
                 return
-            used[share.nodes[0]] = used.get(share.nodes[0], 0) + 1
+            for node, count in zip(share.nodes, share.counts, strict=True):
+                used[node] = used.get(node, 0) + count
+            left -= sum(share.counts)
             yield share
+            if not single:
+                return
 
     def _share(
         self,
@@ -554,6 +558,8 @@ class Seats:
 
     def _allowed(self, members: Members) -> Mask:
         if members.allowed is not None:
+            if len(members.allowed) != len(self.nodes):
+                raise Conflict("nodes have come or gone since this gang was made: make it anew")
             return members.allowed
         if self._up is None:
             graph, tree = self.matcher.graph, self.matcher.tree.shape()

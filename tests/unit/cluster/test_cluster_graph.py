@@ -8,7 +8,7 @@ from fluence import render
 from fluence.cluster.graph import Claim, ClusterGraph, Freed, Refused, Shortage
 from fluence.cluster.ids import job_number
 from fluence.cluster.layout import BLOCK, RACK, ZONE, Layout
-from fluence.errors import InvalidInput, NotFound
+from fluence.errors import Conflict, InvalidInput, NotFound
 from fluence.match.find import find
 from fluence.match.placement import Never, Wait
 from fluence.match.seats import Gang, Seated
@@ -421,6 +421,14 @@ def test_what_only_kube_scheduler_checks_is_refused_by_name(spec: dict[str, obje
     assert isinstance(refused, Refused) and not refused
     assert refused.pod == "d/p" and refused.delegate
     assert words in refused.reason and "delegating mode" in refused.reason
+
+
+def test_a_gang_is_for_the_nodes_as_they_were() -> None:
+    cluster = cluster_of(node("n1"))
+    old = gang(cluster, pod("p"))
+    cluster.set_node(node("n1", labels={"disk": "ssd"}))
+    with pytest.raises(Conflict, match=r"call gang\(\) again"):
+        cluster.seat(old, job=1, now=0)
 
 
 def test_excluded_nodes_are_not_given_to_this_group() -> None:
