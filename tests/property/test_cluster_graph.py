@@ -13,8 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.layout import Layout
+from fluence.match.gang import Gang, Seated
 from fluence.match.placement import Never, Wait
-from fluence.match.seats import Gang, Seated
 from fluence.model.meta import Condition, LabelSelector, ObjectMeta, OwnerReference, Requirement
 from fluence.model.node import Node, NodeSpec, NodeStatus, Taint
 from fluence.model.pod import (

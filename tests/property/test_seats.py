@@ -12,9 +12,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fluence.graph.graph import CONTAINMENT, Batch, Mask, ResourceGraph
 from fluence.match import policy as policies
 from fluence.match.extensions import Extensions
+from fluence.match.gang import Gang, Members, Seat, Seated, Sitting
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Never, Wait
-from fluence.match.seats import Gang, Members, Seat, Seated, Seats, Sitting
+from fluence.match.seats import Seats
 
 POOLS = ("cpu", "memory", "pods")
 HORIZON = 1000

@@ -81,7 +81,7 @@ class Guest:
 
 
 class Company:
-    """The rules of one gang; see `fluence.match.seats.Rules`."""
+    """The rules of one gang; see `fluence.match.gang.Rules`."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class Company:
 
 
 class Table:
-    """One attempt to seat the gang; see `fluence.match.seats.Sitting`."""
+    """One attempt to seat the gang; see `fluence.match.gang.Sitting`."""
 
     def __init__(self, company: Company, without: Collection[str]) -> None:
         self._places = [_Place(company, number, without) for number in range(len(company.guests))]

@@ -18,23 +18,22 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fluence.cluster.columns import NodeColumns
-from fluence.cluster.company import Company, Demands, Guest
 from fluence.cluster.layout import DEFAULT, Layout
 from fluence.cluster.neighbours import Neighbours
 from fluence.cluster.pods import Entry, PodTable, place_of
-from fluence.cluster.reasons import Shortage, causes, sort_out
-from fluence.cluster.rules import NodeRules, RuleBook
-from fluence.cluster.unchecked import Claim, Refused, claims_of, unchecked, volumes_of
+from fluence.cluster.reasons import Shortage
+from fluence.cluster.requests import Requests
+from fluence.cluster.unchecked import Claim, Refused
 from fluence.cluster.vertices import NodeVertices
 from fluence.errors import Conflict, NotFound
 from fluence.graph.graph import ResourceGraph
+from fluence.match.gang import Gang, Seat, Seated
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.placement import Never, Wait
-from fluence.match.policy import MatchPolicy, find
-from fluence.match.seats import Gang, Members, Seat, Seated, Seats
+from fluence.match.policy import MatchPolicy
+from fluence.match.seats import Seats
 from fluence.model.node import Node
 from fluence.model.pod import Pod
-from fluence.model.resources import pod_requests
 
 _OTHERS = -(1 << 40)  # jobs of this number and below stand for what others run, one per node
 _OVERRUN = 60  # seconds by which a job that runs past its end is prolonged, again and again
@@ -49,16 +48,6 @@ class Freed:
     node: str | None  # None: the whole job
     reason: str
     whole_job: bool  # it holds nothing any more
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Profile:
-    """What a pod asks for, worked out once."""
-
-    pod: Pod
-    needs: dict[str, int]
-    guest: Guest
-    key: tuple[object, ...]  # equal for pods that are alike, their own labels aside
 
 
 class ClusterGraph:
@@ -79,16 +68,14 @@ class ClusterGraph:
         self._vertices = NodeVertices(layout, policy, horizon)
         self._seats = Seats(self._vertices.matcher)
         self._columns = NodeColumns()
-        self._book = RuleBook(self._columns)
-        self._neighbours = Neighbours(self.pods, self._columns)
-        self._claims: dict[tuple[str, str], Claim] = {}
+        neighbours = Neighbours(self.pods, self._columns)
+        self._requests = Requests(layout, self.pods, self._columns, neighbours, self._gone_by)
         self._fresh: dict[str, Node] = {}  # nodes that are not yet in the graph
         self._changed: dict[str, Node] = {}
         self._dirty: set[str] = set()  # nodes on which others' pods came or went
         self._debt: dict[str, set[int]] = {}  # nodes with more devices in use than there are: whose
         self._members: dict[int, dict[str, bool]] = {}  # per job: has the pod ended?
         self._job_of: dict[str, int] = {}
-        self._profiles: dict[str, _Profile] = {}
         self._now = -1
 
     # -- nodes -----------------------------------------------------------------------------------------------
@@ -139,10 +126,7 @@ class ClusterGraph:
         """A pod as it is now; says what was given back if it has ended."""
         uid = pod.metadata.uid
         entry = self.pods.entries.get(uid)
-        profile = self._profiles.get(uid)
-        if profile is not None and profile.pod is not pod:
-            del self._profiles[uid]
-            self._profile(pod)
+        self._requests.changed(pod)
         if pod.is_terminal:
             return self._ended(uid, f"pod {pod.key} has {pod.status.phase.lower()}")
         node = place_of(pod)
@@ -172,7 +156,7 @@ class ClusterGraph:
     def remove_pod(self, pod: Pod | str) -> tuple[Freed, ...]:
         """A pod's object is gone; says what was given back by it."""
         uid = pod if isinstance(pod, str) else pod.metadata.uid
-        self._profiles.pop(uid, None)
+        self._requests.forget(uid)
         entry = self.pods.entries.get(uid)
         name = pod.key if isinstance(pod, Pod) else entry.pod.key if entry else uid
         return self._ended(uid, f"pod {name} is gone")
@@ -195,19 +179,11 @@ class ClusterGraph:
 
     def set_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         """The labels of a namespace, for affinity that selects namespaces."""
-        self._neighbours.set_namespace(name, labels)
+        self._requests.neighbours.set_namespace(name, labels)
 
     def set_claim(self, namespace: str, name: str, claim: Claim | None) -> None:
         """What is known of a PersistentVolumeClaim; None: it is gone."""
-        if self._claims.get((namespace, name)) == claim:
-            return
-        if claim is None:
-            self._claims.pop((namespace, name), None)
-        else:
-            self._claims[namespace, name] = claim
-        self._profiles = {
-            uid: profile for uid, profile in self._profiles.items() if not profile.pod.spec.volumes
-        }
+        self._requests.set_claim(namespace, name, claim)
 
     # -- gangs -----------------------------------------------------------------------------------------------
 
@@ -225,19 +201,8 @@ class ClusterGraph:
         one of them changes, seating it is a `Conflict`, and it must be made again.
         """
         self.sync()
-        profiles: list[_Profile] = []
-        for pod in pods:
-            profile = self._profile(pod)
-            refused = profile if isinstance(profile, Refused) else self._taken_claim(profile)
-            if refused is not None:
-                return refused
-            assert isinstance(profile, _Profile)
-            profiles.append(profile)
-        groups = self._alike(profiles)
-        members = tuple(self._members_of(group, exclude) for group in groups)
-        company = self._company([group[0].guest for group in groups])
         how = self.policy if policy is None else policy
-        return Gang(members, minimum, how, company, self._columns.generation)
+        return self._requests.gang(pods, minimum=minimum, policy=how, exclude=exclude)
 
     def why(
         self,
@@ -249,36 +214,9 @@ class ClusterGraph:
         exclude: Collection[str] = (),
     ) -> list[Shortage | Refused]:
         """What stands in the way of a gang now: per distinct shape, which node falls to which cause."""
-        gang = self.gang(pods, policy=policy, exclude=exclude)
-        if isinstance(gang, Refused):
-            return [gang]
         self.advance(now)
-        view = self._seats.look(now, duration)
-        groups = self._alike([each for pod in pods if isinstance(each := self._profile(pod), _Profile)])
-        table = gang.rules.begin(now) if isinstance(gang.rules, Company) else None
-        whole = (find(gang.policy) if isinstance(gang.policy, str) else gang.policy).node_exclusive
-        found: list[Shortage | Refused] = []
-        for number, (members, group) in enumerate(zip(gang.members, groups, strict=True)):
-            alone = Gang((members,), 1, gang.policy, self._company([group[0].guest]))
-            fits = self._seats.try_now(alone, now=now, duration=duration)
-            steps = causes(
-                members,
-                group[0].guest,
-                seats=self._seats,
-                view=view,
-                columns=self._columns,
-                book=self._book,
-                layout=self.layout,
-                table=table,
-                number=number,
-                whole=whole,
-            )
-            seats = len(fits.seats) if isinstance(fits, Seated) else 0
-            told = () if seats >= len(members.pods) else sort_out(steps, self._seats.names)
-            shortage = Shortage(group[0].pod.key, len(members.pods), seats, len(self._columns), told)
-            found.append(shortage)
-        short = [each for each in found if isinstance(each, Shortage) and each.seats < each.wanted]
-        return [*short] or found
+        how = self.policy if policy is None else policy
+        return self._requests.why(pods, self._seats, now=now, duration=duration, policy=how, exclude=exclude)
 
     def try_now(self, gang: Gang, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
         """Where a gang would sit if it started now."""
@@ -526,7 +464,7 @@ class ClusterGraph:
     def _occupy(self, seated: Seated) -> None:
         self._join(seated.job, [str(seat.pod) for seat in seated.seats])
         for seat in seated.seats:
-            profile = self._profiles.get(str(seat.pod))
+            profile = self._requests.known(str(seat.pod))
             if profile is not None:
                 self.pods.put(
                     profile.pod, seat.node, bound=False, assumed=True, job=seated.job, needs=profile.needs
@@ -550,7 +488,7 @@ class ClusterGraph:
 
     def _ended(self, uid: str, reason: str) -> tuple[Freed, ...]:
         entry = self.pods.entries.get(uid)
-        self._profiles.pop(uid, None)
+        self._requests.forget(uid)
         if entry is None:
             job = self._job_of.get(uid)
             return () if job is None else self._job_lost(job, uid, reason)
@@ -593,79 +531,6 @@ class ClusterGraph:
                 self.pods.drop(uid)
         self._owe(node, job, owes=False)
         self._settle_debt(node)
-
-    def _profile(self, pod: Pod) -> _Profile | Refused:
-        uid = pod.metadata.uid
-        found = self._profiles.get(uid)
-        if found is not None and found.pod is pod:
-            return found
-        refused = unchecked(pod)
-        if refused is not None:
-            return refused
-        volumes = volumes_of(pod, self._claims) if pod.spec.volumes else ()
-        if isinstance(volumes, Refused):
-            return volumes
-        needs = self.layout.types(pod_requests(pod))
-        guest = Guest(pod, Demands.of(pod), NodeRules.of(pod, volumes))
-        key = (tuple(needs.items()), guest.rules.key, guest.demands.key)
-        found = self._profiles[uid] = _Profile(pod, needs, guest, key)
-        return found
-
-    def _taken_claim(self, profile: _Profile) -> Refused | None:
-        """A claim that one pod alone may use, and another one uses."""
-        pod = profile.pod
-        if not pod.spec.volumes:
-            return None
-        namespace = pod.metadata.namespace
-        alone = {name for name in claims_of(pod) if self._claims[namespace, name].one_pod}
-        for entry in self.pods if alone else ():
-            if entry.pod.metadata.namespace == namespace and entry.uid != pod.metadata.uid:
-                for name in alone.intersection(claims_of(entry.pod)):
-                    reason = f"claim {name!r} is ReadWriteOncePod, and pod {entry.pod.key} uses it"
-                    return Refused(pod.key, reason, False)
-        return None
-
-    def _alike(self, profiles: Sequence[_Profile]) -> list[list[_Profile]]:
-        """Pods of one shape together; labels count only where a rule looks at them."""
-        keys = self._neighbours.keys
-        demands = {profile.key: profile.guest.demands for profile in profiles}
-        for each in demands.values():
-            keys |= each.label_keys
-        groups: dict[tuple[object, ...], list[_Profile]] = {}
-        for profile in profiles:
-            key = profile.key
-            if keys:
-                labels = profile.pod.labels
-                seen = tuple((name, labels.get(name)) for name in sorted(keys))
-                key = (*key, profile.pod.metadata.namespace, seen)
-            groups.setdefault(key, []).append(profile)
-        return list(groups.values())
-
-    def _members_of(self, group: Sequence[_Profile], exclude: Collection[str]) -> Members:
-        guest = group[0].guest
-        allowed = self._book.allowed(guest.rules)
-        if exclude:
-            allowed = allowed.copy()
-            position = self._columns.position
-            allowed[[position[name] for name in exclude if name in position]] = False
-        demands = guest.demands
-        once = bool(demands.ports or demands.anti) and self._company_of([guest]).once_per_node(guest)
-        return Members(
-            tuple(each.pod.metadata.uid for each in group),
-            group[0].needs,
-            allowed,
-            self._book.score(guest.rules),
-            1 if once else None,
-        )
-
-    def _company(self, guests: Sequence[Guest]) -> Company | None:
-        """The rules about other pods, where there are any."""
-        if any(guest.demands or self._neighbours.is_meant(guest.pod) for guest in guests):
-            return self._company_of(guests)
-        return None
-
-    def _company_of(self, guests: Sequence[Guest]) -> Company:
-        return Company(guests, self._neighbours, self._columns, self._book, self._gone_by)
 
     def _gone_by(self, at: int) -> set[str]:
         """The pods of jobs that end by then."""

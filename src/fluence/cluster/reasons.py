@@ -15,8 +15,9 @@ from fluence.cluster.company import Guest, Table
 from fluence.cluster.layout import Layout
 from fluence.cluster.rules import RuleBook
 from fluence.graph.graph import Mask
+from fluence.match.gang import Members
 from fluence.match.room import View
-from fluence.match.seats import Members, Seats
+from fluence.match.seats import Seats
 from fluence.model.node import Taint
 from fluence.units import format_amount
 

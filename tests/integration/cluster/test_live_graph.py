@@ -14,7 +14,7 @@ from fluence.cluster.ids import job_number
 from fluence.cluster.layout import RACK, Layout
 from fluence.graph.graph import ResourceGraph
 from fluence.kube.resource import NODES, PODS
-from fluence.match.seats import Gang, Seated
+from fluence.match.gang import Gang, Seated
 from fluence.sandbox.testing import Kube
 
 LEVEL = f"rack={RACK}"

@@ -10,8 +10,8 @@ from fluence.cluster.ids import job_number
 from fluence.cluster.layout import BLOCK, RACK, ZONE, Layout
 from fluence.errors import Conflict, InvalidInput, NotFound
 from fluence.match.find import find
+from fluence.match.gang import Gang, Seated
 from fluence.match.placement import Never, Wait
-from fluence.match.seats import Gang, Seated
 from fluence.model.meta import LabelSelector, ObjectMeta, OwnerReference, Requirement
 from fluence.model.node import Taint
 from fluence.model.pod import (

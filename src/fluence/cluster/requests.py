@@ -1,0 +1,212 @@
+"""Pods as a gang: one entry per distinct shape, with the nodes open to it; and why it finds no seat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from fluence.cluster.columns import NodeColumns
+from fluence.cluster.company import Company, Demands, Guest
+from fluence.cluster.layout import Layout
+from fluence.cluster.neighbours import Neighbours
+from fluence.cluster.pods import PodTable
+from fluence.cluster.reasons import Shortage, causes, sort_out
+from fluence.cluster.rules import NodeRules, RuleBook
+from fluence.cluster.unchecked import Claim, Refused, claims_of, unchecked, volumes_of
+from fluence.match.gang import Gang, Members, Seated
+from fluence.match.policy import MatchPolicy, find
+from fluence.match.seats import Seats
+from fluence.model.pod import Pod
+from fluence.model.resources import pod_requests
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Profile:
+    """What a pod asks for, worked out once."""
+
+    pod: Pod
+    needs: dict[str, int]
+    guest: Guest
+    key: tuple[object, ...]  # equal for pods that are alike, their own labels aside
+
+
+class Requests:
+    """Makes gangs of pods."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        pods: PodTable,
+        columns: NodeColumns,
+        neighbours: Neighbours,
+        gone_by: Callable[[int], Collection[str]],
+    ) -> None:
+        self.neighbours = neighbours
+        self._layout = layout
+        self._pods = pods
+        self._columns = columns
+        self._book = RuleBook(columns)
+        self._gone_by = gone_by
+        self._claims: dict[tuple[str, str], Claim] = {}
+        self._profiles: dict[str, Profile] = {}
+
+    def known(self, uid: str) -> Profile | None:
+        """What was worked out of a pod."""
+        return self._profiles.get(uid)
+
+    def changed(self, pod: Pod) -> None:
+        """A pod may ask for something else now."""
+        found = self._profiles.get(pod.metadata.uid)
+        if found is not None and found.pod is not pod:
+            del self._profiles[pod.metadata.uid]
+            self._profile(pod)
+
+    def forget(self, uid: str) -> None:
+        self._profiles.pop(uid, None)
+
+    def set_claim(self, namespace: str, name: str, claim: Claim | None) -> None:
+        if self._claims.get((namespace, name)) == claim:
+            return
+        if claim is None:
+            self._claims.pop((namespace, name), None)
+        else:
+            self._claims[namespace, name] = claim
+        self._profiles = {
+            uid: profile for uid, profile in self._profiles.items() if not profile.pod.spec.volumes
+        }
+
+    def gang(
+        self,
+        pods: Sequence[Pod],
+        *,
+        minimum: int | None = None,
+        policy: str | MatchPolicy,
+        exclude: Collection[str] = (),
+    ) -> Gang | Refused:
+        """The pods as one request, for the nodes as they are now."""
+        profiles: list[Profile] = []
+        for pod in pods:
+            profile = self._profile(pod)
+            refused = profile if isinstance(profile, Refused) else self._taken_claim(profile)
+            if refused is not None:
+                return refused
+            assert isinstance(profile, Profile)
+            profiles.append(profile)
+        groups = self._alike(profiles)
+        members = tuple(self._members_of(group, exclude) for group in groups)
+        company = self._company([group[0].guest for group in groups])
+        return Gang(members, minimum, policy, company, self._columns.generation)
+
+    def why(
+        self,
+        pods: Sequence[Pod],
+        seats: Seats,
+        *,
+        now: int,
+        duration: int | None = None,
+        policy: str | MatchPolicy,
+        exclude: Collection[str] = (),
+    ) -> list[Shortage | Refused]:
+        """What stands in the way of the pods now."""
+        gang = self.gang(pods, policy=policy, exclude=exclude)
+        if isinstance(gang, Refused):
+            return [gang]
+        view = seats.look(now, duration)
+        groups = self._alike([each for pod in pods if isinstance(each := self._profile(pod), Profile)])
+        table = gang.rules.begin(now) if isinstance(gang.rules, Company) else None
+        whole = (find(gang.policy) if isinstance(gang.policy, str) else gang.policy).node_exclusive
+        found: list[Shortage | Refused] = []
+        for number, (members, group) in enumerate(zip(gang.members, groups, strict=True)):
+            alone = Gang((members,), 1, gang.policy, self._company([group[0].guest]))
+            fits = seats.try_now(alone, now=now, duration=duration)
+            steps = causes(
+                members,
+                group[0].guest,
+                seats=seats,
+                view=view,
+                columns=self._columns,
+                book=self._book,
+                layout=self._layout,
+                table=table,
+                number=number,
+                whole=whole,
+            )
+            count = len(fits.seats) if isinstance(fits, Seated) else 0
+            told = () if count >= len(members.pods) else sort_out(steps, seats.names)
+            shortage = Shortage(group[0].pod.key, len(members.pods), count, len(self._columns), told)
+            found.append(shortage)
+        short = [each for each in found if isinstance(each, Shortage) and each.seats < each.wanted]
+        return [*short] or found
+
+    def _profile(self, pod: Pod) -> Profile | Refused:
+        uid = pod.metadata.uid
+        found = self._profiles.get(uid)
+        if found is not None and found.pod is pod:
+            return found
+        refused = unchecked(pod)
+        if refused is not None:
+            return refused
+        volumes = volumes_of(pod, self._claims) if pod.spec.volumes else ()
+        if isinstance(volumes, Refused):
+            return volumes
+        needs = self._layout.types(pod_requests(pod))
+        guest = Guest(pod, Demands.of(pod), NodeRules.of(pod, volumes))
+        key = (tuple(needs.items()), guest.rules.key, guest.demands.key)
+        found = self._profiles[uid] = Profile(pod, needs, guest, key)
+        return found
+
+    def _taken_claim(self, profile: Profile) -> Refused | None:
+        """A claim that one pod alone may use, and another one uses."""
+        pod = profile.pod
+        if not pod.spec.volumes:
+            return None
+        namespace = pod.metadata.namespace
+        alone = {name for name in claims_of(pod) if self._claims[namespace, name].one_pod}
+        for entry in self._pods if alone else ():
+            if entry.pod.metadata.namespace == namespace and entry.uid != pod.metadata.uid:
+                for name in alone.intersection(claims_of(entry.pod)):
+                    reason = f"claim {name!r} is ReadWriteOncePod, and pod {entry.pod.key} uses it"
+                    return Refused(pod.key, reason, False)
+        return None
+
+    def _alike(self, profiles: Sequence[Profile]) -> list[list[Profile]]:
+        """Pods of one shape together; labels count only where a rule looks at them."""
+        keys = self.neighbours.keys
+        demands = {profile.key: profile.guest.demands for profile in profiles}
+        for each in demands.values():
+            keys |= each.label_keys
+        groups: dict[tuple[object, ...], list[Profile]] = {}
+        for profile in profiles:
+            key = profile.key
+            if keys:
+                labels = profile.pod.labels
+                seen = tuple((name, labels.get(name)) for name in sorted(keys))
+                key = (*key, profile.pod.metadata.namespace, seen)
+            groups.setdefault(key, []).append(profile)
+        return list(groups.values())
+
+    def _members_of(self, group: Sequence[Profile], exclude: Collection[str]) -> Members:
+        guest = group[0].guest
+        allowed = self._book.allowed(guest.rules)
+        if exclude:
+            allowed = allowed.copy()
+            position = self._columns.position
+            allowed[[position[name] for name in exclude if name in position]] = False
+        demands = guest.demands
+        once = bool(demands.ports or demands.anti) and self._company_of([guest]).once_per_node(guest)
+        return Members(
+            tuple(each.pod.metadata.uid for each in group),
+            group[0].needs,
+            allowed,
+            self._book.score(guest.rules),
+            1 if once else None,
+        )
+
+    def _company(self, guests: Sequence[Guest]) -> Company | None:
+        """The rules about other pods, where there are any."""
+        if any(guest.demands or self.neighbours.is_meant(guest.pod) for guest in guests):
+            return self._company_of(guests)
+        return None
+
+    def _company_of(self, guests: Sequence[Guest]) -> Company:
+        return Company(guests, self.neighbours, self._columns, self._book, self._gone_by)
