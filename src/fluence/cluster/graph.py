@@ -338,7 +338,10 @@ class ClusterGraph:
             fresh, self._fresh = self._fresh, {}
             self._vertices.add(fresh.values())
             self._arrange()
-            self._dirty.update(name for name in fresh if name in self.pods.loads)
+            for name in fresh.keys() & self.pods.loads.keys():
+                self._dirty.add(name)
+                if any(entry.job is not None for entry in self.pods.on(name)):
+                    self._rewrite_jobs(name)
         dirty, self._dirty = self._dirty, set()
         for name in dirty:
             self._write_others(name)

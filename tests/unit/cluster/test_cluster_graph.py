@@ -218,6 +218,16 @@ def test_a_member_that_was_bound_elsewhere_is_counted_there() -> None:
     assert free(cluster) == [4000, 3000] and cluster.jobs == {1: {"uid-p": "n2"}}
 
 
+def test_a_member_that_was_bound_to_an_unknown_node_counts_when_that_appears() -> None:
+    cluster = cluster_of(node("n1"))
+    one = pod("p")
+    seat(cluster, one)
+    cluster.set_pod(bound(one, "n2"))
+    assert free(cluster) == [4000]
+    cluster.set_node(node("n2"))
+    assert free(cluster) == [4000, 3000]
+
+
 # -- jobs ----------------------------------------------------------------------------------------------------
 
 
