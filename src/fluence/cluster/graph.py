@@ -231,6 +231,14 @@ class ClusterGraph:
             self._occupy(seated)
         return seated
 
+    def join(self, gang: Gang, *, job: int, now: int) -> Seated | Wait | Never:
+        """Seat more pods for a job that has started: late members, or those that had found no seat."""
+        self._ready(gang, now)
+        seated = self._seats.join(gang, job=job, now=now)
+        if isinstance(seated, Seated):
+            self._occupy(seated)
+        return seated
+
     def earliest(self, gang: Gang, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
         """When and where a gang could start; nothing is recorded."""
         self._ready(gang, now)

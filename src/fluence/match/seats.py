@@ -12,6 +12,7 @@ writers see it like any other.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -62,6 +63,15 @@ class Seats:
         self._check_new(job)
         found = self.earliest(gang, now=now, duration=duration, job=job)
         return self._record(found) if isinstance(found, Seated) else found
+
+    def join(self, gang: Gang, *, job: int, now: int) -> Seated | Wait | Never:
+        """Seat more pods now for a job that has seats already, until its end."""
+        seating = self._seating(job)
+        found = self.try_now(gang, now=now, duration=seating.end - now)
+        if isinstance(found, Seated):
+            self.rewrite(job, found.seats)
+            return replace(found, job=job)
+        return found
 
     def earliest(
         self, gang: Gang, *, now: int, duration: int | None = None, job: int = -1

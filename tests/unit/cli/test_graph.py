@@ -128,3 +128,17 @@ def test_names_cannot_move_the_cursor(run: Run) -> None:
         assert done.code == 0
         assert "\x1b" not in done.out
         assert "--find" in option or "q�[2J�pu" in done.out  # --find shows paths
+
+
+def test_tree_and_summary_are_outputs_too(run: Run) -> None:
+    assert run("graph", CLUSTER, "-o", "tree").out == run("graph", CLUSTER, "--tree").out
+    assert run("graph", CLUSTER, "-o", "summary").out == run("graph", CLUSTER).out
+
+
+def test_a_file_or_the_live_cluster_but_one_of_them(run: Run, tmp_path: Path) -> None:
+    assert run("graph").is_one_line_error("give FILE or --live")
+    assert run("graph", CLUSTER, "--live").is_one_line_error("give FILE or --live")
+    assert run("graph", CLUSTER, "--context", "x").is_one_line_error("need --live")
+    assert run("graph", "--live", "--level", "rack").is_one_line_error("write TYPE=LABEL")
+    missing = str(tmp_path / "config")
+    assert run("graph", "--live", "--kubeconfig", missing).is_one_line_error(missing, "no such kubeconfig")

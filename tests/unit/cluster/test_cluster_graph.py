@@ -275,6 +275,20 @@ def test_after_a_restart_running_pods_are_adopted_by_their_job() -> None:
         cluster.adopt(9, ["uid-nobody"], start=0)
 
 
+def test_late_members_join_their_job() -> None:
+    cluster = cluster_of(node("n1", gpu="2"), node("n2", gpu="1"))
+    seat(cluster, pod("a", gpu="1"), duration=50)
+    found = cluster.join(gang(cluster, pod("b", gpu="1"), pod("c", gpu="1")), job=1, now=20)
+    assert isinstance(found, Seated) and (found.at, found.end) == (20, 50)
+    assert cluster.jobs == {1: {"uid-a": "n1", "uid-b": "n1", "uid-c": "n2"}}
+    assert free(cluster, "gpu") == [0, 0]
+    assert cluster.join(gang(cluster, pod("d", gpu="1")), job=1, now=20) == Wait("busy")
+    (freed,) = cluster.release(1)
+    assert len(freed.pods) == 3 and free(cluster, "gpu") == [2, 1]
+    with pytest.raises(NotFound, match="no job 1 has seats"):
+        cluster.join(gang(cluster, pod("e")), job=1, now=20)
+
+
 def test_a_job_that_overruns_holds_on_to_its_nodes() -> None:
     cluster = cluster_of(node("n1"))
     seat(cluster, pod("p", cpu="4"), duration=10)
