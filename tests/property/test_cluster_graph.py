@@ -48,6 +48,14 @@ def some(element: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
     return st.one_of(st.none(), st.none(), st.none(), element)
 
 
+def sometimes(element: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.one_of(st.none(), element)
+
+
+def never(element: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+    return st.none()
+
+
 plenty = st.integers(0, 6).map(lambda number: str((6 - number) % 7))  # shrinks to much
 little = st.sampled_from("120")
 labels = st.fixed_dictionaries(
@@ -148,25 +156,26 @@ serial = itertools.count()
 
 
 @st.composite
-def pods(draw: st.DrawFn, count: int = 1, *, resident: bool = False) -> list[Pod]:
-    """Pods of one template."""
+def pods(draw: st.DrawFn, count: int = 1, *, resident: bool = False, sociable: bool = False) -> list[Pod]:
+    """Pods of one template; sociable ones mind their company rather than their node."""
+    maybe, seldom = (sometimes, never) if sociable else (some, some)
     requests = {"cpu": draw(little)}
     for resource in ("memory", "nvidia.com/gpu", "example.com/nic"):
-        if draw(st.integers(0, 3)) == 3:
+        if not sociable and draw(st.integers(0, 3)) == 3:
             requests[resource] = draw(little)
     affinity = Affinity(
-        node_affinity=draw(some(node_affinities)),
-        pod_affinity=draw(some(pod_affinities)),
-        pod_anti_affinity=draw(some(pod_affinities)),
+        node_affinity=draw(seldom(node_affinities)),
+        pod_affinity=draw(maybe(pod_affinities)),
+        pod_anti_affinity=draw(maybe(pod_affinities)),
     )
     ports = draw(some(st.builds(ContainerPort, host_port=st.sampled_from([80, 81])).map(lambda one: [one])))
     owner = [OwnerReference(kind="DaemonSet", name="d", controller=True)] if resident else None
     spec = PodSpec(
         containers=[Container(name="c", resources=ResourceRequirements(requests=requests), ports=ports)],
-        node_selector=draw(some(st.just({"disk": "ssd"}))),
+        node_selector=draw(seldom(st.just({"disk": "ssd"}))),
         affinity=affinity,
         tolerations=draw(some(st.lists(tolerations, max_size=2))),
-        topology_spread_constraints=draw(some(st.lists(spread, max_size=2))),
+        topology_spread_constraints=draw(maybe(st.lists(spread, max_size=2))),
     )
     namespace = draw(st.sampled_from(["one", "two"]))
     app = draw(kinds)
@@ -314,9 +323,9 @@ class ClusterMachine(RuleBasedStateMachine):
 
         assert rank(node) == min(map(rank, possible))
 
-    @rule(data=st.data(), counts=st.lists(st.integers(1, 3), min_size=1, max_size=3))
+    @rule(data=st.data(), counts=st.lists(st.integers(1, 3), min_size=1, max_size=2))
     def seat_a_gang(self, data: st.DataObject, counts: list[int]) -> None:
-        members = [pod for count in counts for pod in data.draw(pods(count))]
+        members = [pod for count in counts for pod in data.draw(pods(count, sociable=True))]
         gang = self.cluster.gang(members)
         assert isinstance(gang, Gang)
         found = self.cluster.seat(gang, job=self.next, now=self.now, duration=50)
