@@ -1,0 +1,120 @@
+"""Gangs with rules about other pods: each that sits obeys kube-scheduler's filters at that moment."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from fluence.cluster.graph import ClusterGraph
+from fluence.match.gang import Gang, Seated
+from fluence.model.meta import Condition, LabelSelector, ObjectMeta
+from fluence.model.node import Node, NodeStatus
+from fluence.model.pod import (
+    Affinity,
+    Container,
+    ContainerPort,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    PodSpec,
+    TopologySpreadConstraint,
+)
+from tests.property.kubernetes import World
+
+HOST, ZONE = "kubernetes.io/hostname", "zone"
+APPS = ("red", "blue")
+
+topology = st.sampled_from([HOST, ZONE])
+selectors = st.sampled_from(APPS).map(lambda app: LabelSelector(match_labels={"app": app}))
+terms = st.builds(PodAffinityTerm, topology_key=topology, label_selector=selectors)
+affinities = st.builds(PodAffinity, required=st.lists(terms, min_size=1, max_size=2))
+spread = st.builds(
+    TopologySpreadConstraint,
+    max_skew=st.integers(1, 2),
+    topology_key=topology,
+    label_selector=selectors,
+    min_domains=st.sampled_from([None, 2, 3]),
+)
+templates = st.builds(
+    lambda app, affinity, limits, port: (
+        app,
+        PodSpec(
+            containers=[Container(name="c", ports=[ContainerPort(host_port=port)] if port else None)],
+            affinity=affinity,
+            topology_spread_constraints=limits,
+        ),
+    ),
+    st.sampled_from(APPS),
+    st.builds(
+        Affinity,
+        pod_affinity=st.one_of(st.none(), st.none(), affinities),
+        pod_anti_affinity=st.one_of(st.none(), affinities),
+    ),
+    st.one_of(st.none(), st.none(), st.lists(spread, min_size=1, max_size=2)),
+    st.sampled_from([None, None, None, 80]),
+)
+
+
+def node(name: str, labels: dict[str, str]) -> Node:
+    return Node(
+        metadata=ObjectMeta(name=name, labels=labels),
+        status=NodeStatus(allocatable={"pods": "20"}, conditions=[Condition(type="Ready", status="True")]),
+    )
+
+
+def pod(name: str, app: str, spec: PodSpec) -> Pod:
+    meta = ObjectMeta(name=name, uid=name, namespace="d", labels={"app": app, "index": name})
+    return Pod(metadata=meta, spec=spec)
+
+
+@given(
+    zones=st.lists(st.sampled_from(["a", "b", "c", None]), min_size=2, max_size=5),
+    there=st.lists(st.tuples(templates, st.integers(0, 4)), max_size=3),
+    wanted=st.lists(st.tuples(templates, st.integers(1, 3)), min_size=1, max_size=3),
+    policy=st.sampled_from(["low", "first"]),
+)
+def test_each_pod_of_a_gang_may_sit_where_it_sits(
+    zones: list[str | None],
+    there: list[tuple[tuple[str, PodSpec], int]],
+    wanted: list[tuple[tuple[str, PodSpec], int]],
+    policy: str,
+) -> None:
+    nodes = {
+        f"n{i}": node(f"n{i}", {HOST: f"n{i}", **({ZONE: zone} if zone else {})})
+        for i, zone in enumerate(zones)
+    }
+    world = World(nodes)
+    cluster = ClusterGraph(policy=policy)
+    cluster.load(nodes.values())
+    for number, ((app, spec), at) in enumerate(there):
+        name = f"n{at % len(nodes)}"
+        other = pod(f"there-{number}", app, spec)
+        world.pods[other.metadata.uid] = (other, name)
+        cluster.assume(other, name)
+    members = [
+        pod(f"{number}-{i}", app, spec)
+        for number, ((app, spec), count) in enumerate(wanted)
+        for i in range(count)
+    ]
+    gang = cluster.gang(members)
+    assert isinstance(gang, Gang)
+    found = cluster.seat(gang, job=1, now=0)
+    by_uid = {each.metadata.uid: each for each in members}
+    if isinstance(found, Seated):
+        assert set(found.nodes) == set(by_uid)
+        for seat in found.seats:
+            each = by_uid[str(seat.pod)]
+            assert world.feasible(each, seat.node), (each.metadata.name, seat.node)
+            world.pods[each.metadata.uid] = (each, seat.node)
+        return
+    if len(members) == 1:
+        assert not any(world.feasible(members[0], name) for name in nodes)
+    if len(gang.members) == 1:
+        # Pods that are alike: as many as sit one after the other on the first node that is open.
+        order = list(nodes) if policy == "low" else list(nodes)[::-1]
+        for each in members:
+            name = next((name for name in order if world.feasible(each, name)), None)
+            if name is None:
+                return
+            world.pods[each.metadata.uid] = (each, name)
+        raise AssertionError("one by one they would have found seats")
