@@ -1,4 +1,4 @@
-"""The rival of the plan: four policies over a bare pool of equal processors, in as little Python as they take.
+"""The rival of the plan: four policies over a bare pool of equal processors, in little Python.
 
 It knows no graph, names no resource, makes no promise and keeps nothing between events; each plan is made
 anew. Its waits are the reference that the simulator must reproduce (see docs/simulate.md).
@@ -64,8 +64,8 @@ def _easy(jobs, now, free, queue, running):
         [(end, jobs[n][2]) for n, end in running.items()] + [(now + jobs[n][3], jobs[n][2]) for n in chosen]
     )
     shadow = now
-    for shadow, some in ends:
-        available += some
+    for end, some in ends:
+        available, shadow = available + some, end
         if available >= need:
             break
     spare = free + sum(some for end, some in ends if end <= shadow) - need

@@ -68,7 +68,8 @@ def traces(path: Path, quick: bool) -> list[Row]:
             )
             took = time.process_time() - began
             same = all(r.start == round(starts[i] * SECOND) for i, r in enumerate(run.records))
-            what = f"{name} ×{scale:g} {policy}{' --replan' if replan else ''}{'' if forecasts else ' --no-forecast'}"
+            how = (" --replan" if replan else "") + ("" if forecasts else " --no-forecast")
+            what = f"{name} ×{scale:g} {policy}{how}"
             rows.append(
                 {
                     "what": what,
@@ -87,8 +88,9 @@ def spec(count: int, kind: str) -> Jobspec:
     if kind == "matched":
         slot = "[{type: slot, count: 1, label: a, with: [{type: core, count: 8}, {type: gpu, count: 1}]}]"
         resources = f"[{{type: node, count: {count}, with: {slot}}}]"
-    text = f"{{version: 9999, resources: {resources}, tasks: [{{command: [a], slot: a, count: {{per_slot: 1}}}}],"
-    return Jobspec.parse(text + " attributes: {system: {duration: 0}}}")
+    tasks = "[{command: [a], slot: a, count: {per_slot: 1}}]"
+    rest = f"tasks: {tasks}, attributes: {{system: {{duration: 0}}}}"
+    return Jobspec.parse(f"{{version: 9999, resources: {resources}, {rest}}}")
 
 
 def deep(kind: str, policy: str, pending: int, nodes: int, cycles: int) -> Row:

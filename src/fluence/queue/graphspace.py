@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fluence.errors import Conflict, InvalidInput
 from fluence.graph.graph import Ints
 from fluence.match.explain import explain
@@ -14,6 +16,7 @@ from fluence.match.request import Request
 from fluence.model.count import Count
 from fluence.model.jobspec import Jobspec
 from fluence.queue.space import Ask, Room, Space
+from fluence.queue.totals import Amounts, Totals, asked_for
 
 
 @dataclass(slots=True)
@@ -39,6 +42,9 @@ class GraphSpace:
         self._state = matcher.graph.state_generation
         self._judged: dict[int, str | None] = {}  # per shape
         self._judged_at = self._state
+        self._asked: dict[Hashable, Amounts] = {}  # per shape
+        self._capacity: Amounts = {}
+        self._capacity_at = -1
 
     # -- requests --------------------------------------------------------------------------------------------
 
@@ -147,35 +153,25 @@ class GraphSpace:
     # -- thinking ahead --------------------------------------------------------------------------------------
 
     def sketch(self, now: int, asks: Sequence[Ask], *, in_order: bool) -> list[int | None]:
-        mark = self.mark()
-        self.drop_all()
+        plan = self._totals(now, {})
         starts: list[int | None] = []
         last = now
-        for place, ask in enumerate(asks):
-            start = self._match(
-                Operation.ALLOCATE_OR_RESERVE, f"?{place}", ask.request, last, ask.limit, ask.limit
-            )
+        for ask in asks:
+            start = plan.place(self._amounts(self._known(ask.request)), ask.limit, last)
             starts.append(start)
             if in_order and start is not None:
                 last = start
-        self.undo(mark)
         return starts
 
     def expect(
         self, now: int, ends: Mapping[str, int], asks: Sequence[Ask], wanted: Collection[int]
     ) -> dict[int, int]:
-        mark = self.mark()
-        self.drop_all()
-        for name, end in ends.items():
-            self._bend(self.tasks[name].number, self.tasks[name].end, end)
+        plan = self._totals(now, ends)
         found = {}
         for place, ask in enumerate(asks[: max(wanted, default=-1) + 1]):
-            start = self._match(
-                Operation.ALLOCATE_OR_RESERVE, f"?{place}", ask.request, now, ask.duration, ask.duration
-            )
+            start = plan.place(self._amounts(self._known(ask.request)), ask.duration, now)
             if start is not None and place in wanted:
                 found[place] = start
-        self.undo(mark)
         return found
 
     def room(self, request: Hashable, now: int, limit: int) -> Room:
@@ -236,9 +232,23 @@ class GraphSpace:
         self.matcher.hold(placed, now=0)
         self.reservations[task] = placed
 
-    def _bend(self, number: int, before: int, end: int) -> None:
-        self.matcher.ledger.stretch(number, end)
-        self._journal.append(lambda: self.matcher.ledger.stretch(number, before))
+    def _totals(self, now: int, ends: Mapping[str, int]) -> Totals:
+        graph = self.matcher.graph
+        if self._capacity_at != graph.state_generation:
+            self._capacity_at = graph.state_generation
+            up = graph.alive & graph.up
+            sums = np.bincount(graph.type[up], weights=graph.size[up])
+            self._capacity = {kind: int(amount) for kind, amount in enumerate(sums.tolist()) if amount}
+        running = (
+            (ends.get(name, task.end), self._amounts(task.request)) for name, task in self.tasks.items()
+        )
+        return Totals(now, self._capacity, running)
+
+    def _amounts(self, request: Request) -> Amounts:
+        found = self._asked.get(request.shape)
+        if found is None:
+            found = self._asked[request.shape] = asked_for(request)
+        return found
 
     def _named(self, numbers: Collection[int]) -> tuple[str, ...]:
         """The tasks of these jobs of the matcher, those that end first in front."""
