@@ -371,9 +371,11 @@ class _Meter:
     def __enter__(self) -> _Meter:
         return self
 
-    def __exit__(self, *exc: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         if self._is_terminal and self._shown:
             click.echo("\r\033[K", err=True, nl=False)
+        if self._shown and kind is KeyboardInterrupt:
+            click.echo("interrupted; the next build goes on from here", err=True)
 
     def report(self, progress: Progress) -> None:
         text = f"{progress.step} ({_minutes(progress.elapsed_s)} of about {_minutes(progress.expected_s)})"

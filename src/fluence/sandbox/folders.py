@@ -6,7 +6,8 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,19 +34,23 @@ def sandbox_dir(name: str) -> Path:
 
 
 @contextmanager
-def locked(folder: Path, *, wait: bool = True, what: str = "") -> Iterator[None]:
+def locked(
+    folder: Path, *, wait: bool = True, what: str = "", waiting: Callable[[], None] | None = None
+) -> Iterator[None]:
     """Hold the folder itself locked: no lock file is left behind, and a dead process lets go by itself.
 
     The folder may be deleted by the one who holds the lock before us; then there is a new one to lock.
+    ``waiting`` is called every second while somebody else holds it.
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-            except BlockingIOError:
-                raise Conflict(f"{what or folder} is in use by another fluence; wait for it") from None
+            while not _lock(descriptor, wait=wait and waiting is None):
+                if waiting is None:
+                    raise Conflict(f"{what or folder} is in use by another fluence; wait for it")
+                waiting()
+                time.sleep(1.0)
             try:
                 is_same = os.fstat(descriptor).st_ino == folder.stat().st_ino
             except FileNotFoundError:
@@ -55,3 +60,11 @@ def locked(folder: Path, *, wait: bool = True, what: str = "") -> Iterator[None]
                 return
         finally:
             os.close(descriptor)
+
+
+def _lock(descriptor: int, *, wait: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -26,6 +26,7 @@ from fluence.sandbox.golang import find_go
 from fluence.sandbox.releases import CONTROL_PLANE, KWOK_VERSION, Release
 
 GOMOD = Path(__file__).parent / "gomod"
+WORK = "work"
 _VERSION = "k8s.io/component-base/version"
 _PACKAGES = {
     "etcd": "go.etcd.io/etcd/server/v3",
@@ -57,6 +58,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 Report = Callable[[Progress], None]
+Tell = Callable[[str], None]
 
 
 def bin_dir(release: Release) -> Path:
@@ -67,8 +69,37 @@ def kwok_dir() -> Path:
     return cache_dir() / f"kwok-{KWOK_VERSION}" / "bin"
 
 
-def build_release(release: Release, names: tuple[str, ...], report: Report) -> None:
-    """Build these programs of one release, those that are missing."""
+def build(release: Release, names: Sequence[str], report: Report) -> None:
+    """Build these programs, those that are missing: the release's, then KWOK."""
+    steps = [
+        (
+            GOMOD / release.module,
+            bin_dir(release),
+            [name for name in names if name != "kwok"],
+            _stamp(release),
+        ),
+        (GOMOD / "kwok", kwok_dir(), [name for name in names if name == "kwok"], ""),
+    ]
+    began = time.monotonic()
+    expected = sum(_expected(_missing(folder, wanted)) for _, folder, wanted, _ in steps)
+
+    def tell(step: str) -> None:
+        report(Progress(step, time.monotonic() - began, expected))
+
+    for module, folder, wanted, flags in steps:
+        if wanted:
+            _build(module, folder, wanted, flags, tell)
+
+
+def _missing(folder: Path, names: Sequence[str]) -> list[str]:
+    return [name for name in names if not (folder / name).exists()]
+
+
+def _expected(names: Sequence[str]) -> float:
+    return sum(_EXPECTED[name] for name in ("download", *names)) if names else 0.0
+
+
+def _stamp(release: Release) -> str:
     numbers = release.version.lstrip("v").split(".")
     stamp = {
         "gitVersion": release.version,
@@ -77,31 +108,21 @@ def build_release(release: Release, names: tuple[str, ...], report: Report) -> N
         "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z",
     }
-    flags = " ".join(f"-X {_VERSION}.{key}={value}" for key, value in stamp.items())
-    _build(GOMOD / release.module, bin_dir(release), names, flags, report)
+    return " ".join(f"-X {_VERSION}.{key}={value}" for key, value in stamp.items())
 
 
-def build_kwok(report: Report) -> None:
-    _build(GOMOD / "kwok", kwok_dir(), ("kwok",), "", report)
-
-
-def _build(module: Path, folder: Path, names: tuple[str, ...], flags: str, report: Report) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    began = time.monotonic()
-    with locked(folder):  # two at once: the second waits, then finds the work done
-        missing = [name for name in names if not (folder / name).exists()]
+def _build(module: Path, folder: Path, names: Sequence[str], flags: str, tell: Tell) -> None:
+    # Two at once: the second waits, then finds the work done.
+    with locked(folder, waiting=lambda: tell("waiting for another build to finish")):
+        missing = _missing(folder, names)
         if not missing:
             return
-        expected = _EXPECTED["download"] + sum(_EXPECTED[name] for name in missing)
-
-        def tell(step: str) -> None:
-            report(Progress(step, time.monotonic() - began, expected))
-
         go = find_go(tell)
         # A copy, so that nothing is ever written into an installed package.
-        with tempfile.TemporaryDirectory(prefix="fluence-gomod-") as copy:
+        with tempfile.TemporaryDirectory(prefix="fluence-gomod-", ignore_cleanup_errors=True) as copy:
             for name in ("go.mod", "go.sum", "tools.go"):
                 shutil.copy(module / name, copy)
+            (Path(copy) / WORK).mkdir()
             packages = [_PACKAGES[name] for name in missing]
             # Loading the packages downloads exactly the modules that they need.
             _go(go, Path(copy), ["list", "-deps", *packages], "downloading Go modules", tell)
@@ -120,7 +141,7 @@ def _build(module: Path, folder: Path, names: tuple[str, ...], flags: str, repor
                 part.replace(folder / name)
 
 
-def _go(go: Path, folder: Path, arguments: list[str], step: str, tell: Callable[[str], None]) -> None:
+def _go(go: Path, folder: Path, arguments: list[str], step: str, tell: Tell) -> None:
     """Run go, tell every second that it still runs, and try again when the proxy is busy."""
     env = dict(os.environ)
     env.update(
@@ -129,6 +150,7 @@ def _go(go: Path, folder: Path, arguments: list[str], step: str, tell: Callable[
         GOFLAGS="-mod=readonly",
         GOSUMDB="off",  # go.sum is committed: there is nothing to look up
         GOWORK="off",
+        GOTMPDIR=str(folder / WORK),  # a go that is interrupted leaves hundreds of megabytes there
     )
     for pause in (*_PAUSES_S, None):
         with tempfile.TemporaryFile() as output:
@@ -139,7 +161,7 @@ def _go(go: Path, folder: Path, arguments: list[str], step: str, tell: Callable[
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=output,
-                start_new_session=True,  # so that Ctrl-C can end go and its compilers, in that order
+                start_new_session=True,  # so that Ctrl-C ends go and its compilers once, by us
             )
             try:
                 while True:

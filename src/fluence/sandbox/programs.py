@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from fluence.sandbox.gobuild import Report, bin_dir, build_kwok, build_release, kwok_dir
+from fluence.sandbox.gobuild import Report, bin_dir, build, kwok_dir
 from fluence.sandbox.releases import CONTROL_PLANE, Release
 
 ETCD_NEEDED = (3, 5, 13)  # older ones have no progress requests, and streaming lists fail
@@ -25,20 +25,17 @@ def find_programs(
 ) -> dict[str, Path]:
     """A path for each name. Those in KUBEBUILDER_ASSETS or on PATH are taken if their versions fit."""
     found = {name: path for name in names if (path := existing(name, release, env=env)) is not None}
-    missing = tuple(name for name in CONTROL_PLANE if name in names and name not in found)
+    missing = [name for name in names if name not in found]
     if missing:
-        build_release(release, missing, report)
-        found.update({name: bin_dir(release) / name for name in missing})
-    if "kwok" in names and "kwok" not in found:
-        build_kwok(report)
-        found["kwok"] = kwok_dir() / "kwok"
+        build(release, missing, report)
+        found.update({name: _cached(name, release) for name in missing})
     return found
 
 
 def existing(name: str, release: Release, *, env: Mapping[str, str] | None = None) -> Path | None:
     """The program if this machine has one that fits."""
     env = os.environ if env is None else env
-    cached = (kwok_dir() if name == "kwok" else bin_dir(release)) / name
+    cached = _cached(name, release)
     assets = env.get("KUBEBUILDER_ASSETS")
     candidates = [Path(assets) / name] if assets else []
     if not cached.exists() and (on_path := shutil.which(name, path=env.get("PATH"))):
@@ -47,6 +44,10 @@ def existing(name: str, release: Release, *, env: Mapping[str, str] | None = Non
         if os.access(path, os.X_OK) and fits(name, version_of(path, name), release):
             return path
     return cached if cached.exists() else None
+
+
+def _cached(name: str, release: Release) -> Path:
+    return (kwok_dir() if name == "kwok" else bin_dir(release)) / name
 
 
 def fits(name: str, version: tuple[int, ...] | None, release: Release) -> bool:

@@ -166,6 +166,37 @@ def test_a_build_goes_on_where_it_stopped_and_is_done_once(
     assert (tmp_path / "calls").read_text() == calls
 
 
+def test_a_second_build_waits_and_an_interrupted_one_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As two users meet: the first presses Ctrl-C, the second then goes on by itself."""
+    work = "mkdir ${GOTMPDIR:-$TMPDIR}/go-build$$"  # as go does, and does not remove when interrupted
+    fake_go(tmp_path, f"{work}; while [ -e {tmp_path}/slow ]; do sleep 0.1; done; {WRITE}", monkeypatch)
+    (tmp_path / "slow").touch()
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    command = [str(Path(sys.executable).with_name("fluence")), "sandbox", "build"]
+
+    def start() -> subprocess.Popen[str]:
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    with start() as first:
+        assert first.stderr is not None
+        assert first.stderr.readline().startswith("downloading Go modules (0:00 of about 1")
+        with start() as second:
+            assert second.stderr is not None
+            assert second.stderr.readline().startswith("waiting for another build to finish (0:00 of about")
+            first.send_signal(signal.SIGINT)
+            assert "interrupted; the next build goes on from here" in first.stderr.read()
+            assert first.wait() == 130
+            assert second.stderr.readline().startswith("downloading Go modules")
+            (tmp_path / "slow").unlink()
+            told = second.stderr.read()
+            assert "building kwok" in told
+            assert second.wait() == 0
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
 def test_a_busy_proxy_is_asked_again_and_a_real_error_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
