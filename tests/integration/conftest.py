@@ -39,11 +39,3 @@ def own_sandbox() -> Iterator[Kube]:
         yield Kube(box, "own", VERSION)
     finally:
         box.down()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A socket that outlives its loop is a warning here, on a busy machine; in unit tests it fails."""
-    shown = pytest.mark.filterwarnings("default::pytest.PytestUnraisableExceptionWarning")
-    for item in items:
-        if "/integration/" in item.path.as_posix():
-            item.add_marker(shown)

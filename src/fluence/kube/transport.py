@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
+from weakref import WeakSet
 
 import aiohttp
 from yarl import URL
@@ -24,15 +25,34 @@ from fluence.kube.auth import Authenticator, Credentials
 from fluence.kube.errors import Misconfigured, TimedOut, Unreachable, error_for
 
 USER_AGENT = "fluence"
+_CLOSING_TURNS = 100
 
 
-async def close_session(session: aiohttp.ClientSession) -> None:
-    """Close a session and its connections now: a TLS farewell would outlive the loop and leak the socket."""
-    if session.connector is not None:
-        await session.connector.close(abort_ssl=True)
-    await session.close()
-    for _ in range(3):  # aborted connections are gone a turn or two of the loop later
-        await asyncio.sleep(0)
+class Connector(aiohttp.TCPConnector):
+    """Connections that are gone when ``close`` returns.
+
+    aiohttp forgets a connection as soon as a call is given up or its keep-alive has run out, while TLS still
+    says farewell: until the server answers, up to 30 s, its socket is open, and would outlive the loop.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._made: WeakSet[socket.socket] = WeakSet()
+        super().__init__(socket_factory=self._make, **options)
+
+    def _make(self, info: tuple[Any, ...]) -> socket.socket:
+        made = _keepalive_socket(info)
+        self._made.add(made)
+        return made
+
+    async def close(self, *, abort_ssl: bool = True) -> None:
+        await super().close(abort_ssl=abort_ssl)
+        for each in self._made:
+            with contextlib.suppress(OSError):  # closed, or not connected yet
+                each.shutdown(socket.SHUT_RDWR)  # its transport sees the end at the loop's next turn
+        for turn in range(_CLOSING_TURNS):
+            if all(each.fileno() == -1 for each in self._made):
+                return
+            await asyncio.sleep(0 if turn < _CLOSING_TURNS // 2 else 0.01)
 
 
 class Transport:
@@ -54,7 +74,7 @@ class Transport:
         self._closed = True
         for session in (self._calls, self._streams):
             if session is not None:
-                await close_session(session)
+                await session.close()
         self._calls = self._streams = None
 
     async def call(
@@ -138,9 +158,7 @@ class Transport:
         if self._closed:
             raise Unreachable(f"{self.access.server}: the client is closed", sent=False)
         return aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
-                limit=connections, socket_factory=_keepalive_socket, ttl_dns_cache=60, keepalive_timeout=75
-            ),
+            connector=Connector(limit=connections, ttl_dns_cache=60, keepalive_timeout=75),
             skip_auto_headers=("Content-Type",),
             # the server compresses answers above 128 KiB when asked; on loopback that only costs
             headers={

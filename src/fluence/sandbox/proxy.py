@@ -17,7 +17,7 @@ from yarl import URL
 
 from fluence.kube.access import Access
 from fluence.kube.lines import LineSplitter
-from fluence.kube.transport import close_session, tls_context
+from fluence.kube.transport import Connector, tls_context
 from fluence.sandbox.faults import Rule, verb_of
 
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"}
@@ -42,7 +42,7 @@ class Proxy:
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(
+            connector=Connector(
                 limit=0,
                 ssl=tls_context(self._upstream, self._upstream.client_cert, self._upstream.client_key),
             ),
@@ -62,7 +62,7 @@ class Proxy:
         if self._runner is not None:
             await self._runner.cleanup()
         if self._session is not None:
-            await close_session(self._session)
+            await self._session.close()
 
     @property
     def access(self) -> Access:
