@@ -1,13 +1,17 @@
-"""Lease: at most one holder at a time, by a coordination.k8s.io/v1 Lease.
+"""Lease: at most one holder at a time, by a coordination.k8s.io/v1 Lease, and a new one within its duration.
 
 Who holds the lease writes it every ``retry_s``. A holder counts itself as such only until ``renew_s`` after
-the moment it *began* its last successful write; another may take the lease only when it has seen no change
-for ``duration_s`` since it *received* the last one. As renew_s < duration_s, and every write is seen after
-it began, the two never overlap, whatever the wall clocks say and however long a call hangs or a process
-sleeps:
+the moment it *began* its last successful write, and says so in an annotation; another takes the lease when it
+has seen no change for ``renew_s + retry_s`` since it *received* the last one. As every write is seen after it
+began, the two never overlap, whatever the wall clocks say and however long a call hangs or a process sleeps:
 
-    holder      ├─write begins─────────── renew_s ──────────┤ not holder any more
-    candidate          ├─sees the write──────────── duration_s ──────────────────┤ may take
+    holder      ├─write begins──────── renew_s ─────────┤ not holder any more
+    candidate          ├─sees the write─────── renew_s + retry_s ─────────┤ takes, and holds …
+                ├───────────────────────── duration_s ──────────────────────────────────────┤ … before this
+
+A candidate looks every ``retry_s / 2`` or so, and at the very moment when the lease runs out, so the takeover
+is complete within ``duration_s`` of the last renewal as long as calls take less than what is left. A holder
+that says nothing of when it stops (another program) is given the whole of its leaseDurationSeconds.
 
 Both measure with a clock that only grows. ``held`` is to be asked before every burst of writes: a process
 that was stopped (SIGSTOP, a sleeping machine) finds itself no longer the holder the moment it wakes.
@@ -18,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import random
 import socket
@@ -35,6 +40,9 @@ from fluence.kube.retry import ONCE
 
 logger = logging.getLogger(__name__)
 
+# "IDENTITY SECONDS": who wrote it, and how long after the beginning of a write it counts itself the holder.
+RENEW = "fluence.flux-framework.org/renew-seconds"
+
 
 class LeaseSpec(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     holder_identity: str | None = None
@@ -49,6 +57,7 @@ class LeaseMeta(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     namespace: str
     resource_version: str | None = None
     uid: str | None = None
+    annotations: dict[str, str] | None = None
 
 
 class LeaseObject(msgspec.Struct, frozen=True, rename="camel"):
@@ -66,8 +75,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
     retry_s: float = 2.0
 
     def __post_init__(self) -> None:
-        if not 0 < self.retry_s < self.renew_s < self.duration_s:
-            raise ValueError("a lease needs retry_s < renew_s < duration_s")
+        if not 0 < self.retry_s < self.renew_s < self.duration_s - 2 * self.retry_s:
+            raise ValueError("a lease needs retry_s < renew_s < duration_s - 2 * retry_s")
 
 
 class Candidate:
@@ -78,7 +87,7 @@ class Candidate:
         self.terms = terms
         self._clock = clock
         self._seen: tuple[str | None, LeaseSpec] | None = None  # version and content of the record last seen
-        self._seen_at = 0.0
+        self._free_at = 0.0  # when the record last seen runs out
         self._valid_until: float | None = None
 
     @property
@@ -96,34 +105,50 @@ class Candidate:
         seen = (lease.metadata.resource_version, lease.spec)
         if seen != self._seen:
             self._seen = seen
-            self._seen_at = self._clock.monotonic()
+            self._free_at = self._clock.monotonic() + self._patience(lease)
         if lease.spec.holder_identity != self.identity:
             self._valid_until = None
 
+    def _patience(self, lease: LeaseObject) -> float:
+        """How long to wait for the next write of this holder."""
+        terms, spec = self.terms, lease.spec
+        # Never less than ours: a shorter one may be a mistake.
+        duration = max(float(spec.lease_duration_seconds or 0), terms.duration_s)
+        identity, _, seconds = (lease.metadata.annotations or {}).get(RENEW, "").rpartition(" ")
+        # NB another program that takes the lease may leave the annotation of the holder before it
+        if identity != spec.holder_identity or not seconds.isdecimal():
+            return duration
+        return min(duration, max(float(seconds), terms.renew_s) + terms.retry_s)
+
     def may_take(self) -> bool:
         """After ``observe``: is the lease free, ours, or run out?"""
-        if self._seen is None:
+        if self._seen is None or self._seen[1].holder_identity in (None, "", self.identity):
             return True
-        spec = self._seen[1]
-        if not spec.holder_identity or spec.holder_identity == self.identity:
-            return True
-        # The holder's own word on how long it counts, but never less than ours: a shorter one may be a
-        # mistake.
-        duration = max(float(spec.lease_duration_seconds or 0), self.terms.duration_s)
-        return self._clock.monotonic() >= self._seen_at + duration
+        return self._clock.monotonic() >= self._free_at
 
-    def record(self, before: LeaseObject | None) -> LeaseSpec:
+    def pause(self, rng: random.Random) -> float:
+        """How long a candidate waits before it looks again: not beyond the moment when the lease runs out."""
+        # Jitter, or candidates that started together would collide at every turn.
+        pause = self.terms.retry_s * rng.uniform(0.4, 0.6)
+        left = self._free_at - self._clock.monotonic()
+        return min(pause, left) if left > 0 else pause
+
+    def record(self, before: LeaseObject | None, meta: LeaseMeta) -> LeaseObject:
         """What to write to take or keep the lease."""
         now = _stamp(self._clock.now())
         spec = before.spec if before is not None else LeaseSpec()
         is_ours = spec.holder_identity == self.identity
         taken = (spec.lease_transitions or 0) + (0 if is_ours or before is None else 1)
-        return LeaseSpec(
-            self.identity,
-            max(1, -(-int(self.terms.duration_s * 1000) // 1000)),
-            spec.acquire_time if is_ours and spec.acquire_time else now,
-            now,
-            taken,
+        notes = {**(meta.annotations or {}), RENEW: f"{self.identity} {_whole(self.terms.renew_s)}"}
+        return LeaseObject(
+            msgspec.structs.replace(meta, annotations=notes),
+            LeaseSpec(
+                self.identity,
+                _whole(self.terms.duration_s),
+                spec.acquire_time if is_ours and spec.acquire_time else now,
+                now,
+                taken,
+            ),
         )
 
     def wrote(self, lease: LeaseObject, *, began: float) -> None:
@@ -187,8 +212,7 @@ class Elector:
 
     async def _stand(self) -> None:
         while not await self._try(self.terms.renew_s):
-            # Jitter, or candidates that started together would collide at every turn.
-            await asyncio.sleep(self.terms.retry_s * self._rng.uniform(0.8, 1.2))
+            await asyncio.sleep(self.candidate.pause(self._rng))
 
     async def _keep(self) -> None:
         """Renew until the lease cannot be kept; returns when it is lost."""
@@ -229,7 +253,8 @@ class Elector:
                 self.last_error = f"held by {lease.spec.holder_identity}"
                 return False
         began = self._clock.monotonic()
-        written = await self._write(lease, self.candidate.record(lease), timeout_s)
+        meta = lease.metadata if lease is not None else LeaseMeta(self.name, self.namespace)
+        written = await self._write(self.candidate.record(lease, meta), timeout_s)
         self.candidate.wrote(written, began=began)
         return self.candidate.held
 
@@ -241,17 +266,18 @@ class Elector:
             return None
         return msgspec.json.decode(answer, type=LeaseObject)
 
-    async def _write(self, before: LeaseObject | None, spec: LeaseSpec, timeout_s: float) -> LeaseObject:
+    async def _write(self, lease: LeaseObject, timeout_s: float) -> LeaseObject:
         """Create, or replace exactly the version that we read: the server refuses the slower of two
         writers."""
-        meta = before.metadata if before is not None else LeaseMeta(self.name, self.namespace)
-        body = msgspec.json.encode(LeaseObject(meta, spec))
-        if before is None:
-            path = LEASES.path(namespace=self.namespace)
-            answer = await self._client.request("POST", path, body=body, timeout_s=timeout_s, retry=ONCE)
-        else:
-            path = LEASES.path(self.name, namespace=self.namespace)
-            answer = await self._client.request("PUT", path, body=body, timeout_s=timeout_s, retry=ONCE)
+        is_new = lease.metadata.resource_version is None
+        path = LEASES.path(None if is_new else self.name, namespace=self.namespace)
+        answer = await self._client.request(
+            "POST" if is_new else "PUT",
+            path,
+            body=msgspec.json.encode(lease),
+            timeout_s=timeout_s,
+            retry=ONCE,
+        )
         return msgspec.json.decode(answer, type=LeaseObject)
 
     async def _release(self) -> None:
@@ -267,7 +293,7 @@ class Elector:
                     return
                 now = _stamp(self._clock.now())
                 free = LeaseSpec("", 1, now, now, lease.spec.lease_transitions)
-                await self._write(lease, free, left)
+                await self._write(msgspec.structs.replace(lease, spec=free), left)
 
 
 async def _stop(task: asyncio.Future[None]) -> None:
@@ -276,6 +302,11 @@ async def _stop(task: asyncio.Future[None]) -> None:
         await asyncio.wait({task})
     if task.done() and not task.cancelled():
         task.exception()  # seen: it is raised, if at all, by task.result() above
+
+
+def _whole(seconds: float) -> int:
+    """Rounded up: a lease's times are whole seconds."""
+    return math.ceil(seconds)
 
 
 def _stamp(now: float) -> str:
