@@ -20,17 +20,6 @@ if TYPE_CHECKING:
     from fluence.sandbox.sandbox import Sandbox, State
 
 
-class _Group(click.Group):
-    """Prints a fault of ours as one line."""
-
-    def invoke(self, ctx: click.Context) -> object:
-        try:
-            return super().invoke(ctx)
-        except FluenceError as error:
-            click.echo(f"Error: {error}", err=True)
-            raise click.exceptions.Exit(error.exit_code) from None
-
-
 _name = click.option(
     "--name", default="default", show_default=True, help="Which sandbox; several can live side by side."
 )
@@ -42,7 +31,7 @@ _version = click.option(
 )
 
 
-@click.group(cls=_Group)
+@click.group()
 def sandbox() -> None:
     """A real Kubernetes control plane on this machine, without Docker.
 

@@ -72,6 +72,28 @@ class Authenticator:
         fresh = await self._renew(rejected)
         return fresh.header != rejected.header or fresh.cert != rejected.cert
 
+    def expired(self, rejected: Credentials) -> str:
+        """After a final 401: what of these credentials has run out, and the cure; "" if nothing shows it.
+
+        The server says "Unauthorized" and no more; a token and a certificate carry their ends in them.
+        """
+        now, source = self._clock.now(), self._access.source or "the configuration"
+        end = token_end(rejected.header or "")
+        if end is not None and end <= now:
+            if self._access.exec_plugin is not None:
+                where = f"that the exec plugin {self._access.exec_plugin.command!r} of {source} gave"
+                cure = "log in again with it"
+            elif self._access.token_file is not None:
+                where, cure = f"in {self._access.token_file}", "whoever writes that file must renew it"
+            else:
+                where, cure = f"in {source}", "log in again, or put a new one there (`kubectl create token`)"
+            return f"the token {where} expired at {_time(end)}: {cure}"
+        end = certificate_end(rejected.cert)
+        if end is not None and end <= now:
+            cure = "have it renewed, and put certificate and key there"
+            return f"the client certificate in {source} expired at {_time(end)}: {cure}"
+        return ""
+
     async def _renew(self, stale: Credentials | None) -> Credentials:
         async with self._lock:
             if self._held is not None and self._held is not stale:
@@ -191,3 +213,39 @@ class Authenticator:
         if access.proxy_url:
             info["proxy-url"] = access.proxy_url
         return info
+
+
+class _Claims(msgspec.Struct, frozen=True):
+    exp: float | None = None
+
+
+def token_end(header: str) -> float | None:
+    """When a bearer token ends, if it is a JWT that says so (RFC 7519 §4.1.4). Its signature is the server's
+    business."""
+    parts = header.removeprefix("Bearer ").split(".")
+    if len(parts) != 3:
+        return None
+    try:
+        claims = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
+        return msgspec.json.decode(claims, type=_Claims).exp
+    except (ValueError, msgspec.DecodeError):  # a token of another make
+        return None
+
+
+def certificate_end(pem: bytes | None) -> float | None:
+    """When a certificate ends; None if there is none that can be read."""
+    if pem is None:
+        return None
+    from cryptography import x509  # NB 20 ms that only a refused client pays
+
+    try:
+        return x509.load_pem_x509_certificate(pem).not_valid_after_utc.timestamp()
+    except ValueError:
+        return None
+
+
+def _time(seconds: float) -> str:
+    try:
+        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (OverflowError, ValueError, OSError):
+        return f"{seconds:g} s after 1970"

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import enum
 import random
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Self, TypeVar
 from urllib.parse import urlencode
 
@@ -92,42 +92,25 @@ class Client:
         label_selector: str = "",
         field_selector: str = "",
         limit: int = 500,
-    ) -> Page[T]:
-        """The whole list, read in pages; all belong to the version of the first."""
-        items: list[T] = []
-        first: ListMeta | None = None
-        async for page in self.pages(
-            resource,
-            namespace=namespace,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            limit=limit,
-        ):
-            first = first or page.metadata
-            items.extend(page.items or ())
-        return Page(ListMeta((first or ListMeta()).resource_version), items)
-
-    async def pages(
-        self,
-        resource: Resource[T],
-        *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        limit: int = 500,
         timeout_s: float = CALL_TIMEOUT_S,
-    ) -> AsyncIterator[Page[T]]:
-        """The list page by page. A 410 on a later page ends it with Gone: start over."""
+        retry: RetryPolicy | None = None,
+        decode: Callable[[bytes], Page[T]] | None = None,
+    ) -> Page[T]:
+        """The whole list, read in pages of ``limit`` (0: in one piece); all belong to the version of the
+        first. A 410 on a later page ends it with Gone: start over."""
+        decode = decode or resource.page_decoder.decode
         params = {"labelSelector": label_selector, "fieldSelector": field_selector}
         if limit:
             params["limit"] = str(limit)
         path = resource.path(namespace=namespace)
+        items: list[T] = []
+        version = ""
         while True:
-            content = await self.request("GET", path, params=params, timeout_s=timeout_s)
-            page = resource.page_decoder.decode(content)
-            yield page
+            page = decode(await self.request("GET", path, params=params, timeout_s=timeout_s, retry=retry))
+            version = version or page.metadata.resource_version
+            items.extend(page.items or ())
             if not page.metadata.continue_:
-                return
+                return Page(ListMeta(version), items)
             params["continue"] = page.metadata.continue_
 
     @contextlib.asynccontextmanager

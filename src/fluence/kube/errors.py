@@ -71,9 +71,15 @@ class ApiError(KubeError):
     """The server answered, but not with what was asked."""
 
     def __init__(
-        self, request: str, status: Status, *, retry_after: float | None = None, ambiguous: bool = False
+        self,
+        request: str,
+        status: Status,
+        *,
+        cure: str = "",
+        retry_after: float | None = None,
+        ambiguous: bool = False,
     ) -> None:
-        cure = self.cure(status)
+        cure = cure or self.cure(status)
         said = " ".join(status.message.split()) or status.reason or "no message"
         super().__init__(f"{request}: {status.code} {said}" + (f"; {cure}" if cure else ""))
         self.status = status
@@ -145,9 +151,18 @@ _BY_CODE: dict[int, type[ApiError]] = {
 
 
 def error_for(
-    request: str, code: int, body: bytes, *, retry_after: str | None = None, ambiguous: bool = False
+    request: str,
+    code: int,
+    body: bytes,
+    *,
+    cure: str = "",
+    retry_after: str | None = None,
+    ambiguous: bool = False,
 ) -> ApiError:
-    """The exception for one refusal. The body may be a Status, or whatever a proxy on the way made up."""
+    """The exception for one refusal. The body may be a Status, or whatever a proxy on the way made up.
+
+    ``cure`` is what the caller knows better than the kind of refusal does.
+    """
     try:
         status = msgspec.json.decode(body, type=Status)
     except msgspec.DecodeError:
@@ -162,7 +177,7 @@ def error_for(
         kind = AlreadyExists
     if status.reason == "Expired":
         kind = Gone
-    return kind(request, status, retry_after=after, ambiguous=ambiguous)
+    return kind(request, status, cure=cure, retry_after=after, ambiguous=ambiguous)
 
 
 def _seconds(text: str | None) -> float | None:

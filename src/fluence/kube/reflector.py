@@ -200,31 +200,23 @@ class Reflector(Generic[T]):
     async def _paged_list(self) -> None:
         """All pages, then the store at once. A list that expires half-way twice is asked for in one piece."""
         self.stats.lists += 1
-        items: list[T] = []
         unread: list[Key] = []
-        version = ""
-        params = dict(self._selectors)
-        limit = self._page_size if self._gone_pages < 2 else 0
-        if limit:
-            params["limit"] = str(limit)
-        path = self._resource.path(namespace=self._namespace)
-        while True:
-            try:
-                content = await self._client.request(
-                    "GET", path, params=params, timeout_s=self._timing.list_timeout_s, retry=ONCE
-                )
-            except Gone:
-                self._gone_pages += 1
-                raise
-            self.stats.bytes_read += len(content)
-            page = self._decode_page(content, unread)
-            version = version or page.metadata.resource_version
-            items.extend(page.items or ())
-            if not page.metadata.continue_:
-                break
-            params["continue"] = page.metadata.continue_
+        try:
+            page = await self._client.list(
+                self._resource,
+                namespace=self._namespace,
+                label_selector=self._selectors["labelSelector"],
+                field_selector=self._selectors["fieldSelector"],
+                limit=self._page_size if self._gone_pages < 2 else 0,
+                timeout_s=self._timing.list_timeout_s,
+                retry=ONCE,
+                decode=lambda content: self._decode_page(content, unread),
+            )
+        except Gone:
+            self._gone_pages += 1
+            raise
         self._gone_pages = self._stream_faults = 0
-        self._replace(items, unread, version)
+        self._replace(page.items or (), unread, page.metadata.resource_version)
 
     async def _stream_list(self) -> None:
         """WatchList (KEP-3157): the initial objects come as events, a bookmark ends them, and the watch goes
@@ -329,6 +321,7 @@ class Reflector(Generic[T]):
     # Decoding
 
     def _decode_page(self, content: bytes, unread: list[Key]) -> Page[T]:
+        self.stats.bytes_read += len(content)
         try:
             return self._resource.page_decoder.decode(content)
         except msgspec.ValidationError:

@@ -22,7 +22,7 @@ from yarl import URL
 from fluence.clock import Clock
 from fluence.kube.access import Access
 from fluence.kube.auth import Authenticator, Credentials
-from fluence.kube.errors import Misconfigured, TimedOut, Unreachable, error_for
+from fluence.kube.errors import ApiError, Misconfigured, TimedOut, Unreachable, error_for
 
 USER_AGENT = "fluence"
 _CLOSING_TURNS = 100
@@ -106,13 +106,7 @@ class Transport:
                         credentials = await self.auth.credentials()
                         options = self._options(credentials, headers)
                         continue
-                    raise error_for(
-                        request,
-                        answer.status,
-                        content,
-                        retry_after=answer.headers.get("Retry-After"),
-                        ambiguous=ambiguous,
-                    )
+                    raise self._refusal(request, answer, content, credentials, ambiguous=ambiguous)
             except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError) as error:
                 raise self._unreachable(request, error, timeout_s) from error
         raise AssertionError("unreachable")  # pragma: no cover
@@ -140,9 +134,7 @@ class Transport:
                         credentials = await self.auth.credentials()
                         options = self._options(credentials, headers)
                         continue
-                    raise error_for(
-                        request, answer.status, content, retry_after=answer.headers.get("Retry-After")
-                    )
+                    raise self._refusal(request, answer, content, credentials)
                 yield answer.content
                 return
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
@@ -192,6 +184,24 @@ class Transport:
         context = tls_context(self.access, credentials.cert, credentials.key)
         self._tls = (credentials.cert, context)
         return context
+
+    def _refusal(
+        self,
+        request: str,
+        answer: aiohttp.ClientResponse,
+        content: bytes,
+        credentials: Credentials,
+        *,
+        ambiguous: bool = False,
+    ) -> ApiError:
+        return error_for(
+            request,
+            answer.status,
+            content,
+            cure=self.auth.expired(credentials) if answer.status == 401 else "",
+            retry_after=answer.headers.get("Retry-After"),
+            ambiguous=ambiguous,
+        )
 
     def _unreachable(self, request: str, error: BaseException, timeout_s: float) -> Unreachable:
         server, source = self.access.server, self.access.source

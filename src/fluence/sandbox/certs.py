@@ -39,14 +39,16 @@ class Authority:
         """Certificate and key of a server on loopback; etcd's peers also show it as clients."""
         return self._issue(common_name, None, server=True)
 
-    def client(self, user: str, group: str | None = None) -> tuple[bytes, bytes]:
-        """Certificate and key of a Kubernetes user (CN) in a group (O)."""
-        return self._issue(user, group, server=False)
+    def client(self, user: str, group: str | None = None, *, life: timedelta = LIFE) -> tuple[bytes, bytes]:
+        """Certificate and key of a Kubernetes user (CN) in a group (O); a negative ``life`` is over."""
+        return self._issue(user, group, server=False, life=life)
 
-    def _issue(self, common_name: str, group: str | None, *, server: bool) -> tuple[bytes, bytes]:
+    def _issue(
+        self, common_name: str, group: str | None, *, server: bool, life: timedelta = LIFE
+    ) -> tuple[bytes, bytes]:
         key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
-        builder = _builder(_name(common_name, group), self._name, key)
+        builder = _builder(_name(common_name, group), self._name, key, life=life)
         if server:
             uses.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
             names: list[x509.GeneralName] = [x509.DNSName(each) for each in SERVER_NAMES]
@@ -94,7 +96,9 @@ def _name(common_name: str, group: str | None = None) -> x509.Name:
     return x509.Name([*parts, x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: Key) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: Key, *, life: timedelta = LIFE
+) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -103,7 +107,7 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: Key) -> x509.Certificat
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - timedelta(hours=1))  # clocks of a suspended laptop
-        .not_valid_after(now + LIFE)
+        .not_valid_after(now + life)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 

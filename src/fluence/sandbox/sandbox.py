@@ -26,7 +26,7 @@ import yaml
 from fluence.errors import Conflict, FluenceError, NotFound
 from fluence.kube.access import Access, find_access
 from fluence.kube.client import Client
-from fluence.kube.errors import KubeError
+from fluence.kube.errors import KubeError, Unauthorized
 from fluence.kube.retry import ONCE
 from fluence.sandbox import plane
 from fluence.sandbox.certs import Authority, new_key, private_pem, public_pem, write_private
@@ -288,14 +288,20 @@ class Sandbox:
         deadline = time.monotonic() + READY_S
         async with Client(self.access()) as client:
             while True:
-                with contextlib.suppress(KubeError):
+                try:
                     await check(client)
                     return
+                except Unauthorized:
+                    raise  # waiting will not help
+                except KubeError as error:
+                    why = str(error)
                 for process in state.parts.values():
                     if process.name in parts and not process.is_alive:
                         raise FluenceError(f"{process.name} died: {last_words(self.at.log(process.name))}")
                 if time.monotonic() > deadline:
-                    raise FluenceError(f"waited {READY_S:.0f} s for {what}; see `fluence sandbox logs`")
+                    raise FluenceError(
+                        f"waited {READY_S:.0f} s for {what}: {why}; see `fluence sandbox logs`"
+                    )
                 await asyncio.sleep(0.1)
 
     @staticmethod

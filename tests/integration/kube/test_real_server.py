@@ -21,9 +21,10 @@ from fluence.kube.errors import (
 )
 from fluence.kube.events import Recorder, Ref
 from fluence.kube.gangs import NoGangs, PodGroup, discover_gangs
-from fluence.kube.resource import EVENTS, NODES, PODS, Resource
+from fluence.kube.resource import EVENTS, NODES, PODS, Page, Resource
 from fluence.kube.retry import ONCE
 from fluence.model.group import Group
+from fluence.model.pod import Pod
 from fluence.model.resources import pod_requests
 from fluence.sandbox.certs import Authority
 from fluence.sandbox.programs import find_programs
@@ -107,10 +108,16 @@ async def test_lists_are_read_in_pages(kube: Kube) -> None:
     async with kube.client() as client:
         for index in range(7):
             await client.create(PODS, body(f"p{index}"), namespace=kube.namespace)
-        sizes = [
-            len(page.items or ()) async for page in client.pages(PODS, namespace=kube.namespace, limit=3)
-        ]
+        sizes = []
+
+        def decode(content: bytes) -> Page[Pod]:
+            page = PODS.page_decoder.decode(content)
+            sizes.append(len(page.items or ()))
+            return page
+
+        whole = await client.list(PODS, namespace=kube.namespace, limit=3, decode=decode)
         assert sizes == [3, 3, 1]
+        assert [each.metadata.name for each in whole.items or ()] == [f"p{index}" for index in range(7)]
         chosen = await client.list(PODS, namespace=kube.namespace, field_selector="metadata.name=p3")
         assert [each.metadata.name for each in chosen.items or ()] == ["p3"]
 

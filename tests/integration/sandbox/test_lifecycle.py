@@ -125,7 +125,7 @@ def test_up_run_a_job_and_a_gang_overbook_and_down(cli: Cli, tmp_path: Path) -> 
     parts = cli.parts()
     again = cli.run("up", "--version", VERSION)
     assert again.returncode == 1
-    assert again.stderr.strip().startswith("Error: sandbox 'default' is already up")
+    assert again.stderr.strip().startswith("fluence: sandbox 'default' is already up")
     assert "gone" in cli.ok("down")
     assert all(start_time(pid) is None for pid in parts.values())
     assert not (cli.home / "state" / "fluence").exists()

@@ -5,10 +5,12 @@ from pathlib import Path
 import pytest
 import yaml
 from aiohttp import web
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from fluence.clock import ManualClock
 from fluence.kube.access import Access, ExecEnv, ExecPlugin, find_access
-from fluence.kube.auth import EXEC_VERSIONS, Authenticator
+from fluence.kube.auth import EXEC_VERSIONS, Authenticator, Credentials
 from fluence.kube.client import Client
 from fluence.kube.errors import Misconfigured, Unauthorized
 from tests.unit.kube.serving import serving
@@ -135,6 +137,45 @@ async def test_a_401_reads_the_token_again_once(tmp_path: Path) -> None:
             (tmp_path / "token").write_text("new")
             await client.request("GET", "/version")
     assert seen == ["Bearer old", "Bearer old", "Bearer new"]
+
+
+def jwt(claims: bytes) -> str:
+    return f"e30.{base64.urlsafe_b64encode(claims).rstrip(b'=').decode()}.c2lnbmVk"
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"token": jwt(b'{"exp": 1799999000}')}, "the token in my.kubeconfig expired at 2027-01-15 07:43:20"),
+        ({"token_file": "token"}, "token expired at 2027-01-15 07:43:20 UTC: whoever writes that file must"),
+        ({"exec_plugin": "login"}, "of my.kubeconfig gave expired at 2027-01-15 07:43:20 UTC: log in again"),
+        ({"token": jwt(b'{"exp": 1800009000}')}, "missing, wrong or expired"),  # not yet: something else
+        ({"token": "opaque"}, "missing, wrong or expired"),
+    ],
+)
+async def test_a_401_names_what_has_expired(tmp_path: Path, how: dict[str, object], words: str) -> None:
+    late = jwt(b'{"exp": 1799999000}')
+    (tmp_path / "token").write_text(late)
+    if "token_file" in how:
+        how = {"token_file": tmp_path / "token"}
+    elif "exec_plugin" in how:
+        how = {"exec_plugin": plugin(tmp_path, printing(EXEC_VERSIONS[0], f'{{"token": "{late}"}}'))}
+
+    async def refuse(request: web.Request) -> web.StreamResponse:
+        return web.Response(body=b"{}", status=401)
+
+    async with serving(refuse) as server:
+        access = Access(server=server.server, source="my.kubeconfig", **how)  # type: ignore[arg-type]
+        async with Client(access, clock=ManualClock(now=1_800_000_000)) as client:
+            with pytest.raises(Unauthorized, match=words):
+                await client.request("GET", "/version")
+
+
+@given(st.text() | st.binary().map(jwt) | st.floats().map(lambda end: jwt(f'{{"exp": {end}}}'.encode())))
+@example(jwt(b'{"exp": 1e300}'))
+def test_any_token_is_looked_at_without_a_fault(token: str) -> None:
+    auth = Authenticator(Access(server="https://one"), clock=ManualClock())
+    assert "\n" not in auth.expired(Credentials(f"Bearer {token}", token.encode()))
 
 
 def plugin(tmp_path: Path, body: str, **options: object) -> ExecPlugin:
