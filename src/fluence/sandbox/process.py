@@ -71,10 +71,12 @@ def start_time(pid: int) -> str | None:
     except OSError:
         return None
     fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything
-    if fields[0] in ("Z", "X"):
+    state, threads, started = fields[0], int(fields[17]), fields[19]
+    # NB a killed program is a zombie as soon as its first thread is gone; its ports are free with the last.
+    if state in ("Z", "X") and threads <= 1:
         _reap(pid)
         return None
-    return fields[19]
+    return started
 
 
 def boot_id() -> str:
