@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -108,7 +109,7 @@ def up(
     total = sum(kind.count for kind in kinds)
     _say(f"making {total} nodes")
     try:
-        count, ready = box.add_nodes(kinds, timeout_s=max(60.0, total / 10))
+        count, ready = box.add_nodes(kinds, report=_every_ten_seconds(f"of {total} nodes are ready"))
     except BaseException:
         box.down()
         raise
@@ -382,6 +383,18 @@ def _minutes(seconds: float) -> str:
 
 def _say(text: str) -> None:
     click.echo(f"{text} …", err=True)
+
+
+def _every_ten_seconds(what: str) -> Callable[[int], None]:
+    told_at = time.monotonic()
+
+    def tell(count: int) -> None:
+        nonlocal told_at
+        if time.monotonic() - told_at > 10:
+            told_at = time.monotonic()
+            _say(f"{count} {what}")
+
+    return tell
 
 
 def _gates(given: tuple[str, ...]) -> dict[str, bool]:

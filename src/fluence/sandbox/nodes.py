@@ -19,6 +19,7 @@ nodes:
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -29,6 +30,7 @@ from fluence.kube.client import Client
 from fluence.kube.errors import AlreadyExists
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import NODES, Json
+from fluence.model.node import Node
 from fluence.units import parse_quantity
 
 RACK = "topology.kubernetes.io/rack"
@@ -163,35 +165,43 @@ async def create_nodes(client: Client, kinds: list[NodeKind], *, parallel: int =
     return len(bodies)
 
 
-async def wait_ready(client: Client, count: int, *, timeout_s: float) -> int:
+async def wait_ready(
+    client: Client, count: int, *, patience_s: float, report: Callable[[int], None] = lambda ready: None
+) -> int:
     """Wait until ``count`` nodes are Ready and rid of the taints they were born with; how many are at the
-    end."""
+    end. It gives up when for ``patience_s`` none has become Ready: thousands take a busy machine minutes."""
     reflector = Reflector(client, NODES)
     ready: set[str] = set()
-    changed = asyncio.Event()
+    grown = asyncio.Event()
 
-    def note(old: object, new: object) -> None:
-        changed.set()
+    def note(old: Node | None, new: Node | None) -> None:
+        before = len(ready)
+        if old is not None:
+            ready.discard(old.name)
+        if new is not None and _is_usable(new):
+            ready.add(new.name)
+        if len(ready) > before:
+            grown.set()
 
     reflector.store.on_change(note)
     task = asyncio.create_task(reflector.run())
     try:
-        async with asyncio.timeout(timeout_s):
-            while len(ready) < count:
-                await changed.wait()
-                changed.clear()
-                ready = {
-                    node.name
-                    for node in reflector.store
-                    if node.is_ready
-                    and not any(each.key.startswith("node.kubernetes.io/") for each in node.spec.taints or ())
-                }
+        while len(ready) < count:
+            async with asyncio.timeout(patience_s):
+                await grown.wait()
+            grown.clear()
+            report(len(ready))
     except TimeoutError:
         pass
     finally:
         task.cancel()
         await asyncio.wait({task})
     return len(ready)
+
+
+def _is_usable(node: Node) -> bool:
+    taints = node.spec.taints or ()
+    return node.is_ready and not any(each.key.startswith("node.kubernetes.io/") for each in taints)
 
 
 def _taint(text: str, *, where: str) -> dict[str, str]:

@@ -187,13 +187,19 @@ class Sandbox:
         self._wait_default_account(state)
         return state
 
-    def add_nodes(self, kinds: list[NodeKind], *, timeout_s: float = 120.0) -> tuple[int, int]:
+    def add_nodes(
+        self,
+        kinds: list[NodeKind],
+        *,
+        patience_s: float = 60.0,
+        report: Callable[[int], None] = lambda ready: None,
+    ) -> tuple[int, int]:
         """Make nodes and wait until they are Ready; (asked for, ready)."""
 
         async def work() -> tuple[int, int]:
             async with Client(self.access()) as client:
                 count = await create_nodes(client, kinds)
-                return count, await wait_ready(client, count, timeout_s=timeout_s)
+                return count, await wait_ready(client, count, patience_s=patience_s, report=report)
 
         return asyncio.run(work())
 
