@@ -144,6 +144,7 @@ def controller_manager(program: Path, at: Layout, gates: dict[str, bool]) -> lis
         "--secure-port=0",
         "--node-monitor-period=2s",
         f"--node-monitor-grace-period={GRACE_S}s",
+        f"--node-startup-grace-period={GRACE_S}s",  # or thousands of new nodes are marked Unknown meanwhile
         "--kube-api-qps=1000",
         "--kube-api-burst=2000",
         "--concurrent-gc-syncs=10",
