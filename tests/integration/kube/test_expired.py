@@ -135,6 +135,25 @@ async def test_what_has_expired_is_said_with_time_and_cure(
         assert abs(when - ended) < 120
 
 
+def fluence(*arguments: str) -> str:
+    """What the program says when it fails, which is one line."""
+    command = [str(Path(sys.executable).with_name("fluence")), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_the_program_says_it_in_one_line(
+    own_sandbox: Kube, authority: Authority, kind: str, tmp_path: Path
+) -> None:
+    late = kubeconfig(own_sandbox, user(own_sandbox, authority, kind, life_s=-HOUR / 2), tmp_path)
+    line = fluence("graph", "--live", "--kubeconfig", str(late))
+    found = re.search(rf"^fluence: GET /api/v1/\w+: 401 Unauthorized; {SAID[kind]}", line)
+    assert found, line
+    assert found[1] == str(late)
+
+
 @pytest.fixture
 def restored(own_sandbox: Kube) -> Iterator[Kube]:
     """A sandbox whose kubeconfig is put back."""
@@ -145,20 +164,13 @@ def restored(own_sandbox: Kube) -> Iterator[Kube]:
     own_sandbox.sandbox.restart("kube-apiserver")
 
 
-def test_the_program_says_it_in_one_line_and_does_not_wait(
-    restored: Kube, authority: Authority, kind: str, tmp_path: Path
+def test_a_sandbox_older_than_its_certificates_is_not_waited_for(
+    restored: Kube, authority: Authority, tmp_path: Path
 ) -> None:
-    """As for a sandbox that is older than its certificates."""
-    late = user(restored, authority, kind, life_s=-HOUR / 2)
+    late = certificate(authority, life_s=-HOUR / 2)
     path = restored.sandbox.at.kubeconfig()
     path.write_bytes(kubeconfig(restored, late, tmp_path).read_bytes())
-    command = [str(Path(sys.executable).with_name("fluence")), "sandbox", "restart", "kube-apiserver"]
-    done = subprocess.run(
-        [*command, "--name", restored.sandbox.name], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 1
-    (line,) = done.stderr.splitlines()
-    assert line.startswith("fluence: GET /readyz: 401 Unauthorized; the ")
-    found = re.search(SAID[kind], line)
+    line = fluence("sandbox", "restart", "kube-apiserver", "--name", restored.sandbox.name)
+    found = re.search(rf"^fluence: GET /readyz: 401 Unauthorized; {SAID['certificate']}", line)
     assert found, line
     assert found[1] == str(path)
