@@ -36,10 +36,9 @@ def nodes(count: int, cores: int = 1, constraint: str = "") -> Jobspec:
 
 def _spec(resources: str, constraint: str = "") -> Jobspec:
     constraints = f", constraints: {constraint}" if constraint else ""
-    return Jobspec.parse(
-        f"{{version: 9999, resources: {resources}, tasks: [{{command: [a], slot: a, count: {{per_slot: 1}}}}],"
-        f" attributes: {{system: {{duration: 0{constraints}}}}}}}"
-    )
+    tasks = "[{command: [a], slot: a, count: {per_slot: 1}}]"
+    rest = f"tasks: {tasks}, attributes: {{system: {{duration: 0{constraints}}}}}"
+    return Jobspec.parse(f"{{version: 9999, resources: {resources}, {rest}}}")
 
 
 def pool(policy: str = "easy", *, nodes: int = 1, cores: int = 16, **settings: Any) -> Queue:

@@ -159,8 +159,12 @@ class TestPolicyOfASite:
 
 def test_every_policy_says_what_its_promise_rests_on():
     assert {p.name: p.promise for p in BUILT_IN.values()} == {
-        "fcfs": "order", "first-fit": "record", "easy": "record", "hybrid": "record", "conservative": "reservation",
-    }  # fmt: skip
+        "fcfs": "order",
+        "first-fit": "record",
+        "easy": "record",
+        "hybrid": "record",
+        "conservative": "reservation",
+    }
 
 
 def test_a_job_of_no_cluster_is_told_so_at_once():
