@@ -35,6 +35,7 @@ check: setup  ## ruff, mypy --strict, import-linter
 
 bench: setup  ## speed and memory; AGAINST=/path/to/resource-query adds Fluxion; SIZES=100,1000 BENCH=--help
 	@$(BIN)/python benchmarks/run.py $(if $(AGAINST),--against '$(AGAINST)') $(if $(SIZES),--sizes $(SIZES)) $(BENCH)
+	@$(BIN)/python benchmarks/plan.py
 	@$(BIN)/python benchmarks/startup.py
 	@$(BIN)/python benchmarks/kube.py
 

@@ -104,10 +104,9 @@ def deep(kind: str, policy: str, pending: int, nodes: int, cycles: int) -> Row:
     queue = Queue(space, policy, depth=DEPTH, forecasts=kind == "counted")
     number = 0
 
-    def arrive(now: int) -> None:
+    def arrive(now: int, size: Jobspec) -> None:
         nonlocal number
         number += 1
-        size = rnd.choice(specs)
         queue.submit(Job(f"j{number}", size, now, limit=rnd.randrange(1, 24) * HOUR, user=f"u{number % 17}"))
 
     now = 0
@@ -119,14 +118,16 @@ def deep(kind: str, policy: str, pending: int, nodes: int, cycles: int) -> Row:
             running.append(start.task)
 
     while len(queue.pending) < pending:
-        for _ in range(200):
-            arrive(now)
+        for _ in range(100):
+            arrive(now, rnd.choice(specs))
         cycle()
     times = []
     for _ in range(cycles):
         now += 10 * SECOND
-        queue.finish(running.pop(rnd.randrange(len(running))), now)
-        arrive(now)
+        ended = running.pop(rnd.randrange(len(running)))
+        size = queue.entries[ended].job.request
+        queue.finish(ended, now)
+        arrive(now, size)  # as large as what ended, so that the queue stays as long as it is
         began = time.process_time()
         cycle()
         times.append(time.process_time() - began)

@@ -36,6 +36,7 @@ from fluence.model.jobspec import Jobspec
 
 _SMALL = 1000  # vertices that a request takes
 _SHORT_WALK = 200  # vertices that a walk may meet in vain
+_LONGEST_PAUSE = 64  # searches after which the short walk is tried again
 _FEW_JOBS = 64
 _MANY_SHAPES = 4096
 _TRIED = -(2**62)  # ids of what is held only while a search goes on
@@ -89,6 +90,7 @@ class Matcher:
         self._allowed: dict[tuple[Constraint, int], Mask] = {}
         # What had to wait is tried again. A jobspec that is kept here keeps its id to itself.
         self._requests: dict[int, tuple[Jobspec, Request]] = {}
+        self._pause, self._patience = 0, 1  # of the short walk
         self._hopeless: set[tuple[object, ...]] = set()  # shapes that this graph cannot hold
 
     # -- matching --------------------------------------------------------------------------------------------
@@ -336,10 +338,16 @@ class Matcher:
         if not self._uses_index:
             return self._walk(request, window)
         if self.policy.stop_early and request.weight <= _SMALL and not request.is_headless:
-            try:
-                return self._walk(request, window, limit=_SHORT_WALK + 4 * request.weight)
-            except TooFar:
-                pass
+            if not self._pause:
+                try:
+                    near = self._walk(request, window, limit=_SHORT_WALK + 4 * request.weight)
+                    self._patience = 1
+                    return near
+                except TooFar:
+                    # In a full graph the next ones would come too far as well.
+                    self._pause, self._patience = self._patience, min(2 * self._patience, _LONGEST_PAUSE)
+            else:
+                self._pause -= 1
         allowed = self._allowed_by(request.constraint)
         found = search(self.index, request.needs, window, allowed, self._whole(request))
         return self._walk(request, window) if found is None else found

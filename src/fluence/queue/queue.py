@@ -109,6 +109,7 @@ class Queue:
         self._users: defaultdict[tuple[str, str], int] = defaultdict(int)  # running, by queue and user
         self._blocked: Ints = np.full(16, _UNBLOCKED, np.int64)
         self._new: list[Entry] = []  # since the last cycle
+        self._unpromised: list[Entry] = []
         self._since = 0  # the first of them, by place
         self._reserved: set[Entry] = set()
         self._seen = (space.freed, space.opened, space.lost)
@@ -419,15 +420,10 @@ class Queue:
     # -- promises --------------------------------------------------------------------------------------------
 
     def _promise(self, now: int) -> None:
-        """Tell the jobs that are new, and must wait, when they will start."""
-        new = [entry for entry in self._new if entry.waiting and entry.no_later_than is None]
-        self._new = []
+        """Tell the jobs that must wait, and were not told yet, when they will start."""
+        self._new.clear()
         self._since = len(self.pending)
-        if not new:
-            return
-        places = [place for place, entry in enumerate(self.pending) if entry.no_later_than is None]
-        if self.depth is not None:
-            places = [place for place in places if place < self.depth]
+        places = self._untold()
         if not places:
             return
         ahead = self.pending.entries[: places[-1] + 1]
@@ -450,9 +446,17 @@ class Queue:
                 entry.no_later_than = min(entry.no_later_than, entry.deadline)
             if entry.promised is None:
                 entry.promised = entry.no_later_than
-        self._new = [entry for entry in entries if entry.no_later_than is None]
+        self._unpromised = [entry for entry in entries if entry.no_later_than is None]
         if self.forecasts:
             self._expect(now, asks, planned, dict(zip(places, entries, strict=True)))
+
+    def _untold(self) -> list[int]:
+        """The places of jobs without a promise, as deep as the queue is looked at."""
+        if self.depth is not None:
+            first = self.pending.entries[: self.depth]
+            return [place for place, entry in enumerate(first) if entry.no_later_than is None]
+        waiting = (e for e in self._unpromised if e.waiting and e.no_later_than is None)
+        return sorted(self.pending.place(entry) for entry in waiting if entry.key not in self.held)
 
     def _expect(self, now: int, asks: list[Ask], planned: list[int | None], wanted: dict[int, Entry]) -> None:
         ends = {}
@@ -538,6 +542,7 @@ class Queue:
             self._disturbed = True
         self._since = min(self._since, place) if self._new else place
         self._new.append(entry)
+        self._unpromised.append(entry)
 
     def _withdraw(self, entry: Entry) -> None:
         """Take a waiting job out of the order and the plan."""
