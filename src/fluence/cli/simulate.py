@@ -166,6 +166,20 @@ class Scales(click.ParamType):  # type: ignore[type-arg]
 @click.option("--seed", type=int, default=0, show_default=True, help="Decides what a recipe of jobs makes.")
 @click.option("--strict", is_flag=True, help="Refuse a bad record, with its line, instead of counting it.")
 @click.option("--no-forecast", is_flag=True, help="Leave out expected starts: quicker.")
+@click.option(
+    "--priority",
+    metavar="NAME",
+    default="urgency",
+    show_default=True,
+    help="Who goes first: urgency, or a function that a site added.",
+)
+@click.option(
+    "--predictor",
+    metavar="NAME",
+    default="history",
+    show_default=True,
+    help="How long jobs will run: history, or one that a site added.",
+)
 @click.option("--until", metavar="TIME", type=Length(), help="Stop at this time of the workload.")
 @click.option(
     "--snapshot",
@@ -210,6 +224,8 @@ def simulate(
     seed: int,
     strict: bool,
     no_forecast: bool,
+    priority: str,
+    predictor: str,
     until: int | None,
     snapshot: str | None,
     html: str | None,
@@ -265,6 +281,8 @@ def simulate(
                 resolution=resolution,
                 replan=replan,
                 forecasts=not no_forecast,
+                priority=priority,
+                predictor=predictor,
                 until=until,
                 progress=advance,
             )

@@ -10,6 +10,8 @@ from collections import defaultdict, deque
 from collections.abc import Hashable
 from typing import Protocol
 
+from fluence.errors import InvalidInput
+from fluence.queue import plugins
 from fluence.queue.job import FOREVER, Job
 
 _KEEP = 20  # runs that are remembered per kind of job
@@ -55,3 +57,14 @@ class History:
 
 def _kinds(job: Job, shape: int) -> tuple[Hashable, ...]:
     return (job.user, shape, job.limit), (job.user, job.limit), (job.user,)
+
+
+def find(name: str) -> Predictor:
+    """A predictor by name: ``history``, or one that a site added (a class, or a function that makes one)."""
+    if name == "history":
+        return History()
+    made = plugins.load(plugins.PREDICTORS, name, "predictor", ["history"])
+    predictor = made() if callable(made) else made
+    if not hasattr(predictor, "learn") or not hasattr(predictor, "predict"):
+        raise InvalidInput(f"the predictor {name!r} lacks learn or predict")
+    return predictor

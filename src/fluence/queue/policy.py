@@ -11,15 +11,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING
 
 from fluence.errors import InvalidInput
+from fluence.queue import plugins
 
 if TYPE_CHECKING:
     from fluence.queue.turn import Turn
-
-GROUP = "fluence.queue_policies"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +78,14 @@ def find(name: str) -> QueuePolicy:
         return BUILT_IN[name]
     if depth := _HYBRID.fullmatch(name):
         return QueuePolicy(name, backfill(int(depth[1])), built_in=True)
-    added = {point.name: point for point in entry_points(group=GROUP)}
-    if name not in added:
-        known = ", ".join([*BUILT_IN, "hybrid(DEPTH)", *sorted(added)])
-        raise InvalidInput(f"unknown queue policy {name!r}: choose one of {known}")
-    try:
-        found = added[name].load()
-    except Exception as fault:
-        raise InvalidInput(f"the queue policy {name!r} cannot be loaded: {fault}") from fault
-    return found if isinstance(found, QueuePolicy) else QueuePolicy(name, found)
+    found = plugins.load(plugins.POLICIES, name, "queue policy", [*BUILT_IN, "hybrid(DEPTH)"])
+    if isinstance(found, QueuePolicy):
+        return found
+    if not callable(found):
+        raise InvalidInput(f"the queue policy {name!r} is neither a QueuePolicy nor a function of a turn")
+    return QueuePolicy(name, found)
 
 
 def names() -> list[str]:
     """All policies there are."""
-    return [*BUILT_IN, *sorted(point.name for point in entry_points(group=GROUP))]
+    return [*BUILT_IN, *plugins.names(plugins.POLICIES)]

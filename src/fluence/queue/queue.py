@@ -22,6 +22,7 @@ from fluence.queue.history import History, Predictor
 from fluence.queue.job import FOREVER, SECOND, Broken, Dependency, Entry, Job, State, Step
 from fluence.queue.pending import Pending
 from fluence.queue.policy import QueuePolicy
+from fluence.queue.priority import Priority, by_urgency
 from fluence.queue.promise import Calibration
 from fluence.queue.space import Ask, Space
 from fluence.queue.turn import Mode, OverBudget, PromiseAtRisk, Turn
@@ -49,14 +50,6 @@ class Start:
     entry: Entry
     task: str
     end: int  # by its limit
-
-
-Priority = Callable[[Job, int], int]  # of a job, at a time
-
-
-def by_urgency(job: Job, now: int) -> int:
-    """The default priority: what the job was submitted with."""
-    return job.priority
 
 
 class Queue:
@@ -490,12 +483,22 @@ class Queue:
         if serial is None:
             self._serial += 1
             serial = self._serial
-        try:
-            rank = self.priority(job, self.now)
-        except Exception as fault:  # a plug-in's fault must not lose a job
-            self.faults.append(f"priority of job {job.key}: {type(fault).__name__}: {fault}")
-            rank = job.priority
+        rank = self._rank(job)
         return -(rank + self.rules.get(job.queue, Rules()).priority), job.submit, serial
+
+    def _rank(self, job: Job) -> int:
+        """The job's priority; a plug-in that fails or takes too long must not lose a job."""
+        if self.priority is by_urgency:
+            return job.priority
+        began = self.timer()
+        try:
+            rank = int(self.priority(job, self.now))
+            if self.timer() - began > self.budget:
+                raise OverBudget(f"took more than {self.budget} s")
+        except Exception as fault:
+            self.faults.append(f"priority of job {job.key}: {type(fault).__name__}: {fault}")
+            return job.priority
+        return rank
 
     def _admit_or_hold(self, entry: Entry, now: int) -> None:
         blocker, hopeless = self._waits_for(entry)

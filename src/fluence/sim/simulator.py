@@ -13,7 +13,8 @@ from heapq import heappop, heappush
 
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.policy import MatchPolicy
-from fluence.queue import Dependency, Entry, Job, Queue, Start, space_for
+from fluence.queue import Dependency, Entry, Job, Queue, Start, history, space_for
+from fluence.queue import priority as priorities
 from fluence.queue.job import SECOND
 from fluence.sim.measure import Record
 from fluence.sim.platform import Platform
@@ -50,6 +51,8 @@ def simulate(
     resolution: int = 1,
     replan: bool = False,
     forecasts: bool = True,
+    priority: str = "urgency",
+    predictor: str = "history",
     until: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Simulation:
@@ -64,6 +67,8 @@ def simulate(
         resolution=resolution,
         replan=replan,
         forecasts=forecasts,
+        priority=priorities.find(priority),
+        predictor=history.find(predictor),
     )
     run = Simulation(queue, matcher)
     began = time.perf_counter()
