@@ -291,12 +291,15 @@ def simulate(
             "cluster": cluster,
             "arrival scale": scale,
             "match policy": match_policy.name,
-            "replan": replan,
-            "depth": depth,
-            "window_s": window and window / SECOND,
-            "resolution_s": resolution / SECOND,
-            "seed": seed,
         }
+        chosen_beside: dict[str, object] = {
+            "replan": replan or None,
+            "depth": depth,
+            "window (s)": window and window / SECOND,
+            "resolution (s)": resolution / SECOND if resolution > 1 else None,
+            "seed": seed or None,
+        }
+        settings |= {key: value for key, value in chosen_beside.items() if value is not None}
         runs.append(
             Run(
                 label,
