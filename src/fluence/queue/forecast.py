@@ -25,10 +25,14 @@ def forward(
     held = {number: (planned, units) for number, (_, planned, units) in enumerate(running)}
     queue = list(range(len(pending)))
     serial = len(running)
+    smallest = min((units for units, _, _ in pending), default=0)
     while missing and queue:
         waiting: list[int] = []
         shadow = spare = -1  # of the job in front, once it must wait
-        for place in queue:
+        for number, place in enumerate(queue):
+            if free < smallest:
+                waiting += queue[number:]
+                break
             units, duration, limit = pending[place]
             if shadow >= 0 and (units > free or (now + limit > shadow and units > spare)):
                 waiting.append(place)

@@ -33,12 +33,23 @@ class History:
 
     def __init__(self) -> None:
         self._runs: defaultdict[Hashable, deque[int]] = defaultdict(lambda: deque(maxlen=_KEEP))
+        # What was said of jobs that have not started, by user: all of them are asked about again and again.
+        self._said: defaultdict[str, dict[Hashable, int | None]] = defaultdict(dict)
 
     def learn(self, job: Job, shape: int, runtime: int) -> None:
+        self._said.pop(job.user, None)
         for kind in _kinds(job, shape):
             self._runs[kind].append(runtime)
 
     def predict(self, job: Job, shape: int, elapsed: int) -> int | None:
+        if elapsed:
+            return self._predict(job, shape, elapsed)
+        said, kind = self._said[job.user], (shape, job.limit, job.soft_limit)
+        if kind not in said:
+            said[kind] = self._predict(job, shape, 0)
+        return said[kind]
+
+    def _predict(self, job: Job, shape: int, elapsed: int) -> int | None:
         limit = FOREVER if job.limit is None else job.limit
         for kind in _kinds(job, shape):
             runs = self._runs.get(kind)
