@@ -12,6 +12,51 @@ SCHEDULER: Final = "fluence"
 GROUP_LABEL: Final = f"{PREFIX}/group"
 """The gang that a pod belongs to."""
 
+GROUP_NAMES: Final = (
+    GROUP_LABEL,
+    "scheduling.k8s.io/pod-group",
+    "scheduling.x-k8s.io/pod-group",
+    f"{PREFIX}/pod-group",
+    "fluence.pod-group",
+    "fluxnetes.group-name",
+    "pod-group.scheduling.sigs.k8s.io",
+)
+"""Every spelling of a gang's name, as a label or an annotation, the first to be found counts."""
+
+POD_GROUP_NAMES: Final = GROUP_NAMES[1:3] + GROUP_NAMES[6:]
+"""Those that name a PodGroup object, which may hold the size."""
+
+GROUP_SIZE: Final = f"{PREFIX}/group-size"
+GROUP_SIZES: Final = (GROUP_SIZE, "fluence.group-size", "fluxnetes.group-size")
+"""Every spelling of a gang's size, as an annotation or a label."""
+
+COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
+POD_INDEX: Final = "apps.kubernetes.io/pod-index"
+"""The index of a pod in its Job or StatefulSet."""
+
+# What a user may say of a gang, on its pods, its owner or its PodGroup.
+DURATION: Final = f"{PREFIX}/duration"
+"""Walltime: seconds, or 2h30m. 0: none."""
+SOFT_DURATION: Final = f"{PREFIX}/soft-duration"
+"""How long it will probably take; it is planned with and ends nothing."""
+QUEUE: Final = f"{PREFIX}/queue"
+POLICY: Final = f"{PREFIX}/policy"
+"""The match policy for this gang."""
+CONSTRAINTS: Final = f"{PREFIX}/constraints"
+"""RFC 31 constraints as JSON."""
+JOBSPEC: Final = f"{PREFIX}/jobspec"
+"""A jobspec of the user's own, JSON or YAML."""
+USER: Final = f"{PREFIX}/user"
+"""Whose work this is, where neither the namespace nor the service account says it."""
+
+# What the scheduler says of a pod or a group that waits; `fluence explain` reads it.
+STATE: Final = f"{PREFIX}/state"
+REASON: Final = f"{PREFIX}/reason"
+NO_LATER_THAN: Final = f"{PREFIX}/no-later-than"
+EXPECTED_START: Final = f"{PREFIX}/expected-start"
+ALLOCATION: Final = f"{PREFIX}/jobid"
+"""The allocation, on each pod that was bound for it."""
+
 # What a user asks of the client-side choice of a backend (`kubectl fluence`).
 SELECT_POLICY: Final = f"{PREFIX}/select-policy"
 SELECT_CANDIDATES: Final = f"{PREFIX}/select-candidates"

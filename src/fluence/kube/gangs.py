@@ -170,6 +170,8 @@ class Workloads135:
                 workload=meta.name,
                 template=each.name,
                 is_deleting=meta.deletion_timestamp is not None,
+                created=meta.creation_timestamp,
+                annotations=meta.annotations,
                 source=f"{GROUP}/{self.version}",
             )
             for each in item.spec.pod_groups or ()
@@ -230,7 +232,10 @@ class _PodGroups:
                 template=template,
                 claims=tuple(each.name for each in spec.resource_claims or ()),
                 is_scheduled=self._scheduled(item.status.conditions),
+                conditions=tuple(item.status.conditions or ()),
                 is_deleting=meta.deletion_timestamp is not None,
+                created=meta.creation_timestamp,
+                annotations=meta.annotations,
                 source=f"{GROUP}/{self.version}",
             ),
         )

@@ -11,6 +11,7 @@ import msgspec
 from fluence.errors import InvalidInput
 from fluence.model.meta import KubeObject
 from fluence.model.node import Node
+from fluence.model.owner import Deployment, Job, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod
 
 T = TypeVar("T")
@@ -89,6 +90,9 @@ class Resource(Generic[T]):
 PODS = Resource("", "v1", "pods", "Pod", Pod)
 NODES = Resource("", "v1", "nodes", "Node", Node, namespaced=False)
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", KubeObject, namespaced=False)
-JOBS: Resource[Json] = Resource("batch", "v1", "jobs", "Job", dict[str, object])
+JOBS = Resource("batch", "v1", "jobs", "Job", Job)
+DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", Deployment)
+REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet", ReplicaSet)
+STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet", StatefulSet)
 LEASES: Resource[Json] = Resource("coordination.k8s.io", "v1", "leases", "Lease", dict[str, object])
 EVENTS: Resource[Json] = Resource("events.k8s.io", "v1", "events", "Event", dict[str, object])

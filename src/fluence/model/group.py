@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
+
+from fluence.model.meta import Condition
 
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,6 +28,9 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     # True once the server says that the group has been scheduled; None where it says nothing.
     is_scheduled: bool | None = None
     is_deleting: bool = False
+    created: datetime | None = None
+    annotations: dict[str, str] | None = None
+    conditions: tuple[Condition, ...] = ()
     source: str = ""  # the API version, or the label, that this was read from
 
     @property

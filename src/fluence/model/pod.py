@@ -139,6 +139,7 @@ class PodResourceClaim(Wire, frozen=True):
 class PodSpec(Wire, frozen=True):
     node_name: str | None = None
     scheduler_name: str = ""
+    service_account_name: str = ""
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     resources: ResourceRequirements | None = None  # pod-level (KEP-2837)

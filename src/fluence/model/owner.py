@@ -1,0 +1,81 @@
+"""Owner: what makes pods, and how many of them: Job, Deployment, ReplicaSet, StatefulSet."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from fluence.model.meta import ObjectMeta, Wire
+
+
+class _Spec(Wire, frozen=True):
+    parallelism: int | None = None  # Job
+    completions: int | None = None  # Job
+    replicas: int | None = None  # the others
+    suspend: bool = False  # Job
+    active_deadline_seconds: int | None = None  # Job
+
+
+class _Status(Wire, frozen=True):
+    succeeded: int | None = None  # Job
+
+
+class Owner(Wire, frozen=True):
+    """Lists leave out the kind of their items, so it is the class that knows it."""
+
+    kind: ClassVar[str] = ""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _Spec = _Spec()
+    status: _Status = _Status()
+
+    @property
+    def key(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def pods(self) -> int:
+        """How many pods it runs at a time; 0 counts as 1, as in flux-k8s."""
+        spec = self.spec
+        if spec.replicas is not None:
+            return max(1, spec.replicas)
+        at_once = spec.parallelism if spec.parallelism is not None else spec.completions
+        if at_once is None:
+            return 1
+        # A Job never runs more pods than it still has to complete.
+        return max(1, at_once if spec.completions is None else min(at_once, spec.completions))
+
+    @property
+    def succeeded(self) -> int:
+        return self.status.succeeded or 0
+
+    @property
+    def remaining(self) -> int | None:
+        """How many completions are left; None if it does not count them."""
+        if self.spec.completions is None:
+            return None
+        return max(0, self.spec.completions - self.succeeded)
+
+
+class Job(Owner, frozen=True):
+    kind: ClassVar[str] = "Job"
+
+
+class Deployment(Owner, frozen=True):
+    kind: ClassVar[str] = "Deployment"
+
+
+class ReplicaSet(Owner, frozen=True):
+    kind: ClassVar[str] = "ReplicaSet"
+
+
+class StatefulSet(Owner, frozen=True):
+    kind: ClassVar[str] = "StatefulSet"
+
+
+# By API version and kind: another group may have a kind of the same name.
+OWNERS: dict[tuple[str, str], type[Owner]] = {
+    ("batch/v1", "Job"): Job,
+    ("apps/v1", "Deployment"): Deployment,
+    ("apps/v1", "ReplicaSet"): ReplicaSet,
+    ("apps/v1", "StatefulSet"): StatefulSet,
+}
