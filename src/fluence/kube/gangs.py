@@ -312,6 +312,38 @@ class PodGroups137(_PodGroups):
         return {"all": {}}
 
 
+class _SigSpec(Wire, frozen=True):
+    min_member: int = 1
+
+
+class SigPodGroup(Wire, frozen=True):
+    """The PodGroup of the coscheduling plugin, a custom resource; the first Fluence made these."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _SigSpec = _SigSpec()
+
+
+class Coscheduling:
+    """scheduling.x-k8s.io/v1alpha1: read beside the native API; its status belongs to its own controller."""
+
+    resource: Resource[SigPodGroup] = Resource(
+        "scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", SigPodGroup
+    )
+
+    def group(self, item: SigPodGroup) -> Group:
+        meta = item.metadata
+        return Group(
+            namespace=meta.namespace,
+            name=meta.name,
+            uid=meta.uid,
+            min_count=max(1, item.spec.min_member),
+            is_deleting=meta.deletion_timestamp is not None,
+            created=meta.creation_timestamp,
+            annotations=meta.annotations,
+            source=self.resource.api_version,
+        )
+
+
 Native = Workloads135 | PodGroups136 | PodGroups137
 AnyGangs = NoGangs | Native
 
@@ -345,6 +377,15 @@ async def discover_gangs(client: Client, *, probe_namespace: str | None = "defau
         return adapter
     listed = ", ".join(served) or "none"
     return NoGangs(f"the server serves no {GROUP} version with gangs (there: {listed})")
+
+
+async def discover_coscheduling(client: Client) -> Coscheduling | None:
+    """The adapter for the coscheduling plugin's PodGroups, if that custom resource is installed."""
+    found = Coscheduling()
+    where = found.resource
+    if where.version not in await versions_of(client, where.group):
+        return None
+    return found if where.plural in await resources_of(client, where.group, where.version) else None
 
 
 async def probe(client: Client, adapter: Native, *, namespace: str) -> list[str]:

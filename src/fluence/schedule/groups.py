@@ -16,6 +16,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from msgspec.structs import replace
+
 from fluence import names
 from fluence.model.constraint import Constraint
 from fluence.model.group import Group
@@ -148,8 +150,14 @@ class Groups:
 
     def set_group(self, group: Group) -> Collection[str]:
         """A PodGroup as it is now, from an adapter of ``kube.gangs``."""
-        self._groups.setdefault(group.key, {})[group.source] = group
-        return self._resettle(self._named.get(group.key, ()))
+        held = self._groups.setdefault(group.key, {})
+        old, held[group.source] = held.get(group.source), group
+        pods = self._named.get(group.key, ())
+        if old is not None and _same_group(old, group):
+            for each in pods:
+                self._cache.pop(self._places[each].key, None)
+            return ()
+        return self._resettle(pods)
 
     def remove_group(self, group: Group) -> Collection[str]:
         held = self._groups.get(group.key, {})
@@ -490,6 +498,11 @@ def _same(old: Pod, new: Pod) -> bool:
         and old.metadata.owner_references == new.metadata.owner_references
         and (old.metadata.deletion_timestamp is None) == (new.metadata.deletion_timestamp is None)
     )
+
+
+def _same_group(old: Group, new: Group) -> bool:
+    """Only its status changed, such as by our own write."""
+    return replace(old, conditions=(), is_scheduled=None) == replace(new, conditions=(), is_scheduled=None)
 
 
 def _same_owner(old: Owner, new: Owner) -> bool:

@@ -1,0 +1,542 @@
+"""Which gangs there are: every door, every spelling, every order."""
+
+from __future__ import annotations
+
+import itertools
+from datetime import timedelta
+
+import pytest
+
+from fluence import names
+from fluence.model.group import Group
+from fluence.model.meta import Condition
+from fluence.model.owner import Deployment, Job, Owner, ReplicaSet, StatefulSet
+from fluence.model.pod import Pod
+from fluence.schedule.groups import Gang, Groups
+from tests.unit.schedule.kit import GROUP, SIZE, T0, V136, V137, group, owner, pod, ranks, reference
+
+
+def gangs_of(*things: Pod | Group | Owner, **options: bool) -> dict[str, Gang]:
+    groups = Groups(**options)  # type: ignore[arg-type]
+    for each in things:
+        if isinstance(each, Pod):
+            groups.set_pod(each)
+        elif isinstance(each, Group):
+            groups.set_group(each)
+        else:
+            groups.set_owner(each)
+    return {gang.key: gang for gang in groups.gangs()}
+
+
+def only(*things: Pod | Group | Owner, **options: bool) -> Gang:
+    found = gangs_of(*things, **options)
+    assert len(found) == 1, list(found)
+    return next(iter(found.values()))
+
+
+# -- the doors -----------------------------------------------------------------------------------------------
+
+
+def test_a_pod_without_a_group_is_a_gang_of_one() -> None:
+    gang = only(pod("solo"))
+    assert (gang.key, gang.uid, gang.name) == ("default/pod:solo", "uid-default-solo", "solo")
+    assert gang.is_single and gang.is_ready
+    assert (gang.minimum, gang.needed, gang.size) == (1, 1, 1)
+
+
+def test_a_pod_and_a_group_of_one_name_are_two_gangs() -> None:
+    assert set(gangs_of(pod("x"), pod("y", labels={GROUP: "x", SIZE: "1"}))) == {
+        "default/pod:x",
+        "default/x",
+    }
+
+
+@pytest.mark.parametrize("source", [V136, V137])
+def test_a_native_group_is_found_by_the_pods_field(source: str) -> None:
+    gang = only(*ranks(3, field="lammps"), group("lammps", 3, source=source))
+    assert (gang.key, gang.uid, gang.source) == ("default/lammps", "uid-group-lammps", source)
+    assert gang.is_ready and gang.needed == 3
+
+
+def test_a_workload_of_1_35_has_a_gang_per_replica_each_with_an_id_of_its_own() -> None:
+    pods = [pod(f"p{k}{i}", workload=("wl", "ranks", k)) for k in "ab" for i in range(2)]
+    found = gangs_of(*pods, group("wl/ranks", 2, uid="W", source="scheduling.k8s.io/v1alpha1"))
+    assert set(found) == {"default/wl/ranks/a", "default/wl/ranks/b"}
+    assert all(gang.is_ready and gang.minimum == 2 for gang in found.values())
+    assert len({gang.uid for gang in found.values()}) == 2
+
+
+@pytest.mark.parametrize("where", ["labels", "annotations"])
+@pytest.mark.parametrize("spelling", names.GROUP_NAMES)
+def test_every_spelling_of_the_name_counts_on_pods(spelling: str, where: str) -> None:
+    gang = only(*ranks(2, **{where: {spelling: "g", SIZE: "2"}}))
+    assert (gang.key, gang.minimum) == ("default/g", 2)
+    assert spelling in gang.source
+
+
+@pytest.mark.parametrize("where", ["labels", "annotations"])
+@pytest.mark.parametrize("spelling", names.GROUP_NAMES)
+def test_every_spelling_of_the_name_counts_on_the_jobs_own_metadata(spelling: str, where: str) -> None:
+    job = owner("j", parallelism=2, **{where: {spelling: "g"}})
+    gang = only(*ranks(2, owner=job), job)
+    assert (gang.key, gang.minimum) == ("default/g", 2)
+
+
+@pytest.mark.parametrize("where", ["labels", "annotations"])
+@pytest.mark.parametrize("spelling", names.GROUP_SIZES)
+def test_every_spelling_of_the_size_counts(spelling: str, where: str) -> None:
+    marks = {"labels": {GROUP: "g"}, "annotations": {}}
+    marks[where][spelling] = "3"
+    assert only(*ranks(2, **marks)).minimum == 3
+    job = owner("j", parallelism=2, **{where: {spelling: "4"}})
+    assert only(*ranks(2, owner=job, labels={GROUP: "g"}), job).minimum == 4
+
+
+def test_a_field_beats_a_label() -> None:
+    pods = [pod("a", field="real"), pod("b", field="real", labels={GROUP: "other", SIZE: "7"})]
+    gang = only(*pods, group("real", 2))
+    assert gang.key == "default/real" and len(gang.members) == 2
+    assert gang.minimum == 2
+
+
+def test_groups_of_one_name_in_two_namespaces_are_two() -> None:
+    pods = [pod("a", namespace=ns, labels={GROUP: "g", SIZE: "1"}) for ns in ("one", "two")]
+    assert set(gangs_of(*pods)) == {"one/g", "two/g"}
+
+
+def test_a_label_finds_the_native_group_of_that_name() -> None:
+    """Seed 000's example: a PodGroup with minCount 2 and a Deployment whose pods carry the label alone."""
+    deployment = owner("training", kind=Deployment, replicas=3)
+    replicas = owner("training-1", kind=ReplicaSet, replicas=3, parent=deployment)
+    pods = ranks(3, owner=replicas, labels={"scheduling.k8s.io/pod-group": "training"})
+    gang = only(*pods, deployment, replicas, group("training", 2))
+    assert (gang.minimum, gang.size, gang.needed) == (2, 3, 2)
+    assert gang.group is not None and gang.uid == "uid-group-training"
+
+
+def test_a_label_that_names_a_pod_group_waits_for_it_where_the_server_has_them() -> None:
+    pods = ranks(2, labels={"scheduling.k8s.io/pod-group": "training"})
+    assert "PodGroup default/training" in only(*pods, native=True).missing
+    assert only(*pods, native=False).is_ready
+    assert only(*pods, group("training", 2), native=True).is_ready
+
+
+def test_the_coscheduling_plugins_groups_count_and_the_native_one_goes_first() -> None:
+    pods = ranks(2, labels={"scheduling.x-k8s.io/pod-group": "g"})
+    sig = group("g", 3, source="scheduling.x-k8s.io/v1alpha1", uid="S")
+    assert only(*pods, sig).minimum == 3
+    assert only(*pods, sig, group("g", 2)).minimum == 2
+
+
+def test_a_size_without_a_name_makes_the_owner_the_group() -> None:
+    job = owner("sim", parallelism=2, completions=2)
+    gang = only(*ranks(2, owner=job, annotations={SIZE: "2"}), job)
+    assert (gang.key, gang.name, gang.uid) == ("default/job:sim", "sim", job.metadata.uid)
+    assert gang.needed == 2
+
+
+def test_a_job_without_any_mark_makes_singles() -> None:
+    job = owner("sim", parallelism=3)
+    found = gangs_of(*ranks(3, owner=job), job)
+    assert set(found) == {f"default/pod:rank-{i}" for i in range(3)}
+
+
+def test_seed_004s_indexed_job_of_ten_with_annotations_on_the_job() -> None:
+    marks = {"scheduling.x-k8s.io/pod-group": "job-0", "fluence.group-size": "10"}
+    job = owner("job-0", parallelism=10, completions=10, annotations=marks)
+    pods = [
+        pod(f"job-0-{i}-x", owner=job, annotations={names.COMPLETION_INDEX: str(i)})
+        for i in (3, 1, 10, 0, 2, 4, 9, 5, 8, 6)
+    ]
+    gang = only(*pods, job)
+    assert (gang.key, gang.minimum) == ("default/job-0", 10) and gang.is_ready
+    indexes = [int(each.annotations[names.COMPLETION_INDEX]) for each in gang.members]
+    assert indexes == sorted(indexes)
+
+
+def test_a_statefulsets_pods_are_in_order_of_their_numbers() -> None:
+    web = owner("web", kind=StatefulSet, replicas=11)
+    pods = [pod(f"web-{i}", owner=web, labels={GROUP: "web"}) for i in range(11)]
+    gang = only(*reversed(pods), web)
+    assert [each.metadata.name for each in gang.members] == [f"web-{i}" for i in range(11)]
+
+
+def test_labels_on_a_deployment_reach_the_pods_of_its_replica_set() -> None:
+    deployment = owner("d", kind=Deployment, replicas=2, labels={GROUP: "g", SIZE: "2"})
+    replicas = owner("d-1", kind=ReplicaSet, replicas=2, parent=deployment)
+    pods = ranks(2, owner=replicas)
+    for order in itertools.permutations([*pods, deployment, replicas]):
+        gang = only(*order)
+        assert (gang.key, gang.minimum) == ("default/g", 2)
+
+
+# -- sizes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "size"),
+    [
+        (Job, {"parallelism": 4}, 4),
+        (Job, {"parallelism": 4, "completions": 4}, 4),
+        (Job, {"parallelism": 4, "completions": 2}, 2),
+        (Job, {"completions": 3}, 3),
+        (Job, {"parallelism": 0}, 1),
+        (Job, {}, 1),
+        (ReplicaSet, {"replicas": 3}, 3),
+        (StatefulSet, {"replicas": 5}, 5),
+        (StatefulSet, {"replicas": 0}, 1),
+    ],
+)
+def test_the_owner_says_the_size_where_nothing_else_does(
+    kind: type[Owner], spec: dict[str, int], size: int
+) -> None:
+    of = owner("o", kind=kind, **spec)
+    assert only(pod("p", owner=of, labels={GROUP: "g"}), of).minimum == size
+
+
+def test_a_said_size_beats_the_owners_even_if_smaller() -> None:
+    job = owner("j", parallelism=10)
+    gang = only(*ranks(4, owner=job, labels={GROUP: "g"}, annotations={SIZE: "4"}), job)
+    assert (gang.minimum, gang.size, gang.needed) == (4, 10, 4) and gang.is_ready
+
+
+@pytest.mark.parametrize("text", ["0", "-3", "three", "2.5", "1e3", "٣", "9" * 40])
+def test_an_invalid_size_is_ignored_with_a_warning(text: str) -> None:
+    job = owner("j", parallelism=2)
+    gang = only(*ranks(2, owner=job, labels={GROUP: "g"}, annotations={SIZE: text}), job)
+    assert gang.minimum == 2 and gang.is_ready
+    assert any("no size" in each for each in gang.warnings)
+
+
+def test_an_invalid_group_name_in_an_annotation_is_ignored_with_a_warning() -> None:
+    gang = only(pod("p", annotations={GROUP: "../../etc"}))
+    assert gang.is_single
+    assert any("not the name of a group" in each for each in gang.warnings)
+
+
+def test_a_said_size_that_contradicts_the_pod_group_is_not_used() -> None:
+    gang = only(*ranks(2, field="g", annotations={SIZE: "5"}), group("g", 2))
+    assert gang.minimum == 2
+    assert any("PodGroup default/g says 2" in each for each in gang.warnings)
+
+
+def test_pods_that_disagree_on_the_size_wait_for_the_largest() -> None:
+    gang = only(pod("a", labels={GROUP: "g", SIZE: "2"}), pod("b", labels={GROUP: "g", SIZE: "3"}))
+    assert gang.minimum == 3
+    assert "2 of 3 pods are there" in gang.missing
+    assert any("different sizes" in each for each in gang.warnings)
+
+
+def test_a_size_that_the_owner_cannot_reach_is_told() -> None:
+    job = owner("j", parallelism=2)
+    gang = only(*ranks(2, owner=job, labels={GROUP: "g"}, annotations={SIZE: "5"}), job)
+    assert gang.missing == (
+        "2 of 5 pods are there, and Job default/j runs 2 at a time: raise that or lower the size"
+    )
+
+
+def test_a_gang_of_several_owners_has_the_sum_of_their_sizes() -> None:
+    """An MPI launcher is a Job, its workers are a StatefulSet."""
+    launcher = owner("launcher", parallelism=1, completions=1)
+    workers = owner("workers", kind=StatefulSet, replicas=4)
+    pods = [pod("l", owner=launcher, labels={GROUP: "mpi"}), *ranks(4, owner=workers, labels={GROUP: "mpi"})]
+    gang = only(*pods, launcher, workers)
+    assert (gang.minimum, gang.needed) == (5, 5) and gang.is_ready
+
+
+def test_no_size_at_all_means_one_by_one_with_a_warning() -> None:
+    gang = only(*ranks(3, labels={GROUP: "g"}))
+    assert (gang.minimum, gang.size) == (1, 3) and gang.is_ready
+    assert any("one by one" in each for each in gang.warnings)
+
+
+# -- what comes when -----------------------------------------------------------------------------------------
+
+
+def test_pods_before_their_group_wait_for_it() -> None:
+    groups = Groups()
+    for each in ranks(2, field="g"):
+        groups.set_pod(each)
+    gang = groups.gang("default/g")
+    assert gang is not None and gang.missing == "waits for its PodGroup default/g"
+    assert groups.set_group(group("g", 2)) == {"default/g"}
+    gang = groups.gang("default/g")
+    assert gang is not None and gang.is_ready
+
+
+def test_a_group_before_its_pods_is_no_gang_yet() -> None:
+    groups = Groups()
+    assert not groups.set_group(group("g", 2))
+    assert groups.gang("default/g") is None
+    groups.set_pod(pod("a", field="g"))
+    gang = groups.gang("default/g")
+    assert gang is not None and gang.missing == "1 of 2 pods is there"
+
+
+def test_pods_before_their_owner_wait_for_it_and_are_not_taken_for_singles() -> None:
+    job = owner("j", parallelism=2, labels={GROUP: "g"})
+    groups = Groups()
+    first, second = ranks(2, owner=job)
+    groups.set_pod(first)
+    alone = groups.gang(groups.of(first))
+    assert alone is not None and alone.missing == "waits for its Job j to be seen"
+    assert groups.set_owner(job) == {"default/pod:rank-0", "default/g"}
+    groups.set_pod(second)
+    assert [gang.key for gang in groups.gangs()] == ["default/g"]
+
+
+def test_an_owner_that_is_not_followed_is_not_waited_for() -> None:
+    job = owner("j")
+    groups = Groups(follows=())
+    groups.set_pod(pod("p", owner=job))
+    assert next(groups.gangs()).is_ready
+    custom = pod("q")
+    ref = reference(job)
+    # Another API group's Job is none of ours.
+    from msgspec.structs import replace
+
+    refs = [replace(ref, api_version="batch.volcano.sh/v1alpha1")]
+    assert only(replace(custom, metadata=replace(custom.metadata, owner_references=refs))).is_ready
+
+
+def test_late_members_of_a_gang_that_runs_need_no_company() -> None:
+    pods = [*ranks(2, field="g", node="n"), pod("late", field="g")]
+    gang = only(*pods, group("g", 2))
+    assert (gang.needed, len(gang.members), len(gang.placed)) == (0, 1, 2) and gang.is_ready
+
+
+def test_a_half_bound_gang_needs_the_rest() -> None:
+    gang = only(pod("a", field="g", node="n"), *ranks(2, field="g"), group("g", 3))
+    assert gang.needed == 2 and gang.is_ready
+
+
+def test_a_replaced_member_joins_the_others() -> None:
+    job = owner("j", parallelism=3, completions=3, labels={GROUP: "g"})
+    pods = [
+        pod("j-0-a", owner=job, node="n", phase="Running"),
+        pod("j-1-a", owner=job, node="n", phase="Failed"),
+        pod("j-2-a", owner=job, node="n", phase="Succeeded"),
+        pod("j-1-b", owner=job),
+    ]
+    gang = only(*pods, job)
+    assert [each.metadata.name for each in gang.members] == ["j-1-b"]
+    assert gang.needed == 1 and gang.is_ready, "one runs, one succeeded: the third is what is needed"
+
+
+def test_a_gang_whose_members_all_failed_starts_together_again() -> None:
+    job = owner("j", parallelism=3, completions=3, labels={GROUP: "g"})
+    failed = ranks(3, name="old", owner=job, node="n", phase="Failed")
+    assert only(*failed, pod("new-0", owner=job), job).missing == "1 of 3 pods is there"
+    assert only(*failed, *ranks(3, name="new", owner=job), job).needed == 3
+
+
+def test_the_last_rank_of_a_job_does_not_wait_for_those_that_succeeded() -> None:
+    job = owner("j", parallelism=3, completions=3, labels={GROUP: "g"}, succeeded=2)
+    pods = [*ranks(2, owner=job, node="n", phase="Succeeded"), pod("again", owner=job)]
+    gang = only(*pods, job)
+    assert gang.needed == 1 and gang.is_ready
+
+
+def test_members_that_are_being_deleted_are_placed_but_bring_no_company() -> None:
+    """A Job deleted and made anew under its name: its old pods still hold their nodes."""
+    old = ranks(3, name="old", labels={GROUP: "g", SIZE: "3"}, node="n", deleting=True)
+    new = ranks(2, name="new", labels={GROUP: "g", SIZE: "3"})
+    gang = only(*old, *new)
+    assert len(gang.placed) == 3 and gang.needed == 3
+    assert gang.missing == "2 of 3 pods are there"
+
+
+def test_a_waiting_member_that_is_being_deleted_is_no_member() -> None:
+    gang = only(pod("a", field="g"), pod("b", field="g", deleting=True), group("g", 2))
+    assert len(gang.members) == 1 and gang.missing
+
+
+def test_gated_members_are_alive_and_cannot_be_placed() -> None:
+    pods = [*ranks(2, field="g"), pod("held", field="g", gated=True)]
+    gang = only(*pods, group("g", 3))
+    assert gang.missing == "1 of 3 pods is held by scheduling gates"
+    assert len(gang.gated) == 1
+    assert only(*pods, group("g", 2)).is_ready, "two are enough"
+    alone = only(pod("held", gated=True))
+    assert alone.missing and not alone.is_over
+
+
+def test_a_gang_is_over_when_every_member_has_ended() -> None:
+    done = pod("a", field="g", node="n", phase="Succeeded")
+    assert only(done, pod("b", field="g", node="n", phase="Failed"), group("g", 2)).is_over
+    assert not only(done, pod("b", field="g", gated=True), group("g", 2)).is_over
+
+
+def test_pods_of_a_suspended_job_are_not_tried() -> None:
+    job = owner("j", parallelism=2, suspend=True)
+    gang = only(*ranks(2, owner=job, field="g"), job, group("g", 2))
+    assert gang.missing == "Job default/j is suspended"
+
+
+def test_a_basic_group_is_no_gang() -> None:
+    found = gangs_of(*ranks(3, field="b"), group("b", None, source=V137))
+    assert set(found) == {f"default/pod:rank-{i}" for i in range(3)}
+    assert all(gang.is_ready and gang.group is not None for gang in found.values())
+
+
+def test_a_basic_group_that_1_37_made_for_a_job_does_not_hide_the_jobs_label() -> None:
+    job = owner("j", parallelism=2, labels={GROUP: "g"})
+    pods = ranks(2, owner=job, field="j-abc")
+    gang = only(*pods, job, group("j-abc", None, source=V137, workload="j-abc"))
+    assert (gang.key, gang.minimum) == ("default/g", 2)
+
+
+def test_a_group_that_turns_from_unknown_to_basic_sets_its_pods_free() -> None:
+    groups = Groups()
+    for each in ranks(2, field="b"):
+        groups.set_pod(each)
+    assert len(groups) == 1
+    changed = groups.set_group(group("b", None))
+    assert changed == {"default/b", "default/pod:rank-0", "default/pod:rank-1"}
+    assert groups.gang("default/b") is None
+
+
+def test_a_lowered_min_count_wakes_the_gang() -> None:
+    groups = Groups()
+    groups.set_group(group("g", 3, source=V137))
+    for each in ranks(2, field="g"):
+        groups.set_pod(each)
+    before = groups.gang("default/g")
+    assert before is not None and not before.is_ready
+    assert groups.set_group(group("g", 2, source=V137)) == {"default/g"}
+    after = groups.gang("default/g")
+    assert after is not None and after.is_ready
+
+
+def test_a_status_change_changes_no_gang_but_is_seen() -> None:
+    groups = Groups()
+    groups.set_group(group("g", 1))
+    one = pod("a", field="g")
+    groups.set_pod(one)
+    done = Condition(type="PodGroupScheduled", status="True")
+    assert not groups.set_group(group("g", 1, is_scheduled=True, conditions=(done,)))
+    gang = groups.gang("default/g")
+    assert gang is not None and gang.group is not None and gang.group.is_scheduled
+
+
+def test_a_pod_made_anew_under_its_name_is_not_removed_with_the_old_one() -> None:
+    groups = Groups()
+    old, new = pod("web-0", uid="1"), pod("web-0", uid="2")
+    groups.set_pod(old)
+    groups.set_pod(new)
+    assert not groups.remove_pod(old)
+    gang = groups.gang("default/pod:web-0")
+    assert gang is not None and gang.uid == "2"
+    assert groups.remove_pod(new) == {"default/pod:web-0"}
+    assert len(groups) == 0
+
+
+# -- refusals ------------------------------------------------------------------------------------------------
+
+
+def test_other_schedulers_pods_make_no_gangs() -> None:
+    assert not gangs_of(pod("a", scheduler="default-scheduler"))
+    assert not gangs_of(*ranks(2, scheduler="default-scheduler", field="g"), group("g", 2))
+
+
+def test_a_group_with_another_schedulers_pods_is_refused() -> None:
+    pods = [pod("a", field="g"), pod("b", field="g", scheduler="default-scheduler")]
+    gang = only(*pods, group("g", 2))
+    assert gang.fault == (
+        "some of its pods name another scheduler (default-scheduler): "
+        "set schedulerName: fluence on all of them"
+    )
+    assert not gang.is_ready
+
+
+def test_mixed_priorities_are_refused() -> None:
+    gang = only(pod("a", field="g", priority=1), pod("b", field="g", priority=2), group("g", 2))
+    assert "different priorities (1 and 2)" in gang.fault
+
+
+def test_from_1_37_on_the_groups_priority_is_its_pods() -> None:
+    pods = ranks(2, field="g", priority=5)
+    assert "has priority 7 and its pods 5" in only(*pods, group("g", 2, source=V137, priority=7)).fault
+    assert only(*pods, group("g", 2, source=V136, priority=7)).priority == 7
+
+
+def test_shared_claims_of_a_group_are_refused() -> None:
+    assert "resource claims (gpus)" in only(pod("a", field="g"), group("g", 1, claims=("gpus",))).fault
+
+
+# -- terms ---------------------------------------------------------------------------------------------------
+
+
+def test_terms_are_read_from_pods_then_owners_then_the_group() -> None:
+    marks = {names.DURATION: "2h30m", names.QUEUE: "debug", names.POLICY: "lonode", names.USER: "ada"}
+    gang = only(pod("a", field="g", annotations=marks), group("g", 1, annotations={names.QUEUE: "batch"}))
+    assert (gang.limit, gang.queue, gang.policy, gang.user) == (9_000_000, "debug", "lonode", "ada")
+    job = owner("j", annotations={names.QUEUE: "long", names.SOFT_DURATION: "90"})
+    gang = only(pod("a", owner=job, field="g"), job, group("g", 1, annotations={names.QUEUE: "batch"}))
+    assert (gang.queue, gang.soft_limit) == ("long", 90_000)
+    gang = only(pod("a", field="g"), group("g", 1, annotations={names.QUEUE: "batch"}))
+    assert gang.queue == "batch"
+
+
+def test_the_user_is_the_service_account_unless_said() -> None:
+    assert only(pod("a", namespace="lab", service_account_name="ada")).user == "lab/ada"
+
+
+def test_deadlines_are_limits_that_kubernetes_keeps() -> None:
+    gang = only(pod("a", active_deadline_seconds=60))
+    assert (gang.limit, gang.bounded) == (60_000, True)
+    job = owner("j", active_deadline_seconds=30)
+    gang = only(pod("a", owner=job, active_deadline_seconds=60), job)
+    assert (gang.limit, gang.bounded) == (30_000, True)
+    gang = only(pod("a", active_deadline_seconds=60, annotations={names.DURATION: "10"}))
+    assert (gang.limit, gang.bounded) == (10_000, False)
+    gang = only(pod("a", active_deadline_seconds=60, annotations={names.DURATION: "0"}))
+    assert gang.limit == 60_000
+    two = [pod("a", labels={GROUP: "g", SIZE: "2"}, active_deadline_seconds=60)]
+    two.append(pod("b", labels={GROUP: "g", SIZE: "2"}))
+    assert only(*two).limit is None, "one of them has no end"
+
+
+def test_a_duration_that_cannot_be_read_is_ignored_with_a_warning() -> None:
+    gang = only(pod("a", annotations={names.DURATION: "soon"}))
+    assert gang.limit is None and gang.is_ready
+    assert any("write seconds, or 2h30m" in each for each in gang.warnings)
+
+
+def test_constraints_are_read_and_wrong_ones_refuse_the_gang() -> None:
+    gang = only(pod("a", annotations={names.CONSTRAINTS: '{"properties": ["gpu"]}'}))
+    assert gang.constraint is not None and gang.constraint.values == ("gpu",)
+    for text in ("gpu", '{"near": ["x"]}', "[" * 10_000):
+        gang = only(pod("a", annotations={names.CONSTRAINTS: text}))
+        assert names.CONSTRAINTS in gang.fault and not gang.is_ready
+
+
+def test_an_unknown_policy_refuses_the_gang() -> None:
+    assert "nearest" in only(pod("a", annotations={names.POLICY: "nearest"})).fault
+
+
+_JOBSPEC = """
+version: 1
+resources: [{{type: slot, count: {slots}, label: s, with: [{{type: core, count: {cores}}}]}}]
+tasks: [{{command: [a], slot: s, count: {{per_slot: 1}}}}]
+attributes: {{system: {{duration: 0}}}}
+"""
+
+
+def test_a_jobspec_of_the_users_own_must_cover_the_pods() -> None:
+    def with_(slots: int, cores: int) -> Gang:
+        text = _JOBSPEC.format(slots=slots, cores=cores)
+        return only(*ranks(2, labels={GROUP: "g", SIZE: "2"}, annotations={names.JOBSPEC: text}, cpu="2"))
+
+    assert with_(2, 2).is_ready and with_(2, 4).jobspec is not None
+    assert "gives a slot 1 cpu and pod default/rank-0 requests 2" in with_(2, 1).fault
+    assert "asks for 3 slots and the gang has 2 pods" in with_(3, 2).fault
+    broken = only(pod("a", annotations={names.JOBSPEC: "version: [1"}))
+    assert names.JOBSPEC in broken.fault
+
+
+def test_a_gang_was_submitted_when_its_group_was_made_else_its_oldest_pod() -> None:
+    pods = [pod("a", field="g", age=10), pod("b", field="g", age=60)]
+    assert only(*pods, group("g", 2)).submit == int((T0.timestamp() - 60) * 1000)
+    made = T0 - timedelta(hours=1)
+    assert only(*pods, group("g", 2, created=made)).submit == int(made.timestamp() * 1000)

@@ -1,0 +1,33 @@
+"""Durations, in the ways people write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fluence.schedule.spellings import duration_of
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("3600", 3_600_000),
+        ("0", 0),
+        ("1.5", 1500),
+        ("90s", 90_000),
+        ("2h30m", 9_000_000),
+        ("1.5h", 5_400_000),
+        ("1d", 86_400_000),
+        ("250ms", 250),
+        (" 10m ", 600_000),
+        ("0.0001", 1),
+    ],
+)
+def test_a_duration_is_read(text: str, ms: int) -> None:
+    assert duration_of(text) == ms
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "-1", "1h ago", "h", "1x", "1e3", "inf", "٣", "1h-2m", "9" * 20]
+)
+def test_anything_else_is_not(text: str) -> None:
+    assert duration_of(text) is None
