@@ -49,11 +49,6 @@ JOBSPEC: Final = f"{PREFIX}/jobspec"
 USER: Final = f"{PREFIX}/user"
 """Whose work this is, where neither the namespace nor the service account says it."""
 
-# What the scheduler says of a pod or a group that waits; `fluence explain` reads it.
-STATE: Final = f"{PREFIX}/state"
-REASON: Final = f"{PREFIX}/reason"
-NO_LATER_THAN: Final = f"{PREFIX}/no-later-than"
-EXPECTED_START: Final = f"{PREFIX}/expected-start"
 ALLOCATION: Final = f"{PREFIX}/jobid"
 """The allocation, on each pod that was bound for it."""
 

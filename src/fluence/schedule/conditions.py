@@ -1,0 +1,215 @@
+"""Conditions: what to write about pods and groups, as a function of what is there and what should be.
+
+Each function answers None where nothing changed, so a status is written once per change and not once per cycle.
+Start times move a little in every cycle; a time that was told stays until the new one is clearly another.
+
+    pods        PodScheduled=False      Unschedulable      it waits, or it never fits; autoscalers read this
+                                        WaitingForGroup    its siblings or its PodGroup are not there yet
+    PodGroups   PodGroupScheduled (1.36), PodGroupInitiallyScheduled (1.37)
+                True Scheduled; False Unschedulable; False SchedulerError for a group that is refused
+
+True is never taken back, and a group that is no gang gets no False: its pods have their own (KEP-4671).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Literal
+
+from fluence.model.group import Group
+from fluence.model.meta import Condition
+from fluence.model.pod import Pod
+
+Json = dict[str, object]
+
+MESSAGE_BYTES = 4096  # the server takes 32 KiB; nobody reads that
+NOTE_BYTES = 1024  # of an event
+
+POD_SCHEDULED = "PodScheduled"
+GROUP_CONDITIONS = {
+    "scheduling.k8s.io/v1alpha2": "PodGroupScheduled",
+    "scheduling.k8s.io/v1beta1": "PodGroupInitiallyScheduled",
+}
+
+_SECOND = 1000
+_MINUTE = 60 * _SECOND
+# How finely a start is told, by how far away it is.
+_STEPS = (
+    (10 * _MINUTE, _MINUTE),
+    (120 * _MINUTE, 5 * _MINUTE),
+    (24 * 60 * _MINUTE, 30 * _MINUTE),
+)
+_FAR_STEP = 6 * 60 * _MINUTE
+
+_STAMP = r"(\d{4,}-\d\d-\d\dT\d\d:\d\dZ)"
+_LATEST = re.compile(rf"Starts no later than {_STAMP}")
+_EXPECTED = re.compile(rf"expected {_STAMP}\.$")
+_TIMES = re.compile(rf" (?:Starts no later than {_STAMP}(?:; expected {_STAMP})?|Start expected {_STAMP})\.$")
+# Numbers of nodes come and go with every pod of every user: they are shown and do not count as a change.
+_COUNTS = re.compile(r"(?<=[:;] )\d+(?= )|\bon \d+ nodes|\b\d+ of \d+ seats")
+
+
+class Outcome(Enum):
+    """What became of a pod or a gang in a cycle."""
+
+    SCHEDULED = "scheduled"
+    WAITS = "waits"  # for resources or for its turn
+    NEVER = "never"  # this cluster cannot hold it
+    INCOMPLETE = "incomplete"  # members, its PodGroup or its owner are not there
+    REFUSED = "refused"  # what it asks for contradicts itself, or is not ours to check
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What to tell. Times are milliseconds since 1970."""
+
+    outcome: Outcome
+    reason: str = ""
+    no_later_than: int | None = None
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """An event."""
+
+    kind: Literal["Normal", "Warning"]
+    reason: str
+    action: str
+    text: str
+
+
+# -- words ---------------------------------------------------------------------------------------------------
+
+
+def message(report: Report) -> str:
+    """The reason and both start times, in one text."""
+    times = ""
+    expected = _stamp(report.expected) if report.expected is not None else ""
+    if report.no_later_than is not None:
+        times = f" Starts no later than {_stamp(report.no_later_than)}"
+        times += f"; expected {expected}." if expected else "."
+    elif expected:
+        times = f" Start expected {expected}."
+    reason = clip(" ".join(report.reason.split()), MESSAGE_BYTES - len(times) - 1)
+    if times and not reason.endswith((".", "!", "?", "…")):
+        reason += "."
+    return (reason + times).strip()
+
+
+def told(text: str) -> tuple[str, int | None, int | None]:
+    """A message taken apart: the reason, no later than, expected."""
+    latest, expected = _LATEST.search(text), _EXPECTED.search(text)
+    return (
+        _TIMES.sub("", text).strip().removesuffix("."),
+        _millis(latest.group(1)) if latest else None,
+        _millis(expected.group(1)) if expected else None,
+    )
+
+
+def settle(report: Report, there: str, *, now: int) -> Report:
+    """The same report with times as they were told before, where they still hold, else rounded up."""
+    _, latest, expected = told(there)
+    return replace(
+        report,
+        no_later_than=_round(report.no_later_than, latest, now, is_bound=True),
+        expected=_round(report.expected, expected, now),
+    )
+
+
+def same(one: str, other: str) -> bool:
+    """Two messages say the same, numbers of nodes aside."""
+    return one == other or _COUNTS.sub("#", one) == _COUNTS.sub("#", other)
+
+
+def clip(text: str, limit: int) -> str:
+    """At most ``limit`` bytes of UTF-8, with an ellipsis where something is lost."""
+    data = text.encode()
+    if len(data) <= limit:
+        return text
+    return data[: limit - 3].decode(errors="ignore") + "…"
+
+
+# -- what to write -------------------------------------------------------------------------------------------
+
+
+def pod_condition(pod: Pod, report: Report, *, now: int) -> Json | None:
+    """The patch of ``pods/status`` (strategic merge) that tells a waiting pod why it waits.
+
+    The server itself says True when a pod is bound, and SchedulingGated while it is gated; it leaves the
+    latter standing when the gates are gone, so that is replaced like any other.
+    """
+    if report.outcome is Outcome.SCHEDULED or pod.spec.node_name or pod.is_terminal or pod.is_gated:
+        return None
+    if pod.metadata.deletion_timestamp is not None:
+        return None
+    there = pod.condition(POD_SCHEDULED) or Condition()
+    text = message(settle(report, there.message, now=now))
+    reason = "WaitingForGroup" if report.outcome is Outcome.INCOMPLETE else "Unschedulable"
+    if there.status == "False" and there.reason == reason and same(there.message, text):
+        return None
+    return _patch(pod.metadata.uid, there, POD_SCHEDULED, "False", reason, text, now)
+
+
+def group_condition(group: Group, report: Report, *, now: int) -> Json | None:
+    """The patch of ``podgroups/status`` (strategic merge), as kube-scheduler writes it for its own groups."""
+    kind = GROUP_CONDITIONS.get(group.source)
+    if kind is None:
+        return None  # 1.35 has no status to write, and other PodGroups have their own controller
+    there = next((each for each in group.conditions if each.type == kind), Condition())
+    if report.outcome is Outcome.SCHEDULED:
+        if there.status == "True":
+            return None
+        return _patch(group.uid, there, kind, "True", "Scheduled", "", now)
+    if there.status == "True" or not group.is_gang:
+        return None
+    text = message(settle(report, there.message, now=now))
+    reason = "SchedulerError" if report.outcome is Outcome.REFUSED else "Unschedulable"
+    if there.status == "False" and there.reason == reason and same(there.message, text):
+        return None
+    return _patch(group.uid, there, kind, "False", reason, text, now)
+
+
+def note(report: Report, *, pod: Pod | None = None, node: str = "") -> Note:
+    """The event that goes with a change: kube-scheduler's reasons, under our own name."""
+    if report.outcome is Outcome.SCHEDULED:
+        what = f"Successfully assigned {pod.key} to {node}" if pod is not None else "All its pods have a node"
+        return Note("Normal", "Scheduled", "Binding", clip(what, NOTE_BYTES))
+    return Note("Warning", "FailedScheduling", "Scheduling", clip(message(report), NOTE_BYTES))
+
+
+def _patch(uid: str, there: Condition, kind: str, status: str, reason: str, text: str, now: int) -> Json:
+    condition: Json = {"type": kind, "status": status, "reason": reason, "message": text}
+    if there.status != status:
+        condition["lastTransitionTime"] = _stamp(now, seconds=True)
+    # The uid is a precondition: an object made anew under this name is not told about the old one.
+    return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
+
+
+# -- times ---------------------------------------------------------------------------------------------------
+
+
+def _round(at: int | None, before: int | None, now: int, *, is_bound: bool = False) -> int | None:
+    if at is None:
+        return None
+    away = max(0, at - now)
+    step = next((step for within, step in _STEPS if away < within), _FAR_STEP)
+    # A bound that was told must hold: it may be late and never early.
+    if before is not None and before >= now and (0 if is_bound else -step) <= before - at <= step:
+        return before
+    return -(-max(at, now) // step) * step
+
+
+def _stamp(ms: int, *, seconds: bool = False) -> str:
+    when = datetime.fromtimestamp(min(ms, 253_402_300_799_000) / 1000, UTC)  # year 9999
+    return when.strftime("%Y-%m-%dT%H:%M:%SZ" if seconds else "%Y-%m-%dT%H:%MZ")
+
+
+def _millis(stamp: str) -> int | None:
+    try:
+        return int(datetime.strptime(stamp, "%Y-%m-%dT%H:%M%z").timestamp() * 1000)
+    except ValueError:  # someone else wrote this message
+        return None

@@ -1,0 +1,176 @@
+"""What is written about pods and groups: once per change, in upstream's words, never backwards."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from fluence.model.group import Group
+from fluence.model.meta import Condition
+from fluence.model.pod import Pod, PodStatus
+from fluence.schedule.conditions import (
+    Outcome,
+    Report,
+    group_condition,
+    message,
+    note,
+    pod_condition,
+    same,
+    settle,
+    told,
+)
+from tests.unit.schedule.kit import T0, V136, V137, group, pod
+
+NOW = int(T0.timestamp() * 1000)
+MINUTE = 60_000
+BUSY = Report(
+    Outcome.WAITS, "no seat for default/a on 8 nodes: 8 insufficient cpu (2 wanted)", NOW + 90 * MINUTE
+)
+
+
+def written(patch: dict[str, Any] | None) -> Condition:
+    assert patch is not None
+    (condition,) = patch["status"]["conditions"]
+    return Condition(
+        type=condition["type"],
+        status=condition["status"],
+        reason=condition["reason"],
+        message=condition["message"],
+        last_transition_time=condition.get("lastTransitionTime"),
+    )
+
+
+def with_(of: Pod, condition: Condition) -> Pod:
+    return replace(of, status=PodStatus(phase="Pending", conditions=[condition]))
+
+
+def grouped(of: Group, condition: Condition) -> Group:
+    return replace(of, conditions=(condition,))
+
+
+def test_a_waiting_pod_is_told_why_and_when_once() -> None:
+    one = pod("a")
+    patch = pod_condition(one, BUSY, now=NOW)
+    found = written(patch)
+    assert (found.type, found.status, found.reason) == ("PodScheduled", "False", "Unschedulable")
+    assert found.message == (
+        "no seat for default/a on 8 nodes: 8 insufficient cpu (2 wanted). "
+        "Starts no later than 2026-09-01T13:30Z."
+    )
+    assert found.last_transition_time == "2026-09-01T12:00:00Z"
+    assert patch is not None and patch["metadata"] == {"uid": one.metadata.uid}
+    assert pod_condition(with_(one, found), BUSY, now=NOW + 5_000) is None
+
+
+def test_small_moves_of_the_start_and_of_node_counts_are_not_written() -> None:
+    one = with_(pod("a"), written(pod_condition(pod("a"), BUSY, now=NOW)))
+    for minutes in range(1, 60):
+        reason = f"no seat for default/a on {minutes} nodes: {minutes} insufficient cpu (2 wanted)"
+        moved = Report(Outcome.WAITS, reason, NOW + 90 * MINUTE - minutes * 3_000)
+        assert pod_condition(one, moved, now=NOW + minutes * MINUTE // 2) is None
+    later = Report(Outcome.WAITS, BUSY.reason, NOW + 120 * MINUTE)
+    assert pod_condition(one, later, now=NOW) is not None
+
+
+def test_what_counts_of_pods_say_is_a_change() -> None:
+    assert not same("1 of 3 pods is there", "2 of 3 pods are there")
+    assert same("no seat on 8 nodes: 8 x; 3 y", "no seat on 9 nodes: 1 x; 8 y")
+    assert not same("no seat on 8 nodes: 8 x", "no seat on 8 nodes: 8 z")
+
+
+def test_the_stale_word_of_a_gate_is_replaced() -> None:
+    stale = Condition(type="PodScheduled", status="False", reason="SchedulingGated", message="held")
+    found = written(pod_condition(with_(pod("a"), stale), BUSY, now=NOW))
+    assert found.reason == "Unschedulable"
+    assert found.last_transition_time is None, "it was False before: that moment stays"
+
+
+@pytest.mark.parametrize(
+    "of", [pod("a", node="n"), pod("a", gated=True), pod("a", deleting=True), pod("a", phase="Failed")]
+)
+def test_pods_that_wait_for_nothing_of_ours_are_left_alone(of: Pod) -> None:
+    assert pod_condition(of, BUSY, now=NOW) is None
+
+
+def test_a_pod_that_waits_for_siblings_does_not_call_for_more_nodes() -> None:
+    found = written(pod_condition(pod("a"), Report(Outcome.INCOMPLETE, "1 of 2 pods is there"), now=NOW))
+    assert found.reason == "WaitingForGroup" and found.message == "1 of 2 pods is there"
+
+
+@pytest.mark.parametrize(
+    ("source", "name"), [(V136, "PodGroupScheduled"), (V137, "PodGroupInitiallyScheduled")]
+)
+def test_a_groups_condition_has_the_name_of_its_release(source: str, name: str) -> None:
+    of = group("g", 2, source=source)
+    found = written(group_condition(of, Report(Outcome.SCHEDULED), now=NOW))
+    assert (found.type, found.status, found.reason, found.message) == (name, "True", "Scheduled", "")
+    waits = written(group_condition(of, BUSY, now=NOW))
+    assert (waits.type, waits.status, waits.reason) == (name, "False", "Unschedulable")
+    refused = written(group_condition(of, Report(Outcome.REFUSED, "mixed"), now=NOW))
+    assert (refused.status, refused.reason) == ("False", "SchedulerError")
+
+
+def test_true_is_never_taken_back_nor_said_twice() -> None:
+    of = group("g", 2)
+    done = grouped(of, written(group_condition(of, Report(Outcome.SCHEDULED), now=NOW)))
+    for outcome in Outcome:
+        assert group_condition(done, Report(outcome, "anything"), now=NOW) is None
+
+
+def test_false_turns_into_true_with_a_new_moment() -> None:
+    of = group("g", 2)
+    waits = grouped(of, written(group_condition(of, BUSY, now=NOW)))
+    assert group_condition(waits, BUSY, now=NOW) is None
+    found = written(group_condition(waits, Report(Outcome.SCHEDULED), now=NOW + MINUTE))
+    assert found.last_transition_time == "2026-09-01T12:01:00Z"
+
+
+def test_a_basic_group_is_told_true_alone() -> None:
+    of = group("b", None, source=V137)
+    assert group_condition(of, BUSY, now=NOW) is None
+    assert group_condition(of, Report(Outcome.SCHEDULED), now=NOW) is not None
+
+
+@pytest.mark.parametrize("source", ["scheduling.k8s.io/v1alpha1", "scheduling.x-k8s.io/v1alpha1"])
+def test_groups_without_a_status_of_ours_get_none(source: str) -> None:
+    assert group_condition(group("g", 2, source=source), BUSY, now=NOW) is None
+
+
+def test_events_have_kube_schedulers_reasons() -> None:
+    bound = note(Report(Outcome.SCHEDULED), pod=pod("a"), node="n1")
+    assert (bound.kind, bound.reason, bound.action) == ("Normal", "Scheduled", "Binding")
+    assert bound.text == "Successfully assigned default/a to n1"
+    failed = note(BUSY)
+    assert (failed.kind, failed.reason, failed.action) == ("Warning", "FailedScheduling", "Scheduling")
+
+
+@given(
+    reason=st.text(max_size=9000),
+    latest=st.none() | st.integers(0, 10**14),
+    expected=st.none() | st.integers(0, 10**14),
+    now=st.integers(0, 10**14),
+)
+def test_whatever_is_told_is_short_and_settles_at_once(
+    reason: str, latest: int | None, expected: int | None, now: int
+) -> None:
+    report = Report(Outcome.WAITS, reason, latest, expected)
+    one = pod("a")
+    text = written(pod_condition(one, report, now=now)).message
+    assert len(text.encode()) <= 4200 and "\n" not in text
+    assert len(note(report).text.encode()) <= 1024
+    there = with_(one, Condition(type="PodScheduled", status="False", reason="Unschedulable", message=text))
+    assert pod_condition(there, report, now=now) is None
+
+
+@given(
+    latest=st.integers(NOW, NOW + 10**10),
+    expected=st.integers(NOW, NOW + 10**10),
+)
+def test_what_was_told_can_be_read_back(latest: int, expected: int) -> None:
+    report = settle(Report(Outcome.WAITS, "it is busy", latest, expected), "", now=NOW)
+    assert told(message(report)) == ("it is busy", report.no_later_than, report.expected)
+    assert report.no_later_than is not None and report.no_later_than >= latest
