@@ -1,4 +1,4 @@
-"""Kubernetes quantities as exact integers.
+"""Kubernetes quantities and durations as exact integers.
 
 A quantity is a decimal number with a suffix: ``100m``, ``1.5Gi``, ``2e3``. The API server keeps nothing
 finer than 10^-9 and rounds up to it (apimachinery ``resource.Quantity``), so an integer count of nanos holds
@@ -20,6 +20,9 @@ _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _QUANTITY = re.compile(
     r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:([eE][+-]?[0-9]+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
 )
+_SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?", re.ASCII)
+_PARTS = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)", re.ASCII)
+_TIMES = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MAX_DIGITS = (
     64  # the API server refuses longer ones much earlier; this keeps a hostile string from costing time
 )
@@ -91,3 +94,26 @@ def format_amount(resource: str, value: int) -> str:
             if value and value % (1 << shift) == 0:
                 return f"{value >> shift}{suffix}"
     return str(value)
+
+
+def parse_duration(text: str) -> int | None:
+    """Milliseconds from ``3600`` (seconds), ``90s``, ``2h30m``, ``1.5h``; None if it is none of these.
+
+    >>> parse_duration("2h30m"), parse_duration("3600"), parse_duration("soon")
+    (9000000, 3600000, None)
+    """
+    text = text.strip()
+    if _SECONDS.fullmatch(text):
+        return _milliseconds(text, "s")
+    parts = _PARTS.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return sum(_milliseconds(number, unit) for number, unit in parts)
+
+
+def _milliseconds(number: str, unit: str) -> int:
+    whole, _, fraction = number.partition(".")
+    scale = _TIMES[unit]
+    # Rounded up, in integers: a limit may be a little long and never short.
+    part = -(-int(fraction) * scale // 10 ** len(fraction)) if fraction else 0
+    return int(whole) * scale + part

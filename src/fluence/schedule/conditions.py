@@ -1,7 +1,7 @@
 """Conditions: what to write about pods and groups, as a function of what is there and what should be.
 
-Each function answers None where nothing changed, so a status is written once per change and not once per cycle.
-Start times move a little in every cycle; a time that was told stays until the new one is clearly another.
+Each function answers None where nothing changed, so a status is written once per change and not once per
+cycle. Start times move a little all the time; one that was told stays until the new one is clearly another.
 
     pods        PodScheduled=False      Unschedulable      it waits, or it never fits; autoscalers read this
                                         WaitingForGroup    its siblings or its PodGroup are not there yet

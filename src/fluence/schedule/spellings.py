@@ -14,14 +14,9 @@ from fluence import names
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 
-SECOND = 1000
-
 # What the API server allows as the value of a label; an annotation could say anything.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _SIZE = re.compile(r"[0-9]{1,9}", re.ASCII)
-_SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?", re.ASCII)
-_PARTS = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)", re.ASCII)
-_UNITS = {"ms": 1, "s": SECOND, "m": 60 * SECOND, "h": 3600 * SECOND, "d": 86_400 * SECOND}
 
 
 class Marked(NamedTuple):
@@ -77,21 +72,6 @@ def size_of(metadata: Pod | Owner, warnings: list[str]) -> int | None:
     return None
 
 
-def duration_of(text: str) -> int | None:
-    """Milliseconds from ``3600``, ``90s``, ``2h30m``, ``1.5h``; None if it is none of these. 0 is no limit.
-
-    >>> duration_of("2h30m"), duration_of("3600"), duration_of("soon")
-    (9000000, 3600000, None)
-    """
-    text = text.strip()
-    if _SECONDS.fullmatch(text):
-        return _milliseconds(text, "s")
-    parts = _PARTS.findall(text)
-    if not parts or "".join(number + unit for number, unit in parts) != text:
-        return None
-    return sum(_milliseconds(number, unit) for number, unit in parts)
-
-
 def index_of(pod: Pod) -> int | None:
     """The pod's index in its Job or StatefulSet."""
     for key in (names.COMPLETION_INDEX, names.POD_INDEX):
@@ -104,11 +84,3 @@ def index_of(pod: Pod) -> int | None:
 def _said(metadata: Pod | Owner) -> Iterator[tuple[str, Mapping[str, str]]]:
     yield "label", metadata.metadata.labels or {}
     yield "annotation", metadata.metadata.annotations or {}
-
-
-def _milliseconds(number: str, unit: str) -> int:
-    whole, _, fraction = number.partition(".")
-    scale = _UNITS[unit]
-    # Rounded up, in integers: a limit may be a little long and never short.
-    part = -(-int(fraction) * scale // 10 ** len(fraction)) if fraction else 0
-    return int(whole) * scale + part

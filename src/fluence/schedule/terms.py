@@ -19,7 +19,7 @@ from fluence.model.group import Group
 from fluence.model.jobspec import Jobspec
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
-from fluence.schedule.spellings import SECOND, duration_of
+from fluence.units import parse_duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +105,7 @@ def _deadline(pods: Sequence[Pod], owners: Sequence[Owner]) -> int | None:
                 seconds = of_job if seconds is None else min(seconds, of_job)
         if seconds is None:
             return None
-        ends.append(seconds * SECOND)
+        ends.append(seconds * 1000)
     return max(ends, default=None)
 
 
@@ -119,7 +119,7 @@ def _limit(text: str, deadline: int | None, warnings: list[str]) -> tuple[int | 
 def _duration(key: str, text: str, warnings: list[str]) -> int | None:
     if not text:
         return None
-    found = duration_of(text)
+    found = parse_duration(text)
     if found is None:
         warnings.append(f"annotation {key}={text[:40]!r} is ignored: write seconds, or 2h30m")
     return found or None  # 0: no limit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluence.schedule.spellings import duration_of
+from fluence.units import parse_duration
 
 
 @pytest.mark.parametrize(
@@ -23,11 +23,11 @@ from fluence.schedule.spellings import duration_of
     ],
 )
 def test_a_duration_is_read(text: str, ms: int) -> None:
-    assert duration_of(text) == ms
+    assert parse_duration(text) == ms
 
 
 @pytest.mark.parametrize(
     "text", ["", "soon", "-1", "1h ago", "h", "1x", "1e3", "inf", "٣", "1h-2m", "9" * 20]
 )
 def test_anything_else_is_not(text: str) -> None:
-    assert duration_of(text) is None
+    assert parse_duration(text) is None

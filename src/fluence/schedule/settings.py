@@ -1,0 +1,221 @@
+"""Settings: everything that ``fluence scheduler run`` can be told, with defaults, units and reasons.
+
+loaded = load(SchedulerSettings, file="fluence.yaml", environ=os.environ, flags=flags)
+loaded.settings.match_policy, loaded.origins["match_policy"]
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from fluence import names
+from fluence.cluster.layout import GPU, ZONE, Layout
+from fluence.errors import InvalidInput
+from fluence.match import policy as match_policies
+from fluence.queue import policy as queue_policies
+from fluence.queue.queue import Rules
+from fluence.units import parse_duration
+
+_S = {"unit": "seconds"}
+_MS = {"unit": "ms"}
+_Rate = Annotated[float, Meta(ge=0)]
+_Count = Annotated[int, Meta(ge=1)]
+
+
+class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    # -- the cluster --
+    kubeconfig: Annotated[
+        str | None,
+        Meta(
+            description="The kubeconfig file. Default: `KUBECONFIG`, `~/.kube/config`, the pod's own account."
+        ),
+    ] = None
+    context: Annotated[
+        str | None, Meta(description="The context in the kubeconfig. Without it: the current one.")
+    ] = None
+    qps: Annotated[
+        _Rate | None,
+        Meta(description="Calls a second to the API server; 0 is no limit. Default: 50, none on loopback."),
+    ] = None
+    in_flight: Annotated[int, Meta(ge=1, le=1024, description="How many binds are under way at a time.")] = 32
+
+    # -- what is scheduled --
+    scheduler_name: Annotated[
+        str, Meta(min_length=1, description="The `schedulerName` by which pods opt in.")
+    ] = names.SCHEDULER
+    match_policy: Annotated[
+        str,
+        Meta(description="Which nodes are taken first. A gang may say its own in the annotation `policy`."),
+    ] = "first"
+    queue_policy: Annotated[
+        str, Meta(description="Who may go before whom: `fcfs`, `easy`, `hybrid`, `conservative` and others.")
+    ] = "easy"
+    queue_depth: Annotated[
+        _Count | None,
+        Meta(description="How many waiting gangs are looked at in a cycle. Without it: all."),
+    ] = None
+    queue_window: Annotated[
+        _Count | None,
+        Meta(description="How far ahead reservations are made. Without it: any distance.", extra=_S),
+    ] = None
+    queue_resolution: Annotated[
+        int, Meta(ge=1, description="The step of the plan's time; a coarser one plans faster.", extra=_MS)
+    ] = 1
+    queue_replan: Annotated[
+        bool, Meta(description="Make the whole plan anew in every cycle instead of keeping it.")
+    ] = False
+    default_duration: Annotated[
+        _Count | None,
+        Meta(
+            description="The walltime of gangs that say none and name no queue. Without it: no limit.",
+            extra=_S,
+        ),
+    ] = None
+    default_durations: Annotated[
+        dict[str, str], Meta(description="The same by queue: `debug=30m,batch=12h`.")
+    ] = msgspec.field(default_factory=dict)
+    release_each: Annotated[
+        bool,
+        Meta(
+            description="Free a pod's place when it ends. Otherwise a gang's places are free when all ended."
+        ),
+    ] = False
+    gather: Annotated[
+        int, Meta(ge=0, le=10_000, description="How long changes are gathered into one cycle.", extra=_MS)
+    ] = 5
+    backoff: Annotated[
+        float,
+        Meta(
+            ge=0,
+            description="The pause before a gang whose bind failed is tried again; it doubles.",
+            extra=_S,
+        ),
+    ] = 1.0
+    backoff_max: Annotated[float, Meta(ge=0, description="The longest such pause.", extra=_S)] = 10.0
+
+    # -- the graph --
+    topology: Annotated[
+        tuple[str, ...],
+        Meta(description="Levels above the nodes as `TYPE=LABEL`, outermost first."),
+    ] = (f"zone={ZONE}",)
+    devices: Annotated[
+        tuple[str, ...],
+        Meta(description="Extended resources that are vertices of their own, as `RESOURCE=TYPE`."),
+    ] = (f"{GPU}=gpu",)
+    resources: Annotated[
+        str | None,
+        Meta(description="A file of resources that are no part of a node, such as quantum computers."),
+    ] = None
+    resources_configmap: Annotated[
+        str, Meta(description="The same as `NAMESPACE/NAME` of a ConfigMap; it need not exist.")
+    ] = f"{names.RESOURCES_NAMESPACE}/{names.RESOURCES_CONFIGMAP}"
+
+    # -- replicas --
+    lease: Annotated[bool, Meta(description="Elect a leader. Without it, run one replica and no more.")] = (
+        True
+    )
+    lease_name: Annotated[str, Meta(min_length=1, description="The Lease's name.")] = "fluence"
+    lease_namespace: Annotated[str, Meta(min_length=1, description="The Lease's namespace.")] = "kube-system"
+    lease_duration: Annotated[
+        float, Meta(gt=0, description="When a silent leader is replaced.", extra=_S)
+    ] = 15.0
+    lease_renew: Annotated[
+        float, Meta(gt=0, description="When a leader that cannot renew its lease stops.", extra=_S)
+    ] = 10.0
+    lease_retry: Annotated[
+        float, Meta(gt=0, description="How often the lease is renewed, or asked for.", extra=_S)
+    ] = 2.0
+
+    # -- watching it --
+    health_address: Annotated[
+        str, Meta(description="Where `/healthz` and `/readyz` answer, as `HOST:PORT`; empty: nowhere.")
+    ] = "127.0.0.1:10451"
+    metrics_address: Annotated[
+        str, Meta(description="Where `/metrics` answers, as `HOST:PORT`; empty: beside the health.")
+    ] = ""
+    log_format: Annotated[
+        str,
+        Meta(
+            description="`auto` is text on a terminal, else JSON.",
+            extra={"choices": ("auto", "text", "json")},
+        ),
+    ] = "auto"
+    log_level: Annotated[
+        str,
+        Meta(
+            description="What is logged, and all that is graver.",
+            extra={"choices": ("debug", "info", "warning", "error")},
+        ),
+    ] = "info"
+
+    def __post_init__(self) -> None:
+        """What no type can say; each fault names its setting, so that its origin can be added."""
+        _checked("match-policy", match_policies.find, self.match_policy)
+        _checked("queue-policy", queue_policies.find, self.queue_policy)
+        if not self.lease_retry < self.lease_renew < self.lease_duration:
+            raise InvalidInput(
+                "a lease needs lease-retry < lease-renew < lease-duration, such as 2, 10 and 15 seconds",
+                where="lease-duration",
+            )
+        if self.backoff > self.backoff_max:
+            raise InvalidInput(f"must be at least backoff, {self.backoff:g}", where="backoff-max")
+        for key, text in (("health-address", self.health_address), ("metrics-address", self.metrics_address)):
+            _address(key, text)
+        if self.resources_configmap.count("/") != 1 or not all(self.resources_configmap.split("/")):
+            raise InvalidInput("must be NAMESPACE/NAME", where="resources-configmap")
+        self.layout()
+        self.rules()
+
+    def layout(self) -> Layout:
+        """How nodes become vertices."""
+        levels = tuple(_pair("topology", each, "TYPE=LABEL") for each in self.topology)
+        devices = dict(_pair("devices", each, "RESOURCE=TYPE") for each in self.devices)
+        try:
+            return Layout(levels=levels, devices=devices)
+        except InvalidInput as error:
+            raise InvalidInput(str(error), where="topology") from None
+
+    def rules(self) -> dict[str, Rules]:
+        """The default walltimes, by queue, in the queue's milliseconds; "" is for gangs that name none."""
+        found = {}
+        if self.default_duration is not None:
+            found[""] = Rules(default_limit=self.default_duration * 1000)
+        for queue, text in self.default_durations.items():
+            limit = parse_duration(text)
+            if not limit:
+                raise InvalidInput(
+                    f"{queue}={text[:40]!r} is no time: write seconds, or 2h30m", where="default-durations"
+                )
+            found[queue] = Rules(default_limit=limit)
+        return found
+
+    def address(self, text: str) -> tuple[str, int] | None:
+        """Host and port; None: nowhere."""
+        return _address("address", text)
+
+
+def _checked(key: str, find: object, value: str) -> None:
+    assert callable(find)
+    try:
+        find(value)
+    except InvalidInput as error:
+        raise InvalidInput(str(error), where=key) from None
+
+
+def _pair(key: str, text: str, form: str) -> tuple[str, str]:
+    one, equals, other = text.partition("=")
+    if not (one and equals and other):
+        raise InvalidInput(f"{text!r} must be {form}", where=key)
+    return one, other
+
+
+def _address(key: str, text: str) -> tuple[str, int] | None:
+    if not text:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
+        raise InvalidInput(f"{text!r} must be HOST:PORT, such as 0.0.0.0:10451", where=key)
+    return host.strip("[]"), int(port)
