@@ -16,6 +16,7 @@ _COMMANDS = {
         "fluence.cli.resource_query:resource_query",
         "Fluxion's command of that name, interactive or scripted.",
     ),
+    "explain": ("fluence.cli.explain:explain", "Why a pod or a group waits, and when it starts."),
     "sandbox": ("fluence.cli.sandbox:sandbox", "A real local Kubernetes control plane, without Docker."),
     "completion": ("fluence.cli.completion:completion", "Print what a shell needs to complete commands."),
 }

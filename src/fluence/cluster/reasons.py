@@ -48,7 +48,8 @@ class Shortage:
         found = "no seat" if not self.seats else f"{self.seats} of {self.wanted} seats"
         if self.seats >= self.wanted:
             return f"{self.pod}{like}: enough seats by itself, but not together with the others"
-        causes = "; ".join(map(str, self.causes)) or "there are no nodes"
+        none = "the nodes that suit are full with these" if self.nodes else "there are no nodes"
+        causes = "; ".join(map(str, self.causes)) or none
         return f"{found} for {self.pod}{like} on {self.nodes} nodes: {causes}"
 
 
