@@ -1,0 +1,256 @@
+"""Gangs, conditions and explanations on a real API server, with its defaults, admission and controllers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from fluence import names
+from fluence.cli import main
+from fluence.kube.client import Client, PatchType
+from fluence.kube.gangs import AnyGangs, discover_gangs
+from fluence.kube.resource import DEPLOYMENTS, JOBS, PODS, REPLICASETS, STATEFULSETS, Resource
+from fluence.model.group import Group
+from fluence.model.pod import Pod
+from fluence.sandbox.testing import Kube
+from fluence.schedule.conditions import Outcome, Report, group_condition, message, pod_condition
+from fluence.schedule.groups import Gang, Groups
+
+NAME = "fluence-groups"  # no other scheduler acts on these
+NOW = 1_788_264_000_000
+
+
+def pod(name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": labels or {}},
+        "spec": template(**spec)["spec"],
+    }
+
+
+def template(*, labels: dict[str, str] | None = None, cpu: str = "100m", **spec: Any) -> dict[str, Any]:
+    container = {"name": "c", "image": "none", "resources": {"requests": {"cpu": cpu}}}
+    base = {"schedulerName": NAME, "automountServiceAccountToken": False, "containers": [container]}
+    return {"metadata": {"labels": labels or {}}, "spec": {**base, **spec}}
+
+
+async def read(client: Client, namespace: str, gangs: AnyGangs) -> Groups:
+    """Everything that there is, as a scheduler would follow it."""
+    groups = Groups(scheduler=NAME, native=gangs.resource is not None)
+    for item in (await client.list(PODS, namespace=namespace)).items or ():
+        groups.set_pod(item)
+    owners: tuple[Resource[Any], ...] = (JOBS, DEPLOYMENTS, REPLICASETS, STATEFULSETS)
+    for resource in owners:
+        for owner in (await client.list(resource, namespace=namespace)).items or ():
+            groups.set_owner(owner)
+    if gangs.resource is not None:
+        where: Resource[Any] = gangs.resource
+        for each in (await client.list(where, namespace=namespace)).items or ():
+            for group in gangs.groups(each):
+                groups.set_group(group)
+    return groups
+
+
+async def until(
+    client: Client, namespace: str, gangs: AnyGangs, key: str, done: Callable[[Gang], bool]
+) -> Gang:
+    gang = None
+    for _ in range(150):
+        gang = (await read(client, namespace, gangs)).gang(f"{namespace}/{key}")
+        if gang is not None and done(gang):
+            return gang
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"{key}: {gang}")
+
+
+async def native(client: Client) -> AnyGangs:
+    gangs = await discover_gangs(client)
+    assert gangs.resource is not None, gangs.reason
+    return gangs
+
+
+async def test_a_native_gang_pods_first_then_its_group(kube: Kube) -> None:
+    async with kube.client() as client:
+        gangs = await native(client)
+        link = gangs.pod_link("lammps")
+        for i in range(2):
+            await client.create(PODS.raw(), pod(f"r-{i}", **link), namespace=kube.namespace)
+        gang = (await read(client, kube.namespace, gangs)).gang(f"{kube.namespace}/lammps")
+        assert gang is not None and gang.missing == f"waits for its PodGroup {kube.namespace}/lammps"
+        group = Group(namespace=kube.namespace, name="lammps", min_count=2)
+        where: Resource[Any] = gangs.resource
+        await client.create(where.raw(), gangs.manifest(group), namespace=kube.namespace)
+        gang = await until(client, kube.namespace, gangs, "lammps", lambda gang: gang.is_ready)
+        assert gang.group is not None and gang.group.created is not None
+        assert (gang.needed, gang.uid) == (2, gang.group.uid)
+        assert gang.submit == int(gang.group.created.timestamp() * 1000)
+
+
+async def test_seed_000s_deployment_with_the_label_alone(kube: Kube) -> None:
+    async with kube.client() as client:
+        gangs = await native(client)
+        labels = {"app": "training", "scheduling.k8s.io/pod-group": "training"}
+        group = Group(namespace=kube.namespace, name="training", min_count=2)
+        where: Resource[Any] = gangs.resource
+        await client.create(where.raw(), gangs.manifest(group), namespace=kube.namespace)
+        body = {
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": "training"},
+            "spec": {
+                "replicas": 3,
+                "selector": {"matchLabels": {"app": "training"}},
+                "template": template(labels=labels),
+            },
+        }
+        await client.create(DEPLOYMENTS.raw(), body, namespace=kube.namespace)
+        gang = await until(client, kube.namespace, gangs, "training", lambda g: len(g.members) == 3)
+        assert gang.is_ready and (gang.minimum, gang.needed, gang.size) == (2, 2, 3)
+
+
+async def test_seed_004s_indexed_job_of_ten_with_its_annotations(kube: Kube) -> None:
+    async with kube.client() as client:
+        gangs = await native(client)
+        body = {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {
+                "name": "job-0",
+                "annotations": {
+                    "fluence.flux-framework.org/pod-group": "job-0",
+                    "fluence.flux-framework.org/group-size": "10",
+                },
+            },
+            "spec": {
+                "completions": 10,
+                "parallelism": 10,
+                "completionMode": "Indexed",
+                "activeDeadlineSeconds": 3600,
+                "template": template(restartPolicy="Never"),
+            },
+        }
+        await client.create(JOBS.raw(), body, namespace=kube.namespace)
+        gang = await until(client, kube.namespace, gangs, "job-0", lambda g: len(g.members) == 10)
+        assert gang.is_ready and gang.needed == 10
+        assert (gang.limit, gang.bounded) == (3_600_000, True)
+        indexes = [each.annotations[names.COMPLETION_INDEX] for each in gang.members]
+        assert indexes == [str(i) for i in range(10)]
+
+
+async def test_a_pods_condition_is_written_once_and_replaces_that_of_its_gate(kube: Kube) -> None:
+    async with kube.client() as client:
+        gated = pod("held", schedulingGates=[{"name": "example.org/hold"}])
+        await client.create(PODS.raw(), gated, namespace=kube.namespace)
+        await client.patch(
+            PODS, "held", {"spec": {"schedulingGates": []}}, namespace=kube.namespace, kind=PatchType.MERGE
+        )
+        seen = await client.get(PODS, "held", namespace=kube.namespace)
+        stale = seen.condition("PodScheduled")
+        assert stale is not None and stale.reason == "SchedulingGated", "the server leaves it standing"
+        report = Report(Outcome.WAITS, "no seat", no_later_than=NOW + 3_600_000)
+        patch = pod_condition(seen, report, now=NOW)
+        assert patch is not None
+        seen = await write(client, kube.namespace, seen, patch)
+        found = seen.condition("PodScheduled")
+        assert found is not None and (found.reason, found.message) == (
+            "Unschedulable",
+            "no seat. Starts no later than 2026-09-01T13:00Z.",
+        )
+        assert found.last_transition_time == stale.last_transition_time
+        assert pod_condition(seen, report, now=NOW + 30_000) is None
+        other = pod_condition(seen, Report(Outcome.NEVER, "too large"), now=NOW)
+        assert other is not None
+        other["metadata"] = {"uid": "of-another"}
+        with pytest.raises(Exception, match=r"(?i)precondition|uid"):
+            await write(client, kube.namespace, seen, other)
+
+
+async def write(client: Client, namespace: str, of: Pod, patch: dict[str, object]) -> Pod:
+    return await client.patch(
+        PODS,
+        of.metadata.name,
+        patch,
+        namespace=namespace,
+        kind=PatchType.STRATEGIC,
+        subresource="status",
+    )
+
+
+async def test_a_groups_condition_is_upstreams_and_never_goes_back(kube: Kube) -> None:
+    async with kube.client() as client:
+        gangs = await native(client)
+        where: Resource[Any] = gangs.resource
+        group = Group(namespace=kube.namespace, name="g", min_count=2)
+        await client.create(where.raw(), gangs.manifest(group), namespace=kube.namespace)
+
+        async def tell(report: Report) -> Group | None:
+            (held,) = gangs.groups(await client.get(where, "g", namespace=kube.namespace))
+            patch = group_condition(held, report, now=NOW)
+            if patch is None:
+                return None
+            got = await client.patch(
+                where, "g", patch, namespace=kube.namespace, kind=PatchType.STRATEGIC, subresource="status"
+            )
+            return gangs.groups(got)[0]
+
+        waits = await tell(Report(Outcome.WAITS, "busy"))
+        assert waits is not None and waits.is_scheduled is False
+        assert [(each.type, each.reason) for each in waits.conditions] == [(gangs.condition, "Unschedulable")]
+        assert await tell(Report(Outcome.WAITS, "busy")) is None
+        done = await tell(Report(Outcome.SCHEDULED))
+        assert done is not None and done.is_scheduled
+        assert len(done.conditions) == 1
+        assert await tell(Report(Outcome.WAITS, "busy again")) is None
+
+
+def fluence(kube: Kube, *args: str) -> str:
+    config = str(Path(kube.sandbox.at.kubeconfig()))
+    words = ["explain", *args, "--kubeconfig", config, "-n", kube.namespace, "--scheduler-name", NAME]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_explain_says_what_the_condition_says_and_what_would_help(kube: Kube) -> None:
+    report = Report(Outcome.WAITS, "no seat for the pods of the gang", NOW + 3_600_000, NOW + 1_800_000)
+
+    async def make() -> str:
+        async with kube.client() as client:
+            labels = {names.GROUP_LABEL: "big", names.GROUP_SIZE: "2"}
+            for i in range(2):
+                body = pod(f"big-{i}", labels=labels, cpu="1k", nodeSelector={"disk": "ssd"})
+                await client.create(PODS.raw(), body, namespace=kube.namespace)
+            await client.create(
+                PODS.raw(),
+                pod("small", labels={**labels, names.GROUP_LABEL: "part"}),
+                namespace=kube.namespace,
+            )
+            seen = await client.get(PODS, "big-0", namespace=kube.namespace)
+            patch = pod_condition(seen, report, now=NOW)
+            assert patch is not None
+            found = (await write(client, kube.namespace, seen, patch)).condition("PodScheduled")
+            assert found is not None
+            return found.message
+
+    written = asyncio.run(make())
+    shown = fluence(kube, "pod", "big-0")
+    assert shown.startswith(f"pod {kube.namespace}/big-0: waits")
+    assert report.reason in shown and written.startswith(report.reason)
+    assert "no later than 2026-09-01 13:00 UTC, expected 2026-09-01 12:30 UTC" in shown
+    assert "nodeSelector disk=ssd does not match" in shown
+    assert "it never fits" in shown
+    group = fluence(kube, "group", "big", "-o", "wide")
+    assert report.reason in group and "2 must run together" in group and "big-1" in group
+    part = fluence(kube, "group", "part")
+    assert "1 of 2 pods is there" in part and "create 1 more pod of it" in part
+    assert message(report) == written
+    missing = CliRunner().invoke(
+        main, ["explain", "pod", "none", "--kubeconfig", str(kube.sandbox.at.kubeconfig())]
+    )
+    assert missing.exit_code != 0
