@@ -182,5 +182,5 @@ def _heart(gang: Gang | None) -> object:
     )
 
 
-Machine.TestCase.settings = settings(max_examples=150, stateful_step_count=25, deadline=None)
+Machine.TestCase.settings = settings(max_examples=200, stateful_step_count=25, deadline=None)
 TestGroups = Machine.TestCase

@@ -11,7 +11,7 @@ from fluence import names
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.unchecked import Refused
 from fluence.match.placement import Never
-from fluence.match.seats import Seated
+from fluence.match.gang import Seated
 from fluence.model.pod import Pod, PodSpec, Toleration
 from fluence.schedule.groups import Gang
 

@@ -31,7 +31,7 @@ from fluence.schedule.spellings import Marked, field_of, index_of, label_of, siz
 from fluence.schedule.terms import terms_of
 
 _NATIVE = "scheduling.k8s.io/"
-_STRICT = f"{_NATIVE}v1beta1"  # from here on the pods' priority must be their group's
+_STRICT = f"{_NATIVE}v1beta1"  # from here on the pods' priority must be their group's, and Jobs have groups
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +90,7 @@ class _Place:
     key: str
     name: str
     marked: Marked | None
+    groups: tuple[str, ...]  # keys of the PodGroups that decide this
     owners: tuple[Owner, ...]  # the pod's own first, then that one's
     unseen: OwnerReference | None
     warnings: tuple[str, ...]
@@ -216,8 +217,8 @@ class Groups:
         self._places[key] = place
         ours = pod.spec.scheduler_name == self.scheduler
         (self._gangs if ours else self._foreign).setdefault(place.key, set()).add(key)
-        if place.marked is not None:
-            self._named.setdefault(f"{pod.metadata.namespace}/{place.marked.name}", set()).add(key)
+        for group in place.groups:
+            self._named.setdefault(group, set()).add(key)
         for uid in _uids(place):
             self._owned.setdefault(uid, set()).add(key)
         self._cache.pop(place.key, None)
@@ -234,11 +235,10 @@ class Groups:
         place = self._places.pop(key, None)
         if place is None:
             return set()
-        namespace = key.partition("/")[0]
         _discard(self._gangs, place.key, key)
         _discard(self._foreign, place.key, key)
-        if place.marked is not None:
-            _discard(self._named, f"{namespace}/{place.marked.name}", key)
+        for group in place.groups:
+            _discard(self._named, group, key)
         for uid in _uids(place):
             _discard(self._owned, uid, key)
         self._cache.pop(place.key, None)
@@ -251,12 +251,12 @@ class Groups:
     def _place(self, pod: Pod) -> _Place:
         namespace, warnings = pod.metadata.namespace, list[str]()
         owners, unseen = self._chain(pod)
-        marked = field_of(pod)
+        field = marked = field_of(pod)
         single = False
         if marked is not None:
             group = self._group(namespace, marked.name)
             single = group is not None and not group.is_gang
-            if single and group is not None and group.workload is not None:
+            if single and group is not None and group.workload is not None and group.source == _STRICT:
                 # 1.37 makes such a group for every Job; it says nothing of what the user wants.
                 label = self._label(pod, owners, warnings)
                 marked, single = (label, False) if label is not None else (marked, True)
@@ -272,7 +272,8 @@ class Groups:
             key, name = f"{namespace}/{top.kind.lower()}:{top.metadata.name}", top.metadata.name
         else:
             key, name = single_key(namespace, pod.metadata.name), pod.metadata.name
-        return _Place(key, name, marked, owners, unseen, tuple(warnings))
+        groups = dict.fromkeys(f"{namespace}/{each.name}" for each in (field, marked) if each is not None)
+        return _Place(key, name, marked, tuple(groups), owners, unseen, tuple(warnings))
 
     def _label(self, pod: Pod, owners: tuple[Owner, ...], warnings: list[str]) -> Marked | None:
         sayers: list[Pod | Owner] = [pod, *owners]

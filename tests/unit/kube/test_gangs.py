@@ -14,6 +14,7 @@ from fluence.kube.gangs import (
     discover_gangs,
 )
 from fluence.model.group import Group
+from fluence.model.meta import Condition
 from fluence.model.pod import Pod
 from tests.unit.kube.serving import serving, status
 
@@ -91,6 +92,7 @@ def test_136_and_137_say_the_same_in_other_words(
         workload="w",
         template="t",
         is_scheduled=True,
+        conditions=(Condition(type=condition, status="True", reason="Scheduled"),),
         source=f"scheduling.k8s.io/{api.version}",
     )
     assert api.group_of(pod(schedulingGroup={"podGroupName": "lammps"})) == "lammps"

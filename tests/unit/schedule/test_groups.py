@@ -386,6 +386,15 @@ def test_a_basic_group_that_1_37_made_for_a_job_does_not_hide_the_jobs_label() -
     assert (gang.key, gang.minimum) == ("default/g", 2)
 
 
+def test_a_label_that_stood_in_for_a_jobs_basic_group_steps_back_when_that_goes() -> None:
+    groups = Groups()
+    made = group("j-abc", None, source=V137, workload="w")
+    groups.set_group(made)
+    groups.set_pod(pod("p", field="j-abc", labels={GROUP: "g"}))
+    assert groups.remove_group(made) == {"default/g", "default/j-abc"}
+    assert [gang.key for gang in groups.gangs()] == ["default/j-abc"]
+
+
 def test_a_group_that_turns_from_unknown_to_basic_sets_its_pods_free() -> None:
     groups = Groups()
     for each in ranks(2, field="b"):
