@@ -10,8 +10,8 @@ from msgspec.structs import replace
 from fluence import names
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.unchecked import Refused
-from fluence.match.placement import Never
 from fluence.match.gang import Seated
+from fluence.match.placement import Never
 from fluence.model.pod import Pod, PodSpec, Toleration
 from fluence.schedule.groups import Gang
 

@@ -172,9 +172,16 @@ class Groups:
     def set_owner(self, owner: Owner) -> Collection[str]:
         uid = owner.metadata.uid
         old, self._owners[uid] = self._owners.get(uid), owner
+        pods = self._owned.get(uid, ())
         if old is not None and _same_owner(old, owner):
-            return ()
-        return self._resettle(self._owned.get(uid, ()))
+            if old.succeeded == owner.succeeded:
+                return ()
+            # A Job counts its completions one by one: what its pods belong to is not worked out anew.
+            changed = {self._places[each].key for each in pods}
+            for key in changed:
+                self._cache.pop(key, None)
+            return changed
+        return self._resettle(pods)
 
     def remove_owner(self, owner: Owner) -> Collection[str]:
         uid = owner.metadata.uid
@@ -327,14 +334,14 @@ class Groups:
 
         # A gang's size follows the owners of its pods that live; with none alive, of all.
         of = [self._places[pod.key] for pod in alive] or places
-        owners = list(
-            {place.owners[0].metadata.uid: place.owners[0] for place in of if place.owners}.values()
-        )
-        above = list({each.metadata.uid: each for place in of for each in place.owners}.values())
+        direct = dict.fromkeys(place.owners[0].metadata.uid for place in of if place.owners)
+        every = dict.fromkeys(each.metadata.uid for place in of for each in place.owners)
+        owners = [self._owners[uid] for uid in direct]
+        above = [self._owners[uid] for uid in every]
         unseen = [place.unseen for place in of if place.unseen is not None]
         size = self._size(first, alive or pods, owners, above, unseen=unseen, group=group, warnings=warnings)
         must = (
-            1
+            int(bool(waiting))
             if first.is_single
             else needed(size.minimum, living=living, pods=alive, ended=ended, owners=owners)
         )
@@ -509,7 +516,6 @@ def _same_group(old: Group, new: Group) -> bool:
 def _same_owner(old: Owner, new: Owner) -> bool:
     return (
         old.spec == new.spec
-        and old.succeeded == new.succeeded
         and old.metadata.labels == new.metadata.labels
         and old.metadata.annotations == new.metadata.annotations
         and old.metadata.owner_references == new.metadata.owner_references

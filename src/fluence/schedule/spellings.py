@@ -14,6 +14,9 @@ from fluence import names
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 
+_NAMES = frozenset(names.GROUP_NAMES)
+_SIZES = frozenset(names.GROUP_SIZES)
+
 # What the API server allows as the value of a label; an annotation could say anything.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
 _SIZE = re.compile(r"[0-9]{1,9}", re.ASCII)
@@ -44,6 +47,8 @@ def field_of(pod: Pod) -> Marked | None:
 def label_of(metadata: Pod | Owner, warnings: list[str]) -> Marked | None:
     """The group that labels or annotations name, in any spelling."""
     for what, values in _said(metadata):
+        if _NAMES.isdisjoint(values):
+            continue
         for spelling in names.GROUP_NAMES:
             value = values.get(spelling, "").strip()
             if not value:
@@ -60,6 +65,8 @@ def label_of(metadata: Pod | Owner, warnings: list[str]) -> Marked | None:
 def size_of(metadata: Pod | Owner, warnings: list[str]) -> int | None:
     """The gang's size where it is said outright. Annotations first: that is where all systems document it."""
     for what, values in reversed(list(_said(metadata))):
+        if _SIZES.isdisjoint(values):
+            continue
         for spelling in names.GROUP_SIZES:
             value = values.get(spelling, "").strip()
             if not value:

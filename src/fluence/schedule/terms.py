@@ -6,7 +6,7 @@ Said on a pod, on its owner, or on its PodGroup; the first of these that says it
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -20,6 +20,18 @@ from fluence.model.jobspec import Jobspec
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.units import parse_duration
+
+_KEYS = frozenset(
+    (
+        names.DURATION,
+        names.SOFT_DURATION,
+        names.QUEUE,
+        names.POLICY,
+        names.CONSTRAINTS,
+        names.JOBSPEC,
+        names.USER,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,49 +51,53 @@ def terms_of(
     pods: Sequence[Pod], owners: Sequence[Owner], group: Group | None, *, warnings: list[str]
 ) -> Terms:
     """The terms of a gang with these pods, in their order."""
-    annotated = [
-        [each.annotations for each in pods],
-        [each.metadata.annotations or {} for each in owners],
-        [(group.annotations or {}) if group is not None else {}],
-    ]
-
-    def said(key: str) -> str:
-        for where, level in zip(("pods", "owners", "PodGroup"), annotated, strict=True):
-            found = _distinct(level, key)
-            if len(found) > 1:
-                warnings.append(
-                    f"its {where} say different things in {key}: {found[0][:60]!r} counts; write one"
-                )
-            if found:
-                return found[0]
-        return ""
-
+    said = _said(pods, owners, group, warnings).get
     fault = ""
-    policy, constraint, jobspec = said(names.POLICY), None, None
+    policy, constraint, jobspec = said(names.POLICY, ""), None, None
     try:
         if policy:
             find(policy)
-        constraint = _constraint(said(names.CONSTRAINTS))
-        jobspec = _jobspec(said(names.JOBSPEC))
+        constraint = _constraint(said(names.CONSTRAINTS, ""))
+        jobspec = _jobspec(said(names.JOBSPEC, ""))
     except InvalidInput as error:
         where = f"{names.POLICY}: " if policy and not isinstance(error, InvalidJobspec) else ""
         fault = f"annotation {where}{error}"
-    limit, bounded = _limit(said(names.DURATION), _deadline(pods, owners), warnings)
+    limit, bounded = _limit(said(names.DURATION, ""), _deadline(pods, owners), warnings)
     return Terms(
         limit=limit,
         bounded=bounded,
-        soft_limit=_duration(names.SOFT_DURATION, said(names.SOFT_DURATION), warnings),
-        queue=said(names.QUEUE),
+        soft_limit=_duration(names.SOFT_DURATION, said(names.SOFT_DURATION, ""), warnings),
+        queue=said(names.QUEUE, ""),
         policy=policy or None,
-        user=said(names.USER) or _account(pods),
+        user=said(names.USER, "") or _account(pods),
         constraint=constraint,
         jobspec=jobspec,
         fault=fault,
     )
 
 
-def _distinct(level: Iterable[Mapping[str, str]], key: str) -> list[str]:
-    return list(dict.fromkeys(each[key].strip() for each in level if each.get(key, "").strip()))
+def _said(
+    pods: Sequence[Pod], owners: Sequence[Owner], group: Group | None, warnings: list[str]
+) -> dict[str, str]:
+    """Each term from the first level that says it."""
+    found: dict[str, str] = {}
+    for where, level in (
+        ("pods", [each.metadata.annotations for each in pods]),
+        ("owners", [each.metadata.annotations for each in owners]),
+        ("PodGroup", [group.annotations if group is not None else None]),
+    ):
+        here: dict[str, str] = {}
+        for marks in level:
+            if not marks:
+                continue
+            for key in sorted(_KEYS.intersection(marks)):
+                value = marks[key].strip()
+                if value and here.setdefault(key, value) != value:
+                    warnings.append(
+                        f"its {where} say different things in {key}: {here[key][:60]!r} counts; write one"
+                    )
+        found = {**here, **found}
+    return found
 
 
 def _account(pods: Sequence[Pod]) -> str:
