@@ -86,7 +86,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--sizes", metavar="N,N", help=f"numbers of nodes (default {_joined(SIZES)})")
     parser.add_argument("--quick", action="store_true", help=f"sizes {_joined(QUICK)}")
     parser.add_argument("--policies", metavar="P,P", default=",".join(POLICIES), help="default: %(default)s")
-    parser.add_argument("--repeat", type=int, default=5, metavar="N", help="samples each (default 5)")
+    parser.add_argument("--repeat", type=int, default=25, metavar="N", help="samples each (default 25)")
     parser.add_argument(
         "--only", action="append", metavar="NAME", help="measurements whose name holds NAME; repeatable"
     )
