@@ -1,0 +1,98 @@
+"""Two ways to the same plan: counted or matched, kept from cycle to cycle or made anew."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fluence.queue import Queue
+from fluence.queue.job import SECOND
+from tests.unit.queue.build import graph, job, pool
+
+UNITS = 6
+
+# minutes to the arrival before, size, minutes of its limit, and the part of it that it runs
+arrivals = st.lists(
+    st.tuples(
+        st.integers(0, 4), st.integers(1, UNITS), st.integers(1, 9), st.sampled_from([1.0, 1.0, 0.5, 0.1])
+    ),
+    min_size=1,
+    max_size=14,
+)
+History = list[tuple[int, str, dict[str, int]]]
+
+
+def driven(queue: Queue, jobs: list[tuple[int, int, int, float]], *, anew: bool = False) -> History:
+    """What starts when, and what is reserved then, with a cycle after every event."""
+    events: list[tuple[int, int, str, Any]] = []
+    at = 0
+    for number, (after, size, minutes, part) in enumerate(jobs):
+        at += after * 60 * SECOND
+        events.append((at, 1, f"j{number:02}", (job(f"j{number:02}", size, minutes, at), part)))
+    seen: History = []
+    now = -1
+    for _ in range(1000):
+        due = queue.next_due()
+        times = [event[0] for event in events] + ([due] if due is not None and due > now else [])
+        if not times:
+            break
+        now = min(times)
+        while events and (ready := sorted(events, key=lambda event: event[:3])[0])[0] == now:
+            events.remove(ready)
+            if ready[1] == 0:
+                queue.finish(ready[2], now)
+            else:
+                queue.submit(ready[3][0])
+        if anew:
+            queue._disturbed = True
+        starts = queue.cycle(now)
+        for start in starts:
+            queue.running(start.task, now)
+            part = jobs[int(start.task[1:])][3]
+            events.append((now + round(start.entry.limit * part), 0, start.task, None))
+        planned = {e.key: e.reserved_at for e in queue.pending if e.reserved_at is not None}
+        if starts or not seen or planned != seen[-1][2]:
+            seen.append((now, " ".join(sorted(start.task for start in starts)), planned))
+    assert not queue.pending.entries
+    return seen
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "first-fit"])
+@settings(max_examples=40)
+@given(jobs=arrivals)
+def test_counts_and_matches_start_the_same_jobs(policy: str, jobs: list[tuple[int, int, int, float]]) -> None:
+    by_count = driven(pool(policy, nodes=UNITS, cores=1), jobs)
+    by_match = driven(graph(policy, nodes=UNITS, cores=1), jobs)
+    assert by_count == by_match
+
+
+@pytest.mark.parametrize("policy", ["easy", "hybrid(2)", "conservative"])
+@settings(max_examples=60)
+@given(jobs=arrivals)
+def test_a_plan_that_is_kept_is_the_plan_made_anew(
+    policy: str, jobs: list[tuple[int, int, int, float]]
+) -> None:
+    """As long as nothing comes free before it was planned to. (Where units have names, a plan made anew may
+    name others and so fit in more.)"""
+    jobs = [(after, size, minutes, 1.0) for after, size, minutes, _ in jobs]
+    kept = driven(pool(policy, nodes=UNITS, cores=1), jobs)
+    anew = driven(pool(policy, nodes=UNITS, cores=1, replan=True), jobs, anew=True)
+    assert kept == anew
+
+
+@pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+@settings(max_examples=40)
+@given(jobs=arrivals)
+def test_conservative_starts_every_job_by_its_first_promise(
+    make: Any, jobs: list[tuple[int, int, int, float]]
+) -> None:
+    """Though jobs end early and the plan is made anew each time."""
+    queue = make("conservative", nodes=UNITS, cores=1)
+    driven(queue, jobs)
+    for entry in queue.entries.values():
+        assert entry.broken == []
+        assert entry.started is not None
+        assert entry.promised is None or entry.started <= entry.promised
