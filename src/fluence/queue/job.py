@@ -149,6 +149,11 @@ class Entry:
     def key(self) -> str:
         return self.job.key
 
+    @property
+    def owner(self) -> tuple[str, str]:
+        """Whose limit it counts against: its queue and user."""
+        return self.job.queue, self.job.user
+
     def move(self, state: State, at: int, reason: str) -> None:
         """Go to a state, if the table allows it, and remember why."""
         if state not in TRANSITIONS[self.state]:

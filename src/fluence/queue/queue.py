@@ -133,13 +133,14 @@ class Queue:
             self._blocked = grown
         entry.story.append(Step(now, State.PENDING, "submitted"))
         never = self.space.judge(job.request)
-        if never is None and rules.max_limit is not None and limit > rules.max_limit:
+        longest = rules.max_limit
+        if never is None and longest is not None and job.limit is not None and job.limit > longest:
             never = (
-                f"its limit of {limit // SECOND} s is over the {rules.max_limit // SECOND} s that queue "
+                f"its limit of {job.limit // SECOND} s is over the {longest // SECOND} s that queue "
                 f"{job.queue!r} allows: ask for less"
             )
         if never is not None:
-            entry.move(State.NEVER, now, never)
+            self._give_up(entry, now, never)
         else:
             self._admit_or_hold(entry, now)
         return entry
@@ -162,7 +163,7 @@ class Queue:
             self._tasks[task] = entry
             self._end[task] = end
             heappush(self._ends, (end, task))
-            self._users[entry.job.queue, entry.job.user] += 1
+            self._users[entry.owner] += 1
         entry.move(State.STARTING, entry.started, "it was running already")
         entry.move(State.RUNNING, entry.started, "it was running already")
         return entry
@@ -293,6 +294,7 @@ class Queue:
                     for entry in before:
                         entry.reserved_at = None
                     turn.reserved = 0
+                    turn.claims.clear()
                 elif mode is Mode.COMPRESS:
                     turn.renew()
                 else:
@@ -329,6 +331,8 @@ class Queue:
             check=None if chosen.built_in else self._deadline(),
         )
         turn.reserved = len(self._reserved)
+        if limited:
+            turn.claims.update(entry.owner for entry in self._reserved)
         return turn
 
     def _deadline(self) -> Callable[[], None]:
@@ -365,7 +369,7 @@ class Queue:
             self._tasks[task] = entry
             self._end[task] = end
             heappush(self._ends, (end, task))
-            self._users[entry.job.queue, entry.job.user] += 1
+            self._users[entry.owner] += 1
             starts.append(Start(entry, task, end))
             if entry.state is not State.STARTING and entry.started is None:
                 self._begin(entry, now, first_waiting)
@@ -473,7 +477,7 @@ class Queue:
 
     def _limit(self, job: Job, shape: int, rules: Rules) -> tuple[int, bool]:
         """What to plan with: the job's own limit, its queue's, or history; and whether it holds."""
-        given = job.limit if job.limit is not None else rules.default_limit
+        given = next((x for x in (job.limit, rules.default_limit, rules.max_limit) if x is not None), None)
         bounded = given is not None
         if given is None:
             given = self.predictor.predict(job, shape, 0) or FOREVER
@@ -504,13 +508,18 @@ class Queue:
         blocker, hopeless = self._waits_for(entry)
         if hopeless:
             self.held.pop(entry.key, None)
-            self._over(entry, State.NEVER, now, hopeless, succeeded=False)
+            self._give_up(entry, now, hopeless)
         elif blocker:
             self.held[entry.key] = entry
             self._waiters[blocker].append(entry)
         else:
             self.held.pop(entry.key, None)
             self._enter(entry)
+
+    @staticmethod
+    def _give_up(entry: Entry, now: int, reason: str) -> None:
+        entry.move(State.NEVER, now, reason)
+        entry.ended, entry.succeeded = now, False
 
     def dependencies(self, entry: Entry) -> tuple[str, ...]:
         """The jobs that a job waits for."""
@@ -564,15 +573,19 @@ class Queue:
     def _stop(self, entry: Entry, task: str, now: int) -> None:
         self.space.end(task, now)
         del entry.running[task], self._tasks[task], self._end[task]
-        self._users[entry.job.queue, entry.job.user] -= 1
+        self._users[entry.owner] -= 1
 
     def _over(self, entry: Entry, state: State, now: int, reason: str, *, succeeded: bool) -> None:
         entry.move(state, now, reason)
         entry.ended = now
         entry.succeeded = succeeded
-        for other in self._waiters.pop(entry.key, ()):
-            if other.key in self.held:
-                self._admit_or_hold(other, now)
+        over = [entry]  # NB not by recursion: a chain may be as long as the queue
+        while over:
+            for other in self._waiters.pop(over.pop().key, ()):
+                if other.key in self.held:
+                    self._admit_or_hold(other, now)
+                    if other.state.is_over:
+                        over.append(other)
 
     def _stretch(self, now: int) -> None:
         """Tasks that outlive their limit are counted on a little longer, each time anew."""
@@ -603,10 +616,14 @@ class Queue:
     def _still_runs(self, item: tuple[int, str]) -> bool:
         return self._end.get(item[1]) == item[0]
 
-    def is_admitted(self, entry: Entry) -> bool:
-        """Whether its user may run one more job in its queue."""
+    def is_admitted(self, entry: Entry, claims: int | None = None) -> bool:
+        """Whether its user may run one more job in its queue, beside those that run and are to run."""
         most = self.rules.get(entry.job.queue, Rules()).max_running_per_user
-        return most is None or self._users[entry.job.queue, entry.job.user] < most
+        if most is None:
+            return True
+        if claims is None:
+            claims = sum(other.owner == entry.owner for other in self._reserved if other is not entry)
+        return self._users[entry.owner] + claims < most
 
     def _widen(self) -> None:
         self.space = self.space.widened()

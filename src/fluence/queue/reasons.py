@@ -68,7 +68,9 @@ def why(queue: Queue, key: str) -> Reason:
     if not queue.is_admitted(entry):
         most = queue.rules[entry.job.queue].max_running_per_user
         who, where = entry.job.user or "its user", entry.job.queue
-        return Reason(Kind.LIMIT, f"{who} runs {most} jobs in queue {where!r}, as many as allowed")
+        return Reason(
+            Kind.LIMIT, f"{who} runs, or is promised, {most} jobs in queue {where!r}: no more are allowed"
+        )
     return _short_of(queue, entry)
 
 

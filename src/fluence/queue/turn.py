@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from enum import Enum
 
@@ -42,7 +43,7 @@ class Turn:
         depth: int | None = None,
         window: int | None = None,
         keep: bool = True,
-        admit: Callable[[Entry], bool] | None = None,
+        admit: Callable[[Entry, int], bool] | None = None,
         check: Callable[[], None] | None = None,
     ) -> None:
         self.now = now
@@ -60,6 +61,9 @@ class Turn:
         self._admit = admit
         self._check = check
         self.reserved = 0  # how many jobs hold a place in the plan
+        # Of each queue and user: tasks started in this turn, and places in the plan. What is promised counts
+        # against a user's limit, or the limit would break the promise.
+        self.claims: Counter[tuple[str, str]] = Counter()
 
     def __iter__(self) -> Iterator[Entry]:
         """The jobs without a place in the plan, in order."""
@@ -88,9 +92,9 @@ class Turn:
 
     def start_or_reserve(self, entry: Entry) -> bool:
         """Start a job now, or hold the earliest start for it; says whether it started."""
-        if not self._admitted(entry):
-            return False
         while entry.waiting:
+            if not self._admitted(entry):
+                return False
             self.tries += 1
             task, clear = entry.task(), self._clear(entry)
             at = self._space.start_or_reserve(task, entry.job.request, self.now, entry.limit, clear)
@@ -131,7 +135,7 @@ class Turn:
     def _admitted(self, entry: Entry) -> bool:
         if self._check is not None:
             self._check()
-        return self._admit is None or self._admit(entry)
+        return self._admit is None or self._admit(entry, self.claims[entry.owner])
 
     def _clear(self, entry: Entry) -> int:
         """How long its resources must be free of promises: for ever, if nothing ends the job."""
@@ -141,6 +145,7 @@ class Turn:
         entry.take()
         entry.running[task] = self.now
         self.starts.append((entry, task))
+        self.claims[entry.owner] += 1
 
     def _reserved(self, entry: Entry, task: str, at: int) -> bool:
         if self._window is not None and at > self.now + self._window:
@@ -150,11 +155,16 @@ class Turn:
             raise PromiseAtRisk(entry.key)
         entry.reserved_at, entry.reserved_as = at, task
         self.planned[entry] = at
-        self.reserved += 1
+        self.claim(entry, 1)
         return False
 
     def _release(self, entry: Entry) -> None:
         self._space.drop(entry.reserved_as)
         entry.reserved_at = None
         self.planned.pop(entry, None)
-        self.reserved -= 1
+        self.claim(entry, -1)
+
+    def claim(self, entry: Entry, change: int) -> None:
+        """A job takes a place in the plan, or gives it up."""
+        self.reserved += change
+        self.claims[entry.owner] += change

@@ -1,0 +1,172 @@
+"""Jobs that wait for other jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from fluence.errors import InvalidInput, NotFound
+from fluence.queue import Dependency, State
+from fluence.queue.reasons import Kind, why
+from tests.unit.queue.build import MINUTE, job, pool, run
+
+
+def after(kind: str, key: str = "") -> tuple[Dependency, ...]:
+    return (Dependency(kind, key),)
+
+
+@pytest.mark.parametrize("kind", ["afterok", "afterany"])
+class TestAfterAJob:
+    def test_it_waits_until_the_other_is_over(self, kind):
+        queue = pool("easy")
+        queue.submit(job("a", 1, 10))
+        queue.submit(job("b", 1, 10, after=after(kind, "a")))
+        assert run(queue, 0) == ["a"]
+        assert why(queue, "b").kind is Kind.DEPENDENCY
+        assert why(queue, "b").waits_for == ("a",)
+        assert why(queue, "b").text == "it waits for a to end"
+        queue.finish("a", MINUTE)
+        assert run(queue, MINUTE) == ["b"]
+
+    def test_it_starts_at_once_if_the_other_is_over_already(self, kind):
+        queue = pool("easy")
+        queue.submit(job("a", 1, 10))
+        run(queue, 0)
+        queue.finish("a", MINUTE)
+        queue.submit(job("b", 1, 10, at=MINUTE, after=after(kind, "a")))
+        assert run(queue, MINUTE) == ["b"]
+
+    def test_it_waits_for_every_task_of_an_array(self, kind):
+        queue = pool("easy")
+        queue.submit(job("a", 8, 10, tasks=3))
+        queue.submit(job("b", 1, 10, after=after(kind, "a")))
+        assert run(queue, 0) == ["a[0]", "a[1]"]
+        queue.finish("a[0]", MINUTE)
+        assert run(queue, MINUTE) == ["a[2]"]
+        queue.finish("a[1]", 2 * MINUTE)
+        assert run(queue, 2 * MINUTE) == []
+        queue.finish("a[2]", 3 * MINUTE)
+        assert run(queue, 3 * MINUTE) == ["b"]
+
+    def test_the_other_must_be_known(self, kind):
+        with pytest.raises(NotFound, match="job b waits for a, which was never submitted"):
+            pool("easy").submit(job("b", 1, 10, after=after(kind, "a")))
+
+
+class TestAfterOk:
+    def test_a_failure_makes_it_hopeless_and_those_that_wait_for_it(self):
+        queue = pool("easy")
+        queue.submit(job("a", 1, 10))
+        queue.submit(job("b", 1, 10, after=after("afterok", "a")))
+        queue.submit(job("c", 1, 10, after=after("afterok", "b")))
+        queue.submit(job("d", 1, 10, after=after("afterany", "b")))
+        run(queue, 0)
+        queue.finish("a", MINUTE, succeeded=False)
+        states = {key: queue.entries[key].state for key in "bcd"}
+        assert states == {"b": State.NEVER, "c": State.NEVER, "d": State.PENDING}
+        assert queue.entries["b"].story[-1].reason == "it waits for a to succeed, which is done"
+        assert queue.entries["c"].story[-1].reason == "it waits for b to succeed, which is never"
+        assert run(queue, MINUTE) == ["d"]
+
+    def test_one_failed_task_is_a_failed_array(self):
+        queue = pool("easy")
+        queue.submit(job("a", 1, 10, tasks=2))
+        queue.submit(job("b", 1, 10, after=after("afterok", "a")))
+        run(queue, 0)
+        queue.finish("a[0]", MINUTE, succeeded=False)
+        queue.finish("a[1]", 2 * MINUTE)
+        assert queue.entries["b"].state is State.NEVER
+
+    def test_what_is_cancelled_has_not_succeeded(self):
+        queue = pool("easy")
+        queue.submit(job("a", 1, 10))
+        queue.submit(job("b", 1, 10, after=after("afterok", "a")))
+        queue.cancel("a", MINUTE)
+        assert queue.entries["b"].state is State.NEVER
+
+    def test_what_can_never_start_will_not_succeed(self):
+        queue = pool("easy")
+        queue.submit(job("huge", 17, 10))
+        assert queue.submit(job("b", 1, 10, after=after("afterok", "huge"))).state is State.NEVER
+        queue.submit(job("c", 1, 10, after=after("afterany", "huge")))
+        assert run(queue, 0) == ["c"]
+
+    def test_a_long_chain_falls_as_one(self):
+        queue = pool("easy")
+        queue.submit(job("j0", 1, 10))
+        for number in range(1, 3000):
+            queue.submit(job(f"j{number}", 1, 10, after=after("afterok", f"j{number - 1}")))
+        queue.cancel("j0", 0)
+        assert queue.entries["j2999"].state is State.NEVER
+        assert not queue.held
+
+
+class TestSingleton:
+    def test_one_of_a_name_and_user_runs_at_a_time(self):
+        queue = pool("easy")
+        for key in ("a", "b"):
+            queue.submit(job(key, 1, 10, user="ada", name="nightly", after=after("singleton")))
+        queue.submit(job("c", 1, 10, user="bob", name="nightly", after=after("singleton")))
+        queue.submit(job("d", 1, 10, user="ada", name="other", after=after("singleton")))
+        assert run(queue, 0) == ["a", "c", "d"]
+        assert why(queue, "b").waits_for == ("a",)
+        queue.finish("a", MINUTE, succeeded=False)
+        assert run(queue, MINUTE) == ["b"]
+
+    def test_a_later_one_does_not_hold_up_an_earlier_one(self):
+        queue = pool("easy")
+        queue.submit(job("a", 1, 10, user="ada", name="x", after=after("singleton")))
+        queue.submit(job("b", 1, 10, user="ada", name="x", priority=31))
+        assert run(queue, 0) == ["b", "a"]
+
+
+def test_all_of_several_must_be_over():
+    queue = pool("easy")
+    queue.submit(job("a", 1, 10))
+    queue.submit(job("b", 1, 10))
+    queue.submit(job("c", 1, 10, after=(*after("afterok", "a"), *after("afterany", "b"))))
+    run(queue, 0)
+    assert why(queue, "c").waits_for == ("a", "b")
+    queue.finish("a", MINUTE)
+    assert run(queue, MINUTE) == []
+    queue.finish("b", 2 * MINUTE, succeeded=False)
+    assert run(queue, 2 * MINUTE) == ["c"]
+
+
+def test_a_job_that_waits_for_another_can_be_cancelled_and_moved():
+    queue = pool("fcfs")
+    queue.submit(job("a", 16, 10))
+    for key in "bcd":
+        queue.submit(job(key, 16, 10, after=after("afterany", "a")))
+    run(queue, 0)
+    queue.cancel("b", MINUTE)
+    queue.reprioritise("d", 31, MINUTE)
+    queue.finish("a", 2 * MINUTE)
+    assert run(queue, 2 * MINUTE) == ["d"]
+    assert queue.entries["b"].state is State.CANCELLED
+
+
+def test_it_holds_no_place_in_the_plan_while_it_waits():
+    queue = pool("conservative")
+    queue.submit(job("a", 16, 10))
+    queue.submit(job("b", 16, 10, after=after("afterok", "a")))
+    run(queue, 0)
+    assert queue.entries["b"].no_later_than is None
+    queue.submit(job("c", 16, 10, at=MINUTE))
+    run(queue, MINUTE)
+    assert queue.entries["c"].promised == 10 * MINUTE
+    queue.finish("a", 5 * MINUTE)
+    run(queue, 5 * MINUTE)
+    assert [queue.entries[key].state.is_waiting for key in "bc"].count(True) == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "said"),
+    [
+        ("afternoon", "a", "unknown dependency 'afternoon': use afterok, afterany, singleton"),
+        ("afterok", "", "afterok needs a job to wait for"),
+        ("singleton", "a", "singleton needs no job to wait for"),
+    ],
+)
+def test_a_wrong_dependency_is_refused(kind, key, said):
+    with pytest.raises(InvalidInput, match=said):
+        Dependency(kind, key)
