@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fluence.errors import Conflict, InvalidInput
-from fluence.graph.graph import Ints
+from fluence.graph.graph import Ints, Mask
 from fluence.match.explain import explain
 from fluence.match.matcher import Matcher, NothingHeld
 from fluence.match.placement import Never, Operation, Placed
@@ -40,6 +40,7 @@ class GraphSpace:
         self._requests: dict[int, tuple[Hashable, Request]] = {}
         self._journal: list[Callable[[], object]] = []  # how to undo what was done, last first
         self._state = matcher.graph.state_generation
+        self._usable = self._find_usable()
         self._judged: dict[int, str | None] = {}  # per shape
         self._judged_at = self._state
         self._asked: dict[Hashable, Amounts] = {}  # per shape
@@ -105,9 +106,11 @@ class GraphSpace:
     def advance(self, now: int) -> None:
         if self._state != self.matcher.graph.state_generation:
             self._state = self.matcher.graph.state_generation
+            before, self._usable = self._usable, self._find_usable()
             self.freed += 1
             self.opened += 1
-            self.lost += 1
+            self.lost += bool((before[0] & ~self._usable[0][: len(before[0])]).any())
+            self.lost += before[1] != self._usable[1]
 
     def start(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> bool:
         return self._match(Operation.ALLOCATE, task, request, now, limit, clear) is not None
@@ -188,6 +191,11 @@ class GraphSpace:
         )
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _find_usable(self) -> tuple[Mask, int]:
+        """What is there and up, and a counter of properties, which constraints may rest on."""
+        graph = self.matcher.graph
+        return graph.up & graph.alive, graph.property_generation
 
     def _known(self, request: Hashable) -> Request:
         found = self._requests.get(id(request))

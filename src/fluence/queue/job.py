@@ -135,6 +135,7 @@ class Entry:
     reserved_as: str = ""  # the task that the place is for
     deadline: int | None = None  # the first such start: the plan keeps to it
     no_later_than: int | None = None  # what the user was told
+    told: int = 0  # when that was
     promised: int | None = None  # what the user was told first
     expected: int | None = None
     first_expected: int | None = None

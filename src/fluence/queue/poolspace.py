@@ -126,14 +126,19 @@ class PoolSpace:
     def advance(self, now: int) -> None:
         if self._state != self.matcher.graph.state_generation:
             self._state = self.matcher.graph.state_generation
-            before = self.capacity
-            self._base = self._measure(now)
-            self._forget_plan()
+            before, self._base = self._base, self._measure(now)
+            self._after.clear()
+            if self.reservations:
+                self._plan = self._base.copy()
+                for start, end, units in self.reservations.values():
+                    if end > now:
+                        self._plan.take(max(start, now), end, units)
+            # One node may come as another goes: the number of units alone does not tell.
+            times = {now, *(time for time in (*before.times, *self._base.times) if time > now)}
+            changes = [self._base.at(time) - before.at(time) for time in times]
             self.freed += 1
-            if self.capacity < before:
-                self.lost += 1
-            else:
-                self.opened += 1
+            self.lost += min(changes) < 0
+            self.opened += max(changes) > 0
         self._base.forget_before(now)
         if self._plan is not None:
             self._plan.forget_before(now)

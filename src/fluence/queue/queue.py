@@ -107,7 +107,8 @@ class Queue:
         self._reserved: set[Entry] = set()
         self._seen = (space.freed, space.opened, space.lost)
         self._disturbed = False  # the order of reserved jobs has changed, or one of them has left
-        self._cause = ""  # of the last loss
+        self._cause = ""  # of a loss that no cycle has seen
+        self._loss = (-1, "")  # the last one: when and why
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -206,7 +207,7 @@ class Queue:
         if entry.no_later_than is not None and entry.started is not None and cause:
             entry.broken.append(Broken(now, entry.no_later_than, cause))
         entry.no_later_than = entry.deadline = None
-        self._cause = cause
+        self._loss = (now, cause)
         if not entry.running:
             entry.move(State.PENDING, now, cause)
             entry.started = None
@@ -247,13 +248,15 @@ class Queue:
         nothing_new = freed == was_freed and not due and not self._new and not self._disturbed
         if nothing_new and opened == was_opened and lost == was_lost:
             return []
-        rebuild = opened != was_opened or lost != was_lost or self._disturbed
+        rebuild = opened != was_opened or lost != was_lost or self._disturbed or self._slip(due, now)
         before = {entry: entry.reserved_at for entry in self._reserved}
+        if lost != was_lost:
+            self._loss, self._cause = (now, self._cause or "resources were lost"), ""
         turn = self._pass(now, due, rebuild, lost != was_lost, freed != was_freed)
         self.tries += turn.tries
         starts = self._keep(turn, before, now)
         if lost != was_lost:
-            self._count_broken(now)
+            self._count_broken(before, now)
         self._seen = (self.space.freed, self.space.opened, self.space.lost)
         self._disturbed = False
         self._promise(now)
@@ -401,18 +404,37 @@ class Queue:
         how = "backfilled ahead of jobs that must wait" if entry.backfilled else "its turn, and it fits"
         entry.move(State.STARTING, now, how)
         if entry.no_later_than is not None:
-            if now > entry.no_later_than:
-                cause = self._cause or "jobs that came later were backfilled ahead of it"
+            if now > entry.no_later_than + LATE:
+                at, cause = self._loss
+                if at <= entry.told:
+                    cause = "jobs that came later were backfilled ahead of it"
                 entry.broken.append(Broken(now, entry.no_later_than, cause))
-            if self.policy.promise == "record" and entry.promised is not None:
-                self.calibration.observe(missed=now > entry.promised + LATE)
+            if self.policy.promise == "record":
+                self.calibration.observe(missed=now > entry.no_later_than + LATE)
 
-    def _count_broken(self, now: int) -> None:
+    def _count_broken(self, before: Iterable[Entry], now: int) -> None:
+        """After a loss: whose place in the plan is later than promised, or gone?"""
+        for entry in before:
+            at, promised = entry.reserved_at, entry.no_later_than
+            if not entry.waiting or promised is None or (at is not None and at <= promised):
+                continue
+            entry.deadline = at
+            if at is not None or self.policy.promise == "reservation":
+                entry.broken.append(Broken(now, promised, self._loss[1]))
+                entry.no_later_than, entry.told = at, now
+                if at is None:
+                    self._new.append(entry)  # to be told as soon as somebody knows
+
+    def _slip(self, due: list[Entry], now: int) -> bool:
+        """A cycle that comes late moves the whole plan by as much, or the jobs that were due would be put
+        behind those planned after them."""
+        late = max((now - entry.reserved_at for entry in due if entry.reserved_at is not None), default=0)
+        if not late:
+            return False
         for entry in self._reserved:
-            at = entry.reserved_at
-            if at is not None and entry.no_later_than is not None and at > entry.no_later_than:
-                entry.broken.append(Broken(now, entry.no_later_than, self._cause or "resources were lost"))
-                entry.no_later_than = entry.deadline = at
+            if entry.deadline is not None:
+                entry.deadline += late
+        return True
 
     # -- promises --------------------------------------------------------------------------------------------
 
@@ -441,6 +463,7 @@ class Queue:
         for entry in entries:
             if entry.deadline is not None and entry.no_later_than is not None:
                 entry.no_later_than = min(entry.no_later_than, entry.deadline)
+            entry.told = now
             if entry.promised is None:
                 entry.promised = entry.no_later_than
         self._unpromised = [entry for entry in entries if entry.no_later_than is None]

@@ -1,0 +1,317 @@
+"""Nodes that go and come back, tasks that lose theirs, and jobs that outlive their limit."""
+
+from __future__ import annotations
+
+import pytest
+
+from fluence.queue import State
+from fluence.queue.job import SECOND
+from tests.unit.queue.build import MINUTE, graph, job, pool, run
+
+SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+
+
+def down(queue, *nodes: int, up: bool = False) -> None:
+    for node in nodes:
+        queue.space.matcher.set_status(f"/cluster0/node{node}", up=up)
+
+
+def where(queue, task: str) -> set[str]:
+    """The nodes on which a task holds cores."""
+    matcher = queue.space.matcher
+    number, _ = queue.space.holding(task)
+    rows = matcher.ledger.vertex[matcher.ledger.job(number).spans].tolist()
+    return {path.split("/")[2] for row in rows if (path := matcher.graph.path(row)).count("/") == 3}
+
+
+@SPACES
+class TestNodesThatGoDown:
+    def test_nothing_is_placed_there(self, make):
+        queue = make("easy", nodes=2, cores=4)
+        down(queue, 1)
+        queue.submit(job("a", 4, 10))
+        queue.submit(job("b", 4, 10))
+        assert run(queue, 0) == ["a"]
+        assert where(queue, "a") == {"node0"}
+
+    def test_what_needs_them_waits_and_holds_nobody_up(self, make):
+        queue = make("conservative", nodes=2, cores=4)
+        down(queue, 1)
+        wide = queue.submit(job("wide", 8, 10))
+        queue.submit(job("small", 4, 10))
+        assert wide.state is State.PENDING  # not never: the node may come back
+        assert run(queue, 0) == ["small"]
+        assert wide.no_later_than is None
+
+    def test_what_waits_for_them_starts_when_they_come_back(self, make):
+        queue = make("conservative", nodes=2, cores=4)
+        down(queue, 1)
+        queue.submit(job("wide", 8, 10))
+        assert run(queue, 0) == []
+        down(queue, 1, up=True)
+        assert run(queue, MINUTE) == ["wide"]
+
+    def test_a_promise_that_rested_on_one_is_broken_with_the_cause(self, make):
+        queue = make("conservative", nodes=2, cores=4)
+        for key in ("a", "b", "c", "d"):
+            queue.submit(job(key, 4, 10))
+        assert run(queue, 0) == ["a", "b"]
+        assert [queue.entries[key].promised for key in "cd"] == [10 * MINUTE, 10 * MINUTE]
+        (lost,) = where(queue, "b")
+        down(queue, int(lost.removeprefix("node")))
+        queue.lost(f"{lost} went down")
+        assert run(queue, MINUTE) == []
+        first, second = queue.entries["c"], queue.entries["d"]
+        assert first.broken == []
+        assert (first.reserved_at, second.reserved_at) == (10 * MINUTE, 20 * MINUTE)
+        assert [(b.at, b.promised, b.cause) for b in second.broken] == [
+            (MINUTE, 10 * MINUTE, f"{lost} went down")
+        ]
+        assert second.no_later_than == 20 * MINUTE  # the new promise
+        assert second.promised == 10 * MINUTE  # the first one is not forgotten
+
+    def test_a_promise_that_nothing_can_keep_is_broken_at_once(self, make):
+        queue = make("conservative", nodes=2, cores=4)
+        queue.submit(job("a", 4, 10))
+        wide = queue.submit(job("wide", 8, 10))
+        run(queue, 0)
+        assert wide.promised == 10 * MINUTE
+        down(queue, 1)
+        queue.lost("node1 went down")
+        run(queue, MINUTE)
+        assert wide.reserved_at is None
+        assert [broken.cause for broken in wide.broken] == ["node1 went down"]
+        assert wide.no_later_than is None  # nobody knows when
+        down(queue, 1, up=True)
+        run(queue, 2 * MINUTE)
+        assert wide.no_later_than == 10 * MINUTE  # and now one does again
+        queue.finish("a", 10 * MINUTE)
+        assert run(queue, 10 * MINUTE) == ["wide"]
+        assert len(wide.broken) == 1
+
+    def test_a_node_that_comes_back_breaks_no_promise(self, make):
+        queue = make("conservative", nodes=3, cores=4)
+        down(queue, 2)
+        for key, size, minutes in (("a", 8, 10), ("b", 8, 10), ("c", 4, 30), ("d", 8, 10), ("e", 4, 30)):
+            queue.submit(job(key, size, minutes))
+        now = 0
+        run(queue, now)
+        promised = {e.key: e.promised for e in queue.pending}
+        down(queue, 2, up=True)
+        for _ in range(20):
+            run(queue, now)
+            if (due := queue.next_due()) is None:
+                break
+            now = max(now, due)
+            for task, end in ((t, queue.space.holding(t)[1]) for t in list(queue.space.tasks)):
+                if end <= now:
+                    queue.finish(task, now)
+        for key, start in promised.items():
+            entry = queue.entries[key]
+            assert entry.broken == []
+            assert entry.started is not None and entry.started <= start
+
+    def test_what_runs_there_is_counted_again_when_it_is_over(self, make):
+        queue = make("easy", nodes=2, cores=4)
+        for key in "ab":
+            queue.submit(job(key, 4, 10))
+        run(queue, 0)
+        (gone,) = where(queue, "b")
+        down(queue, int(gone.removeprefix("node")))
+        run(queue, MINUTE)
+        queue.finish("b", 2 * MINUTE, succeeded=False)
+        queue.submit(job("c", 4, 10, at=2 * MINUTE))
+        assert run(queue, 2 * MINUTE) == []
+        queue.finish("a", 3 * MINUTE)
+        assert run(queue, 3 * MINUTE) == ["c"]
+        down(queue, int(gone.removeprefix("node")), up=True)
+        queue.submit(job("d", 4, 10, at=4 * MINUTE))
+        assert run(queue, 4 * MINUTE) == ["d"]
+
+
+def test_one_node_for_another_is_a_loss_if_the_one_that_comes_is_taken():
+    """The cluster is as large as before; what is free is less."""
+    queue = pool("conservative", nodes=3, cores=4)
+    queue.submit(job("a", 12, 10))
+    run(queue, 0)
+    down(queue, 1)
+    run(queue, 0)
+    queue.cancel("a", 0)
+    for key in "ab":
+        queue.submit(job(f"{key}2", 4, 30))
+    run(queue, 0)
+    (taken,) = where(queue, "b2")
+    (other,) = {"node0", "node2"} - {taken}
+    down(queue, int(taken.removeprefix("node")))  # b2 goes on there, out of reach
+    run(queue, 0)
+    down(queue, 1, up=True)
+    run(queue, 0)
+    queue.submit(job("wide", 8, 10))
+    run(queue, 0)
+    wide = queue.entries["wide"]
+    assert wide.promised == 30 * MINUTE
+    queue.submit(job("next", 4, 10))
+    assert run(queue, 0) == ["next"]
+    late = queue.submit(job("late", 4, 10))
+    run(queue, 0)
+    assert late.promised == 10 * MINUTE
+    # In one step the node of b2 comes back, still taken, and the one on which late was planned goes.
+    down(queue, int(taken.removeprefix("node")), up=True)
+    down(queue, 1)
+    queue.lost("node1 went down")
+    run(queue, MINUTE)
+    assert [b.cause for b in late.broken] == ["node1 went down"]
+    assert other
+
+
+@SPACES
+class TestTasksThatLoseTheirNode:
+    def test_they_wait_again_in_their_old_place(self, make):
+        queue = make("fcfs", nodes=2, cores=4)
+        for key in "abc":
+            queue.submit(job(key, 4, 10))
+        run(queue, 0)
+        queue.requeue("a", MINUTE, "node0 is gone")
+        entry = queue.entries["a"]
+        assert entry.state is State.PENDING
+        assert entry.story[-1].reason == "node0 is gone"
+        assert entry.started is None
+        assert run(queue, MINUTE) == ["a"]  # before c, which came later
+        assert entry.started == MINUTE
+
+    def test_the_promise_they_had_is_broken_and_a_new_one_made(self, make):
+        queue = make("conservative", nodes=1, cores=4)
+        queue.submit(job("a", 4, 10))
+        queue.submit(job("b", 4, 10))
+        run(queue, 0)
+        queue.finish("a", 10 * MINUTE)
+        run(queue, 10 * MINUTE)
+        queue.requeue("b", 11 * MINUTE, "node0 is gone")
+        down(queue, 0)
+        run(queue, 11 * MINUTE)
+        assert [b.cause for b in queue.entries["b"].broken] == ["node0 is gone"]
+        assert queue.entries["b"].no_later_than is None
+        down(queue, 0, up=True)
+        assert run(queue, 12 * MINUTE) == ["b"]
+        assert len(queue.entries["b"].broken) == 1
+
+
+def test_a_loss_is_no_mark_against_the_bounds_of_easy():
+    """They are widened when a plan did not hold, not when a node breaks."""
+    queue = pool("easy", nodes=1, cores=4)
+    queue.submit(job("a", 4, 10))
+    queue.submit(job("b", 4, 10))
+    run(queue, 0)
+    queue.finish("a", 10 * MINUTE)
+    run(queue, 10 * MINUTE)
+    place = queue.calibration.place
+    queue.requeue("b", 11 * MINUTE, "node0 is gone")
+    down(queue, 0)
+    run(queue, 11 * MINUTE)
+    down(queue, 0, up=True)
+    assert run(queue, 100 * MINUTE) == ["b"]
+    assert queue.calibration.place <= place
+
+
+def test_a_loss_is_blamed_only_for_promises_made_before_it():
+    queue = pool("first-fit", nodes=2, cores=4)
+    down(queue, 1)
+    queue.lost("node1 went down")
+    queue.submit(job("a", 3, 10, at=MINUTE))
+    run(queue, MINUTE)
+    wide = queue.submit(job("wide", 4, 10, at=2 * MINUTE))
+    run(queue, 2 * MINUTE)
+    now = 2 * MINUTE
+    for number in range(8):  # small ones go ahead, again and again
+        queue.submit(job(f"s{number}", 1, 20, at=now))
+        run(queue, now)
+        now += 10 * MINUTE
+        for task in list(queue.space.tasks):
+            if queue.space.holding(task)[1] <= now:
+                queue.finish(task, now)
+        run(queue, now)
+    for task in list(queue.space.tasks):
+        queue.finish(task, now)
+    assert run(queue, now) == ["wide"]
+    assert [b.cause for b in wide.broken] == ["jobs that came later were backfilled ahead of it"]
+
+
+@SPACES
+class TestOverruns:
+    def test_a_job_past_its_limit_is_counted_on_a_little_longer(self, make):
+        queue = make("conservative")
+        queue.submit(job("long", 16, 10))
+        queue.submit(job("next", 16, 10))
+        run(queue, 0)
+        assert queue.next_due() == 10 * MINUTE
+        assert run(queue, 10 * MINUTE) == []
+        assert queue.space.holding("long")[1] == 11 * MINUTE
+        assert queue.next_due() == 11 * MINUTE
+
+    def test_the_grace_grows_with_the_limit(self, make):
+        queue = make("easy")
+        queue.submit(job("long", 16, 600))
+        run(queue, 0)
+        run(queue, 600 * MINUTE)
+        assert queue.space.holding("long")[1] == 660 * MINUTE
+
+    def test_the_promises_that_it_breaks_name_it(self, make):
+        queue = make("conservative")
+        queue.submit(job("long", 16, 10))
+        queue.submit(job("next", 16, 10))
+        queue.submit(job("third", 16, 10))
+        run(queue, 0)
+        run(queue, 10 * MINUTE)
+        for key, promised in (("next", 10), ("third", 20)):
+            entry = queue.entries[key]
+            assert [(b.promised, b.cause) for b in entry.broken] == [
+                (promised * MINUTE, "job long runs past its limit")
+            ]
+            assert entry.no_later_than == (promised + 1) * MINUTE
+        queue.finish("long", 10 * MINUTE + 5 * SECOND)
+        assert run(queue, 10 * MINUTE + 5 * SECOND) == ["next"]
+
+    def test_nothing_starts_on_what_it_still_holds(self, make):
+        queue = make("easy")
+        queue.submit(job("long", 10, 10))
+        queue.submit(job("next", 10, 10))
+        queue.submit(job("small", 6, 10))
+        assert run(queue, 0) == ["long", "small"]
+        queue.finish("small", 10 * MINUTE)
+        assert run(queue, 10 * MINUTE) == []
+        for minute in (11, 12, 13):
+            assert run(queue, minute * MINUTE) == []
+        queue.finish("long", 14 * MINUTE)
+        assert run(queue, 14 * MINUTE) == ["next"]
+
+
+@SPACES
+class TestCyclesThatComeLate:
+    """A live scheduler's timer is never exact."""
+
+    def test_the_job_that_was_due_starts_before_the_one_after_it(self, make):
+        queue = make("conservative")
+        for key in "abc":
+            queue.submit(job(key, 16, 10))
+        assert run(queue, 0) == ["a"]
+        queue.finish("a", 10 * MINUTE)
+        assert run(queue, 10 * MINUTE + 5) == ["b"]
+        queue.finish("b", 20 * MINUTE + 5)
+        assert run(queue, 20 * MINUTE + 9) == ["c"]
+
+    def test_it_takes_a_place_from_nobody(self, make):
+        queue = make("conservative")
+        queue.submit(job("a", 16, 10))
+        for number in range(6):
+            queue.submit(job(f"b{number}", 16, 10))
+        now = 0
+        assert run(queue, now) == ["a"]
+        running = "a"
+        for number in range(6):
+            now = queue.space.holding(running)[1]
+            queue.finish(running, now)
+            now += 3
+            assert run(queue, now) == [f"b{number}"]
+            running = f"b{number}"
+        for entry in queue.entries.values():
+            assert entry.promised is None or entry.started - entry.promised <= 6 * 3
