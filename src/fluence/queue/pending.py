@@ -48,6 +48,10 @@ class Pending:
         del self.entries[place], self._orders[place]
         return place
 
+    def reshape(self) -> None:
+        """The shapes of the entries have changed."""
+        self._shape[: len(self.entries)] = [entry.shape for entry in self.entries]
+
     def place(self, entry: Entry) -> int:
         """Where an entry stands."""
         place = bisect_left(self._orders, entry.order)

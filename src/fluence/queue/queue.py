@@ -129,9 +129,8 @@ class Queue:
         self.entries[job.key] = entry
         self._namesakes[job.user, job.name].append(entry)
         if shape >= len(self._blocked):
-            grown = np.full(2 * shape + 2, _UNBLOCKED, np.int64)
-            grown[: len(self._blocked)] = self._blocked
-            self._blocked = grown
+            more = np.full(shape + 2, _UNBLOCKED, np.int64)
+            self._blocked = np.concatenate((self._blocked, more))
         entry.story.append(Step(now, State.PENDING, "submitted"))
         never = self.space.judge(job.request)
         longest = rules.max_limit
@@ -183,7 +182,7 @@ class Queue:
 
     def running(self, task: str, now: int) -> None:
         """A task that was to be started runs."""
-        entry = self._tasks[task]
+        entry = self._task(task)
         if entry.state is State.STARTING:
             entry.move(State.RUNNING, now, "its resources were bound")
 
@@ -211,7 +210,9 @@ class Queue:
         if not entry.running:
             entry.move(State.PENDING, now, cause)
             entry.started = None
-        if entry not in self._waiting():
+        if entry.waiting > 1:
+            self._new.append(entry)  # it waits already, and is told anew
+        else:
             self._enter(entry)
 
     def reprioritise(self, key: str, priority: int, now: int) -> None:
@@ -253,12 +254,14 @@ class Queue:
         if lost != was_lost:
             self._loss, self._cause = (now, self._cause or "resources were lost"), ""
         turn = self._pass(now, due, rebuild, lost != was_lost, freed != was_freed)
+        self._disturbed = False
         self.tries += turn.tries
         starts = self._keep(turn, before, now)
         if lost != was_lost:
             self._count_broken(before, now)
         self._seen = (self.space.freed, self.space.opened, self.space.lost)
-        self._disturbed = False
+        if self._disturbed:  # the matcher refused what was counted on, and the space was widened
+            return starts + self.cycle(now)
         self._promise(now)
         return starts
 
@@ -381,6 +384,8 @@ class Queue:
                 self.pending.remove(entry)
         if failed:
             self._widen()
+            for entry in turn.planned:
+                entry.reserved_at = None
         for entry, at in turn.planned.items():
             if entry.reserved_at != at or not entry.waiting:
                 continue
@@ -656,9 +661,9 @@ class Queue:
         self._disturbed = True
         for entry in self.entries.values():
             entry.shape = self.space.shape(entry.job.request)
-
-    def _waiting(self) -> set[Entry]:
-        return set(self.pending.entries)
+        self.pending.reshape()
+        shapes = max((entry.shape for entry in self.entries.values()), default=0) + 1
+        self._blocked = np.full(max(16, 2 * shapes), _UNBLOCKED, np.int64)
 
     def _task(self, task: str) -> Entry:
         entry = self._tasks.get(task)

@@ -24,17 +24,18 @@ def matcher(nodes: int = 1, cores: int = 16, policy: str = "first") -> Matcher:
 @cache
 def cores(count: int) -> Jobspec:
     """Some cores, whichever."""
-    return _spec(f"[{{type: slot, count: {count}, label: a, with: [{{type: core, count: 1}}]}}]")
+    return spec(f"[{{type: slot, count: {count}, label: a, with: [{{type: core, count: 1}}]}}]")
 
 
 @cache
 def nodes(count: int, cores: int = 1, constraint: str = "") -> Jobspec:
     """Nodes of its own choice, so many cores on each."""
     inner = f"[{{type: slot, count: 1, label: a, with: [{{type: core, count: {cores}}}]}}]"
-    return _spec(f"[{{type: node, count: {count}, with: {inner}}}]", constraint)
+    return spec(f"[{{type: node, count: {count}, with: {inner}}}]", constraint)
 
 
-def _spec(resources: str, constraint: str = "") -> Jobspec:
+def spec(resources: str, constraint: str = "") -> Jobspec:
+    """The jobspec of some resources, for which the slot must be labelled a."""
     constraints = f", constraints: {constraint}" if constraint else ""
     tasks = "[{command: [a], slot: a, count: {per_slot: 1}}]"
     rest = f"tasks: {tasks}, attributes: {{system: {{duration: 0{constraints}}}}}"

@@ -1,0 +1,299 @@
+"""The life of a job: states and their table, arrays, ends, cancels, changes of priority, other requests."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from fluence.errors import Conflict, InvalidInput, NotFound
+from fluence.match.placement import Operation
+from fluence.queue import Entry, GraphSpace, Job, State
+from fluence.queue.job import TRANSITIONS, Step
+from tests.unit.queue.build import MINUTE, cores, graph, job, nodes, pool, run, spec
+
+SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+ALLOWED = [(one, other) for one, others in TRANSITIONS.items() for other in others]
+FORBIDDEN = [pair for pair in product(State, State) if pair not in ALLOWED]
+
+
+def entry_in(state: State) -> Entry:
+    return Entry(job("a", 1, 10), (0, 0, 1), 0, 10, True, state=state, story=[Step(0, state, "so it was")])
+
+
+class TestTransitions:
+    @pytest.mark.parametrize(("one", "other"), FORBIDDEN, ids=lambda state: state.value)
+    def test_what_the_table_does_not_have_is_refused_and_leaves_no_line(self, one, other):
+        entry = entry_in(one)
+        with pytest.raises(Conflict, match=f"job a is {one.value} and cannot become {other.value}"):
+            entry.move(other, 5, "why not")
+        assert entry.state is one
+        assert entry.story == [Step(0, one, "so it was")]
+
+    @pytest.mark.parametrize(("one", "other"), ALLOWED, ids=lambda state: state.value)
+    def test_what_it_has_is_kept_with_its_reason(self, one, other):
+        entry = entry_in(one)
+        entry.move(other, 5, "it is time")
+        assert entry.state is other
+        assert entry.story[-1] == Step(5, other, "it is time")
+
+    def test_what_is_over_stays_over_unless_the_cluster_grows(self):
+        assert TRANSITIONS[State.DONE] == TRANSITIONS[State.CANCELLED] == frozenset()
+        assert TRANSITIONS[State.NEVER] == {State.PENDING}
+
+    def test_the_story_of_a_job_that_waited(self):
+        queue = pool("conservative")
+        queue.submit(job("a", 16, 10))
+        queue.submit(job("b", 16, 10))
+        run(queue, 0)
+        queue.finish("a", 4 * MINUTE)
+        run(queue, 4 * MINUTE)
+        queue.finish("b", 9 * MINUTE, succeeded=False)
+        assert [(s.at // MINUTE, s.state.value, s.reason) for s in queue.entries["b"].story] == [
+            (0, "pending", "submitted"),
+            (0, "reserved", "the plan has a place for it"),
+            (4, "starting", "its turn, and it fits"),
+            (4, "running", "its resources were bound"),
+            (9, "done", "failed"),
+        ]
+
+
+class TestWhatIsRefused:
+    def test_a_key_twice(self):
+        queue = pool()
+        queue.submit(job("a", 1, 10))
+        with pytest.raises(Conflict, match="job a has been submitted already: choose another key"):
+            queue.submit(job("a", 1, 10))
+
+    def test_a_job_that_nobody_knows(self):
+        queue = pool()
+        for act in (
+            lambda: queue.cancel("x", 0),
+            lambda: queue.reprioritise("x", 20, 0),
+            lambda: queue.finish("x", 0),
+            lambda: queue.running("x", 0),
+            lambda: queue.requeue("x", 0, "gone"),
+        ):
+            with pytest.raises(NotFound, match="x"):
+                act()
+
+    def test_a_cancel_of_what_is_over(self):
+        queue = pool()
+        queue.submit(job("a", 1, 10))
+        queue.cancel("a", 0)
+        with pytest.raises(Conflict, match="job a is cancelled already"):
+            queue.cancel("a", 0)
+
+    def test_a_priority_for_what_runs(self):
+        queue = pool()
+        queue.submit(job("a", 1, 10))
+        run(queue, 0)
+        with pytest.raises(Conflict, match="job a is running: only waiting jobs have a priority"):
+            queue.reprioritise("a", 20, 0)
+
+    @pytest.mark.parametrize(
+        ("fields", "said"),
+        [
+            ({"limit": 0}, "limit: 0 ms"),
+            ({"soft_limit": -1}, "soft_limit: -1 ms"),
+            ({"tasks": 0}, "tasks: 0"),
+        ],
+    )
+    def test_impossible_numbers(self, fields, said):
+        with pytest.raises(InvalidInput, match=said):
+            Job("a", cores(1), 0, **fields)
+
+
+@SPACES
+class TestArrays:
+    def test_one_record_has_many_tasks(self, make):
+        queue = make("easy")
+        entry = queue.submit(job("a", 4, 10, tasks=4))
+        assert run(queue, 0) == ["a[0]", "a[1]", "a[2]", "a[3]"]
+        assert list(queue.entries) == ["a"]
+        assert entry.state is State.RUNNING
+        assert not queue.pending.entries
+
+    def test_it_may_start_in_part(self, make):
+        queue = make("easy")
+        entry = queue.submit(job("a", 6, 10, tasks=4))
+        assert run(queue, 0) == ["a[0]", "a[1]"]
+        assert (entry.state, entry.waiting) == (State.RUNNING, 2)
+        queue.finish("a[1]", MINUTE)
+        assert run(queue, MINUTE) == ["a[2]"]
+        for task, minute in (("a[0]", 2), ("a[2]", 3)):
+            queue.finish(task, minute * MINUTE)
+        assert run(queue, 3 * MINUTE) == ["a[3]"]
+        assert entry.state is State.RUNNING
+        queue.finish("a[3]", 5 * MINUTE)
+        assert entry.state is State.DONE
+        assert (entry.started, entry.ended) == (0, 5 * MINUTE)
+
+    def test_its_next_task_holds_a_place_in_the_plan(self, make):
+        queue = make("easy")
+        entry = queue.submit(job("a", 10, 10, tasks=2))
+        queue.submit(job("b", 6, 30))  # would delay the second task
+        assert run(queue, 0) == ["a[0]", "b"]
+        assert (entry.reserved_at, entry.reserved_as) == (10 * MINUTE, "a[1]")
+
+    def test_one_task_that_is_requeued_starts_again_under_its_own_name(self, make):
+        queue = make("easy")
+        entry = queue.submit(job("a", 4, 10, tasks=4))
+        run(queue, 0)
+        queue.requeue("a[1]", MINUTE, "node0 is gone")
+        assert entry.state is State.RUNNING  # the others go on
+        assert entry.waiting == 1
+        assert run(queue, MINUTE) == ["a[1]"]
+        assert entry.running == {"a[0]": 0, "a[2]": 0, "a[3]": 0, "a[1]": MINUTE}
+
+    def test_one_task_that_is_requeued_while_others_wait(self, make):
+        queue = make("easy")
+        queue.submit(job("a", 6, 10, tasks=4))
+        run(queue, 0)
+        queue.requeue("a[0]", MINUTE, "node0 is gone")
+        assert run(queue, MINUTE) == ["a[0]"]
+        queue.finish("a[1]", 2 * MINUTE)
+        assert run(queue, 2 * MINUTE) == ["a[2]"]
+
+    def test_it_is_told_anew_after_one_of_its_tasks_was_requeued(self, make):
+        queue = make("conservative")
+        entry = queue.submit(job("a", 8, 10, tasks=3))
+        run(queue, 0)
+        assert entry.no_later_than == 10 * MINUTE
+        queue.requeue("a[0]", MINUTE, "node0 is gone")
+        queue.submit(job("b", 8, 30, at=MINUTE, priority=31))
+        run(queue, MINUTE)
+        assert entry.no_later_than is not None
+
+    def test_a_cancel_ends_all_of_it(self, make):
+        queue = make("easy")
+        entry = queue.submit(job("a", 6, 10, tasks=4))
+        run(queue, 0)
+        queue.cancel("a", MINUTE)
+        assert entry.state is State.CANCELLED
+        assert (entry.running, entry.waiting) == ({}, 0)
+        queue.submit(job("b", 16, 10, at=MINUTE))
+        assert run(queue, MINUTE) == ["b"]
+
+
+@SPACES
+class TestEndsAndCancels:
+    def test_a_job_that_ends_early_moves_the_plan_ahead(self, make):
+        queue = make("conservative")
+        for key in "abc":
+            queue.submit(job(key, 16, 10))
+        run(queue, 0)
+        queue.finish("a", MINUTE)
+        assert run(queue, MINUTE) == ["b"]
+        third = queue.entries["c"]
+        assert third.reserved_at == 11 * MINUTE
+        assert third.no_later_than == 20 * MINUTE  # a promise is not made anew each time it gets better
+
+    def test_a_reserved_job_that_is_cancelled_gives_up_its_place(self, make):
+        queue = make("conservative")
+        for key in "abc":
+            queue.submit(job(key, 16, 10))
+        run(queue, 0)
+        queue.cancel("b", MINUTE)
+        run(queue, MINUTE)
+        assert queue.entries["c"].reserved_at == 10 * MINUTE
+        assert queue.entries["b"].story[-1] == Step(MINUTE, State.CANCELLED, "cancelled by its user")
+
+    def test_the_head_of_easy_that_is_cancelled_lets_others_by(self, make):
+        queue = make("easy")
+        queue.submit(job("a", 10, 10))
+        queue.submit(job("head", 16, 10))
+        queue.submit(job("long", 6, 60))
+        assert run(queue, 0) == ["a"]
+        queue.cancel("head", MINUTE)
+        assert run(queue, MINUTE) == ["long"]
+
+    def test_a_running_job_that_is_cancelled_frees_what_it_held(self, make):
+        queue = make("fcfs")
+        queue.submit(job("a", 16, 10))
+        queue.submit(job("b", 16, 10))
+        run(queue, 0)
+        queue.cancel("a", MINUTE, "its budget is spent")
+        assert queue.entries["a"].story[-1].reason == "its budget is spent"
+        assert run(queue, MINUTE) == ["b"]
+
+    def test_a_start_that_failed_is_tried_again(self, make):
+        queue = make("easy")
+        queue.submit(job("a", 16, 10))
+        queue.cycle(0)
+        queue.requeue("a", 1, "the node refused it")
+        assert queue.entries["a"].state is State.PENDING
+        assert run(queue, 1) == ["a"]
+
+
+@SPACES
+class TestPriorities:
+    def test_a_job_that_is_raised_goes_first(self, make):
+        queue = make("fcfs")
+        for key in "abc":
+            queue.submit(job(key, 16, 10))
+        run(queue, 0)
+        queue.reprioritise("c", 20, MINUTE)
+        queue.finish("a", 2 * MINUTE)
+        assert run(queue, 2 * MINUTE) == ["c"]
+
+    def test_it_takes_no_promised_start_from_others(self, make):
+        queue = make("conservative")
+        for key in "abc":
+            queue.submit(job(key, 16, 10))
+        run(queue, 0)
+        queue.reprioritise("c", 31, MINUTE)
+        run(queue, MINUTE)
+        assert queue.entries["b"].reserved_at == 10 * MINUTE
+        assert queue.entries["c"].no_later_than == 20 * MINUTE
+
+    def test_who_is_moved_gives_up_what_it_was_promised(self, make):
+        queue = make("conservative")
+        for key in "abc":
+            queue.submit(job(key, 16, 10))
+        run(queue, 0)
+        queue.reprioritise("b", 1, MINUTE)
+        run(queue, MINUTE)
+        assert [queue.entries[key].reserved_at for key in "bc"] == [20 * MINUTE, 10 * MINUTE]
+        assert queue.entries["b"].broken == []
+
+
+class TestRequestsThatNeedMore:
+    """A space of counts gives way to one of matches when a request asks for more than counts."""
+
+    def test_what_runs_goes_on_and_what_waits_is_planned_anew(self):
+        queue = pool("conservative", nodes=2, cores=8)
+        queue.submit(job("a", 10, 10))
+        queue.submit(job("b", 16, 10))
+        assert run(queue, 0) == ["a"]
+        queue.submit(job("c", 0, 10, request=nodes(2, 3), at=MINUTE))
+        assert run(queue, MINUTE) == []
+        assert isinstance(queue.space, GraphSpace)
+        assert {e.key: e.reserved_at for e in queue.pending} == {"b": 10 * MINUTE, "c": 20 * MINUTE}
+        queue.finish("a", 10 * MINUTE)
+        assert run(queue, 10 * MINUTE) == ["b"]
+
+    def test_jobs_of_equal_size_that_now_differ_are_told_apart(self):
+        queue = pool("first-fit")
+        one = spec("[{type: slot, count: 1, label: a, with: [{type: core, count: 2}]}]")
+        queue.submit(job("running", 15, 60))
+        queue.submit(job("a", 2, 10))
+        queue.submit(job("b", 0, 10, request=one))
+        assert run(queue, 0) == ["running"]
+        queue.submit(job("c", 1, 10, at=MINUTE))
+        queue.submit(job("node", 0, 10, request=nodes(1, 16), at=MINUTE))
+        queue.submit(job("b2", 0, 10, request=one, at=MINUTE, priority=20))
+        assert run(queue, MINUTE) == ["c"]
+
+    def test_resources_that_somebody_else_took_are_waited_for(self):
+        """The matcher has the last word: what it cannot name is not started."""
+        queue = pool("conservative")
+        queue.space.matcher.match(Operation.ALLOCATE, cores(4), job=99)
+        for key, size in (("a", 16), ("b", 16), ("c", 2)):
+            queue.submit(job(key, size, 10))
+        assert run(queue, 0) == ["c"]
+        queue.cancel("b", 2)
+        run(queue, 2)
+        queue.space.matcher.cancel(99)
+        queue.finish("c", 3)
+        assert run(queue, 3) == ["a"]
