@@ -183,7 +183,8 @@ class GraphSpace:
         future = self.matcher.match(Operation.TRY_FUTURE, wanted, now=now)
         told = None if self._fits(wanted, now) else explain(self.matcher, wanted, now=now)
         return Room(
-            cause="" if told is None else told.summary(),
+            # Times inside are milliseconds, which are no words for a user; and that it waits is known.
+            cause="" if told is None else replace(told, earliest_end=None).summary().removeprefix("wait: "),
             start=future.at if isinstance(future, Placed) else None,
             fewer=self._most(request, now, limit),
             shorter=self._longest(wanted, now, limit),

@@ -78,21 +78,30 @@ def _short_of(queue: Queue, entry: Entry) -> Reason:
     """What the space has too little of; the job's own place in the plan does not stand in its way."""
     now, space, request = queue.now, queue.space, entry.job.request
     clear = entry.limit if entry.bounded else FOREVER
+    place = queue.pending.place(entry)
+    ahead = tuple(other.key for other in queue.pending.entries[:place])
     mark = space.mark()
     if entry.reserved_at is not None:
         space.drop(entry.reserved_as)
     try:
         room = space.room(request, now, clear)
+        if queue.depth is not None and place >= queue.depth:
+            text = f"only the first {queue.depth} jobs are looked at, and {len(ahead)} are ahead of it"
+            return Reason(Kind.AHEAD, text, ahead)
+        if ahead and queue.policy.promise == "order":  # nobody overtakes, however small
+            fits = "" if room.cause else "it would fit, but "
+            return Reason(Kind.AHEAD, f"{fits}{_names(ahead)} must start first", ahead)
+        blockers = _jobs(queue, room.blockers)
         changes = _changes(queue, entry, room, clear)
-        relaxed = space.relaxed(request)
+        relaxed = space.relaxed(request) if room.cause else None
         if relaxed is not None and not (free := space.room(relaxed, now, clear)).cause:
             changes = (Change("constraint", None, free.start or now), *changes)
-            return Reason(Kind.CONSTRAINT, f"its constraint leaves too little: {room.cause}", (), changes)
+            text = f"its constraint leaves too little: {room.cause}"
+            return Reason(Kind.CONSTRAINT, text, blockers, changes)
     finally:
         space.undo(mark)
     if room.cause:
-        return Reason(Kind.RESOURCE, room.cause, tuple(map(_job, room.blockers)), changes)
-    ahead = tuple(other.key for other in queue.pending.entries[: queue.pending.place(entry)])
+        return Reason(Kind.RESOURCE, room.cause, blockers, changes)
     if not ahead:
         return Reason(Kind.NOTHING, "it fits and is first: the next cycle starts it")
     return Reason(Kind.AHEAD, f"it would fit, but {_names(ahead)} must start first", ahead)
@@ -101,8 +110,8 @@ def _short_of(queue: Queue, entry: Entry) -> Reason:
 def _changes(queue: Queue, entry: Entry, room: Room, clear: int) -> tuple[Change, ...]:
     """Fewer units, or a shorter limit, that start now; else a limit that starts sooner."""
     now, found = queue.now, []
-    if room.shorter is not None and room.shorter >= SECOND:
-        found.append(Change("limit", room.shorter // SECOND * SECOND, now))
+    if room.shorter is not None and (shorter := _whole(queue, room.shorter)):
+        found.append(Change("limit", shorter, now))
     if room.fewer is not None:
         found.append(Change("size", room.fewer, now))
     if not found and room.start is not None:
@@ -112,16 +121,23 @@ def _changes(queue: Queue, entry: Entry, room: Room, clear: int) -> tuple[Change
 
 def _sooner(queue: Queue, request: Hashable, clear: int, start: int) -> list[Change]:
     limit = clear // 2
-    while limit >= 60 * SECOND:
-        earlier = queue.space.room(request, queue.now, limit).start
+    while limit >= 60 * SECOND and (shorter := _whole(queue, limit)):
+        earlier = queue.space.room(request, queue.now, shorter).start
         if earlier is not None and earlier < start:
-            return [Change("limit", limit // SECOND * SECOND, earlier)]
+            return [Change("limit", shorter, earlier)]
         limit //= 2
     return []
 
 
-def _job(task: str) -> str:
-    return task.partition("[")[0]
+def _whole(queue: Queue, limit: int) -> int:
+    """A limit that stays what it is when the queue rounds it up."""
+    step = max(SECOND, queue.resolution)
+    return limit // step * step
+
+
+def _jobs(queue: Queue, tasks: tuple[str, ...]) -> tuple[str, ...]:
+    """The jobs of some tasks, each once."""
+    return tuple(dict.fromkeys(task if task in queue.entries else task.rpartition("[")[0] for task in tasks))
 
 
 def _names(keys: tuple[str, ...]) -> str:

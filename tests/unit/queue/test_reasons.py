@@ -1,0 +1,271 @@
+"""Why a job waits, for whom, and what would start it now: every proposed change is really made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from fluence.errors import NotFound
+from fluence.model.count import Count
+from fluence.queue import Job, Queue, State
+from fluence.queue.job import SECOND
+from fluence.queue.reasons import Change, Kind, span, why
+from tests.unit.queue.build import MINUTE, graph, job, nodes, pool, run
+
+SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+
+
+def changed(entry_job: Job, change: Change) -> Job:
+    """The same job, resubmitted with the change."""
+    new = replace(entry_job, key=f"{entry_job.key}-{change.what}")
+    if change.what == "limit":
+        return replace(new, limit=change.value)
+    spec = new.request
+    if change.what == "constraint":
+        return replace(new, request=replace(spec, attributes=replace(spec.attributes, constraints=None)))
+    assert change.what == "size"
+    top = replace(spec.resources[0], count=Count(change.value, change.value))
+    return replace(new, request=replace(spec, resources=(top,)))
+
+
+def check(queue: Queue, key: str) -> list[str]:
+    """Cancel the job and resubmit it with each proposed change; says which kinds there were."""
+    now = queue.now
+    changes = why(queue, key).changes
+    for change in changes:
+        before = queue.entries[key].job
+        queue.cancel(key, now)
+        assert run(queue, now) == []
+        new = changed(before, change)
+        queue.submit(new)
+        started = run(queue, now)
+        if change.start <= now:
+            assert started == [new.key], f"{change} does not start it now"
+        else:
+            at = queue.entries[new.key].reserved_at
+            assert at is None or at <= change.start
+        queue.cancel(new.key, now)
+        run(queue, now)
+        key = f"{key}'"
+        queue.submit(replace(before, key=key))
+        assert run(queue, now) == []
+    return [change.what for change in changes]
+
+
+@SPACES
+class TestResources:
+    def test_too_few_are_free(self, make):
+        queue = make("easy")
+        queue.submit(job("a", 10, 10))
+        queue.submit(job("b", 8, 10))
+        run(queue, 0)
+        reason = why(queue, "b")
+        assert reason.kind is Kind.RESOURCE
+        assert reason.waits_for == ("a",)
+        assert Change("size", 6, 0) in reason.changes
+        assert check(queue, "b") == ["size"]
+
+    def test_the_words_say_how_many(self, make):
+        queue = make("easy")
+        queue.submit(job("a", 10, 10))
+        queue.submit(job("b", 8, 10))
+        run(queue, 0)
+        assert why(queue, "b").text == (
+            "it needs 8 cores and 6 of 16 are free"
+            if make is pool
+            else "slot: 1 of 1 places fit, 6 in all (8 wanted)"
+        )
+
+    def test_the_tasks_that_end_first_are_named_and_by_their_job(self, make):
+        queue = make("easy")
+        queue.submit(job("long", 6, 30))
+        queue.submit(job("arr", 5, 10, tasks=2))
+        queue.submit(job("b", 5, 10))
+        run(queue, 0)
+        assert why(queue, "b").waits_for[0] == "arr"
+
+    def test_a_promise_to_another_stands_in_the_way(self, make):
+        queue = make("easy")
+        queue.submit(job("running", 8, 15))
+        queue.submit(job("head", 16, 20))
+        queue.submit(job("long", 8, 60))
+        run(queue, 0)
+        reason = why(queue, "long")
+        assert reason.kind is Kind.RESOURCE
+        assert Change("limit", 15 * MINUTE, 0) in reason.changes
+        if make is pool:
+            assert reason.text == "8 cores are free, but only 0 of them for as long as it may run"
+        assert check(queue, "long") == ["limit"]
+
+    def test_a_change_holds_where_limits_are_rounded_up(self, make):
+        queue = make("easy", resolution=10 * MINUTE)
+        queue.submit(job("running", 8, 11))
+        queue.submit(job("head", 16, 20))
+        queue.submit(job("later", 16, 20))
+        queue.submit(job("long", 8, 60))
+        run(queue, 0)
+        queue.finish("running", 5 * MINUTE)
+        run(queue, 5 * MINUTE)
+        queue.submit(job("x", 8, 60, at=5 * MINUTE))
+        run(queue, 5 * MINUTE)
+        check(queue, "x")
+        queue = make("easy", resolution=10 * MINUTE)
+        queue.submit(job("running", 8, 20))
+        run(queue, 0)
+        queue.submit(job("head", 16, 20, at=5 * MINUTE))
+        queue.submit(job("long", 8, 60, at=5 * MINUTE))
+        run(queue, 5 * MINUTE)
+        # 15 minutes are free; a limit of 15 would be counted as 20.
+        assert why(queue, "long").changes == (Change("limit", 10 * MINUTE, 5 * MINUTE),)
+        assert check(queue, "long") == ["limit"]
+
+    def test_its_own_place_in_the_plan_does_not_stand_in_its_way(self, make):
+        queue = make("conservative")
+        queue.submit(job("a", 10, 10))
+        queue.submit(job("b", 8, 10))
+        run(queue, 0)
+        assert queue.entries["b"].reserved_at == 10 * MINUTE
+        before = dict(queue.space.reservations)
+        assert why(queue, "b").changes == (Change("size", 6, 0),)
+        assert queue.space.reservations == before  # asking changes nothing
+        queue.finish("a", MINUTE)
+        assert run(queue, MINUTE) == ["b"]
+
+    def test_where_nothing_starts_it_now_a_shorter_limit_may_start_it_sooner(self, make):
+        queue = make("conservative")
+        queue.submit(job("a", 16, 10))
+        queue.submit(job("b", 10, 20))
+        run(queue, 0)
+        queue.submit(job("c", 16, 60))
+        queue.submit(job("d", 6, 60))
+        run(queue, 0)
+        assert queue.entries["d"].reserved_at == 90 * MINUTE
+        (change,) = why(queue, "d").changes
+        assert (change.what, change.start) == ("limit", 10 * MINUTE)
+        assert check(queue, "d") == ["limit"]
+
+
+class TestOtherKinds:
+    def test_a_constraint_that_leaves_too_little(self):
+        queue = graph("easy", nodes=2, cores=4)
+        queue.space.matcher.graph.set_property(
+            queue.space.matcher.graph.vertices_at("/cluster0/node0")[0], "fast", ""
+        )
+        fast = nodes(1, 4, '{properties: ["fast"]}')
+        queue.submit(job("a", 0, 10, request=fast))
+        queue.submit(job("b", 0, 10, request=fast))
+        assert run(queue, 0) == ["a"]
+        reason = why(queue, "b")
+        assert reason.kind is Kind.CONSTRAINT
+        assert reason.text.startswith("its constraint leaves too little: ")
+        assert reason.changes[0] == Change("constraint", None, 0)
+        assert "constraint" in check(queue, "b")
+
+    def test_nobody_overtakes_under_fcfs(self):
+        queue = pool("fcfs")
+        for key, size in (("a", 10), ("head", 16), ("next", 16), ("small", 1)):
+            queue.submit(job(key, size, 10))
+        run(queue, 0)
+        for key, ahead in (("next", ("head",)), ("small", ("head", "next"))):
+            reason = why(queue, key)
+            assert reason.kind is Kind.AHEAD
+            assert reason.waits_for == ahead
+            assert reason.changes == ()  # smaller or shorter, it would still wait
+        assert why(queue, "small").text == "it would fit, but head, next must start first"
+        assert why(queue, "next").text == "head must start first"
+        assert why(queue, "head").kind is Kind.RESOURCE
+        queue.cancel("next", 0)
+        queue.cancel("small", 0)
+        assert check(queue, "head") == ["size"]
+
+    def test_only_some_of_those_ahead_are_named_in_words(self):
+        queue = pool("fcfs")
+        queue.submit(job("a", 16, 10))
+        for number in range(8):
+            queue.submit(job(f"b{number}", 16, 10))
+        run(queue, 0)
+        reason = why(queue, "b7")
+        assert reason.text == "b0, b1, b2, b3, b4 and 2 more must start first"
+        assert len(reason.waits_for) == 7
+
+    def test_one_that_the_next_cycle_starts(self):
+        queue = pool("easy")
+        queue.submit(job("a", 1, 10))
+        assert why(queue, "a").kind is Kind.NOTHING
+        assert why(queue, "a").text == "it fits and is first: the next cycle starts it"
+
+    def test_a_constraint_is_not_blamed_where_it_leaves_enough(self):
+        queue = graph("easy", nodes=2, cores=4)
+        queue.submit(job("a", 0, 10, request=nodes(1, 4, '{not: [{properties: ["slow"]}]}')))
+        assert why(queue, "a").kind is Kind.NOTHING
+
+    def test_one_beyond_the_depth_that_is_looked_at(self):
+        queue = pool("easy", depth=2)
+        for key, size in (("running", 16), ("head", 16), ("second", 16), ("small", 1)):
+            queue.submit(job(key, size, 10))
+        run(queue, 0)
+        queue.finish("running", MINUTE)
+        queue.cycle(MINUTE)
+        queue.submit(job("last", 1, 10, at=MINUTE))
+        run(queue, MINUTE)
+        reason = why(queue, "last")
+        assert (reason.kind, reason.changes) == (Kind.AHEAD, ())
+        assert reason.text == "only the first 2 jobs are looked at, and 2 are ahead of it"
+
+    def test_one_that_runs_or_is_over(self):
+        queue = pool("easy")
+        queue.submit(job("a", 1, 10))
+        run(queue, 0)
+        assert why(queue, "a").text == "it is running: its resources were bound"
+        queue.finish("a", MINUTE)
+        assert why(queue, "a").text == "it is done: ended"
+
+    def test_one_that_can_never_start(self):
+        queue = pool("easy")
+        queue.submit(job("huge", 17, 10))
+        reason = why(queue, "huge")
+        assert reason.kind is Kind.NEVER
+        assert reason.text == "it asks for 17 cores; this cluster has 16"
+
+    def test_one_that_nodes_which_are_down_would_hold(self):
+        queue = pool("easy", nodes=2, cores=4)
+        queue.space.matcher.set_status("/cluster0/node1", up=False)
+        entry = queue.submit(job("wide", 8, 10))
+        run(queue, 0)
+        assert entry.state is State.PENDING
+        assert why(queue, "wide").text == "it needs 8 cores and 4 of 4 are free"
+        assert check(queue, "wide") == ["size"]
+
+    def test_one_without_a_walltime(self):
+        queue = pool("easy")
+        queue.submit(job("running", 8, 10))
+        queue.submit(job("head", 16, 10))
+        queue.submit(job("guess", 4, None))
+        run(queue, 0)
+        assert why(queue, "guess").kind is Kind.RESOURCE
+        assert check(queue, "guess") == ["limit"]
+
+    def test_one_that_nobody_knows(self):
+        with pytest.raises(NotFound, match="no job x"):
+            why(pool(), "x")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (Change("size", 6, 0), "ask for 6 instead: it would start now"),
+        (Change("limit", 15 * MINUTE, 0), "lower its limit to 15 min: it would start now"),
+        (Change("constraint", None, 90 * SECOND), "drop its constraint: it would start in 1 min 30 s"),
+    ],
+)
+def test_changes_in_words(change, words):
+    assert change.words(0) == words
+
+
+@pytest.mark.parametrize(
+    ("milliseconds", "words"),
+    [(0, "0 s"), (1, "1 s"), (61_000, "1 min 1 s"), (90_061_000, "1 d 1 h"), (7_200_000, "2 h")],
+)
+def test_a_length_of_time_for_people(milliseconds, words):
+    assert span(milliseconds) == words
