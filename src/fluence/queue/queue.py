@@ -211,7 +211,7 @@ class Queue:
             entry.move(State.PENDING, now, cause)
             entry.started = None
         if entry.waiting > 1:
-            self._new.append(entry)  # it waits already, and is told anew
+            self._unpromised.append(entry)  # it waits already, and is told anew
         else:
             self._enter(entry)
 
@@ -428,7 +428,7 @@ class Queue:
                 entry.broken.append(Broken(now, promised, self._loss[1]))
                 entry.no_later_than, entry.told = at, now
                 if at is None:
-                    self._new.append(entry)  # to be told as soon as somebody knows
+                    self._unpromised.append(entry)  # to be told as soon as somebody knows
 
     def _slip(self, due: list[Entry], now: int) -> bool:
         """A cycle that comes late moves the whole plan by as much, or the jobs that were due would be put
