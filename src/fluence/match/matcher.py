@@ -337,20 +337,33 @@ class Matcher:
             return self._search_siblings(request, window)
         if not self._uses_index:
             return self._walk(request, window)
-        if self.policy.stop_early and request.weight <= _SMALL and not request.is_headless:
-            if not self._pause:
-                try:
-                    near = self._walk(request, window, limit=_SHORT_WALK + 4 * request.weight)
-                    self._patience = 1
-                    return near
-                except TooFar:
-                    # In a full graph the next ones would come too far as well.
-                    self._pause, self._patience = self._patience, min(2 * self._patience, _LONGEST_PAUSE)
-            else:
-                self._pause -= 1
+        if self.policy.stop_early and request.weight <= _SMALL:
+            near = self._walk_shortly(request, window)
+            if near is not None:
+                return near
         allowed = self._allowed_by(request.constraint)
         found = search(self.index, request.needs, window, allowed, self._whole(request))
         return self._walk(request, window) if found is None else found
+
+    def _walk_shortly(self, request: Request, window: Window) -> Found | None:
+        """What a walk finds, if it need not go far; in a full graph the next ones would go far as well, so
+        that it is not tried for a while after it went in vain."""
+        if self._pause:
+            self._pause -= 1
+            return None
+        # Slots that may lie anywhere are found at once or gathered from all over.
+        far = (
+            _SHORT_WALK // 5 + 2 * request.weight if request.is_headless else _SHORT_WALK + 4 * request.weight
+        )
+        try:
+            found = self._walk(request, window, limit=far)
+        except TooFar:
+            found = None
+        if found is not None and found.selection is not None:
+            self._patience = 1
+        else:
+            self._pause, self._patience = self._patience, min(2 * self._patience, _LONGEST_PAUSE)
+        return found
 
     def _has_siblings(self, request: Request) -> bool:
         types = {need.type for need in request.needs}

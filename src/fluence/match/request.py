@@ -41,7 +41,7 @@ class Request:
 
     @property
     def is_headless(self) -> bool:
-        """Its slots may lie anywhere, so that a search gathers them from all over the graph."""
+        """Whether its slots may lie anywhere, below no vertex that it names."""
         return any(need.is_slot for need in self.needs)
 
     @property
