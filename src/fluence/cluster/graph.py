@@ -14,7 +14,7 @@ thousand events in a row cost one change of the graph.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fluence.cluster.columns import NodeColumns
@@ -36,7 +36,7 @@ from fluence.model.node import Node
 from fluence.model.pod import Pod
 
 _OTHERS = -(1 << 40)  # jobs of this number and below stand for what others run, one per node
-_OVERRUN = 60  # seconds by which a job that runs past its end is prolonged, again and again
+_OVERRUN = 60  # by which a job that runs past its end is prolonged, again and again; seconds, if times are
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +60,10 @@ class ClusterGraph:
         policy: str | MatchPolicy = "first",
         horizon: int = HORIZON,
         release_each: bool = False,
+        overrun: int = _OVERRUN,
     ) -> None:
         self.layout = layout
+        self.overrun = overrun
         self.policy = policy
         self.release_each = release_each  # a seat is free when its pod ends; otherwise when all have ended
         self.pods = PodTable(layout.types)
@@ -119,6 +121,13 @@ class ClusterGraph:
         """The nodes by name, as last told."""
         held = {name: made.node for name, made in self._vertices.nodes.items()}
         return {**held, **self._changed, **self._fresh}
+
+    def node(self, name: str) -> Node | None:
+        """One node, as last told."""
+        found = self._fresh.get(name) or self._changed.get(name)
+        if found is None and name in self._vertices.nodes:
+            found = self._vertices.nodes[name].node
+        return found
 
     # -- pods ------------------------------------------------------------------------------------------------
 
@@ -203,6 +212,20 @@ class ClusterGraph:
         self.sync()
         how = self.policy if policy is None else policy
         return self._requests.gang(pods, minimum=minimum, policy=how, exclude=exclude)
+
+    def alike(self, pods: Sequence[Pod]) -> Hashable | None:
+        """A key that is equal for gangs that find the same seats; None: only a try can tell."""
+        return self._requests.alike(pods)
+
+    def is_impossible(self, gang: Gang) -> bool:
+        """Whether the nodes as they are could not hold a gang even if they were empty."""
+        self.sync()
+        return not self._seats.could_hold(gang)
+
+    @property
+    def has_anti_affinity(self) -> bool:
+        """Whether some pod keeps others away by their labels."""
+        return self._requests.neighbours.has_against
 
     def why(
         self,
@@ -298,7 +321,7 @@ class ClusterGraph:
         ledger = self._vertices.matcher.ledger
         for job in [job for job in self._members if (at := ledger.jobs.get(job)) and at.end <= now]:
             if not ledger.jobs[job].reserved:
-                self._seats.prolong(job, now + _OVERRUN)
+                self._seats.prolong(job, now + self.overrun)
         self._seats.look(now)
 
     # -- asking ----------------------------------------------------------------------------------------------

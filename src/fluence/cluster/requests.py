@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 from fluence.cluster.columns import NodeColumns
@@ -96,6 +96,18 @@ class Requests:
         members = tuple(self._members_of(group, exclude) for group in groups)
         company = self._company([group[0].guest for group in groups])
         return Gang(members, minimum, policy, company, self._columns.generation)
+
+    def alike(self, pods: Sequence[Pod]) -> Hashable | None:
+        """A key that is equal for gangs that find the same seats; None: only a try can tell."""
+        if self.neighbours.has_against:
+            return None
+        counts: dict[Hashable, int] = {}
+        for pod in pods:
+            profile = self._profile(pod)
+            if isinstance(profile, Refused) or profile.guest.demands or pod.spec.volumes:
+                return None
+            counts[profile.key] = counts.get(profile.key, 0) + 1
+        return frozenset(counts.items())
 
     def why(
         self,

@@ -98,6 +98,11 @@ class Seats:
                 return self._seated(gang, shares, view, job, sweep.time, end, True)
         return Wait("busy")
 
+    def could_hold(self, gang: Gang) -> bool:
+        """Whether the gang would fit if nobody held anything, its rules about other pods aside."""
+        self.look(self.room.now)
+        return self._never(gang, self.room.now) is None
+
     def hold(
         self,
         job: int,

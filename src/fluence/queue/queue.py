@@ -128,9 +128,7 @@ class Queue:
         entry = Entry(job, self._order(job), shape, limit, bounded, waiting=job.tasks)
         self.entries[job.key] = entry
         self._namesakes[job.user, job.name].append(entry)
-        if shape >= len(self._blocked):
-            more = np.full(shape + 2, _UNBLOCKED, np.int64)
-            self._blocked = np.concatenate((self._blocked, more))
+        self._room_for(shape)
         entry.story.append(Step(now, State.PENDING, "submitted"))
         never = self.space.judge(job.request)
         longest = rules.max_limit
@@ -167,6 +165,33 @@ class Queue:
         entry.move(State.STARTING, entry.started, "it was running already")
         entry.move(State.RUNNING, entry.started, "it was running already")
         return entry
+
+    def adopt(self, job: Job, started: int, now: int) -> Entry:
+        """Take in a job all of which runs already, after a restart: it is not judged, for it is there. The
+        space holds its resources under its key."""
+        if job.key in self.entries:
+            raise Conflict(f"job {job.key} is known already: choose another key")
+        rules = self.rules.get(job.queue, Rules())
+        shape = self.space.shape(job.request)
+        limit, bounded = self._limit(job, shape, rules)
+        entry = Entry(job, self._order(job), shape, limit, bounded, State.RUNNING, waiting=0)
+        self._room_for(shape)
+        entry.started, entry.running = started, {job.key: started}
+        entry.story.append(Step(now, State.RUNNING, "found running"))
+        self.entries[job.key] = self._tasks[job.key] = entry
+        end = self._end[job.key] = max(started + limit, now)
+        heappush(self._ends, (end, job.key))
+        self._namesakes[job.user, job.name].append(entry)
+        self._users[entry.owner] += 1
+        return entry
+
+    def forget(self, key: str) -> None:
+        """Leave out a job that is over; its key may be used again."""
+        entry = self._entry(key)
+        if not entry.state.is_over:
+            raise Conflict(f"job {key} is {entry.state.value}: cancel it first")
+        del self.entries[key]
+        self._namesakes[entry.job.user, entry.job.name].remove(entry)
 
     def cancel(self, key: str, now: int, reason: str = "cancelled by its user") -> None:
         """Take a job out, waiting or running."""
@@ -510,6 +535,12 @@ class Queue:
         if given is None:
             given = self.predictor.predict(job, shape, 0) or FOREVER
         return min(-(-given // self.resolution) * self.resolution, FOREVER), bounded
+
+    def _room_for(self, shape: int) -> None:
+        if shape >= len(self._blocked):
+            grown = np.full(2 * shape + 2, _UNBLOCKED, np.int64)
+            grown[: len(self._blocked)] = self._blocked
+            self._blocked = grown
 
     def _order(self, job: Job, serial: int | None = None) -> tuple[int, int, int]:
         if serial is None:

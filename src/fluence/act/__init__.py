@@ -1,0 +1,1 @@
+"""The edge: carries out what a cycle decided, on a real API server."""

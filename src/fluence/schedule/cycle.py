@@ -1,0 +1,567 @@
+"""Scheduler: events in, decisions out. Keeps groups, cluster and queue in step; no clock, no network.
+
+    scheduler.set_node(node); scheduler.set_pod(pod); scheduler.set_group(group)     in any order
+    decisions = scheduler.cycle(now)        bind these, tell those why they wait
+    scheduler.told(result, now)             what became of a bind
+
+Events only note what they touch. `cycle` brings the queue up to date with the groups that changed, and asks it
+for starts if anything happened that could start a job: a job came or went, room came free or was lost, or the
+plan's next time has come. Otherwise nothing is tried.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fluence.act.action import Bind, Outcome, Result
+from fluence.cluster.graph import Claim, ClusterGraph, Freed
+from fluence.cluster.ids import job_number
+from fluence.model.group import Group
+from fluence.model.node import Node
+from fluence.model.pod import Pod
+from fluence.queue import Job, Queue, QueuePolicy, Rules, Start, State
+from fluence.schedule import recovery
+from fluence.schedule.groups import Gang, Groups
+from fluence.schedule.part import Part, Stage
+from fluence.schedule.space import HORIZON, Pods, SeatSpace, is_whole
+
+SLICE = 256  # groups that are taken in per cycle: the first binds need not wait for the last list
+_TOLD_AGAIN = 30_000  # a reason that may have changed is looked at again after so long
+_REASONS = 24  # reasons worked out per cycle
+_RETRY, _RETRY_MOST = 250, 10_000  # pauses between tries of one bind
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A group whose pods wait, and why."""
+
+    gang: Gang
+    pods: tuple[Pod, ...]
+    reason: str
+    no_later_than: int | None = None
+    expected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A group that has all the pods that it needs to start on nodes."""
+
+    gang: Gang
+    pods: tuple[Pod, ...]
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What a cycle came to."""
+
+    binds: list[list[Bind]] = field(default_factory=list)  # one list per job
+    waiting: list[Waiting] = field(default_factory=list)
+    begun: list[Begun] = field(default_factory=list)
+
+
+def cluster_for(*, policy: str = "first", release_each: bool = False, **options: object) -> ClusterGraph:
+    """A cluster graph whose times are milliseconds."""
+    return ClusterGraph(
+        policy=policy,
+        release_each=release_each,
+        horizon=HORIZON,
+        overrun=60_000,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+class Scheduler:
+    """One cluster's groups, seats and plan."""
+
+    def __init__(
+        self,
+        groups: Groups,
+        cluster: ClusterGraph | None = None,
+        *,
+        policy: str | QueuePolicy = "easy",
+        rules: Mapping[str, Rules] | None = None,
+    ) -> None:
+        self.groups = groups
+        self.cluster = cluster or cluster_for()
+        self.space = SeatSpace(self.cluster)
+        self.queue = Queue(self.space, policy, rules=rules)
+        self.parts: dict[str, Part] = {}  # by the queue's key
+        self.excluded: dict[str, set[str]] = {}  # per group: nodes that the server refused for its pods
+        self.reasons: dict[str, Waiting] = {}  # per group: what was said last
+        self.attempts: dict[str, int] = defaultdict(int)  # scheduled, unschedulable, error
+        self._of: dict[str, Part] = {}  # by the uid of a pod with a seat
+        self._parts_of: dict[str, dict[str, Part]] = {}  # by group
+        self._dirty: dict[str, None] = {}
+        self._over: dict[str, Part] = {}
+        self._never: dict[str, Part] = {}
+        self._again: dict[str, tuple[int, Bind]] = {}  # by uid: when to try a bind again
+        self._tries: dict[str, int] = {}
+        self._to_tell: dict[str, None] = {}  # queued parts whose reason is to be worked out
+        self._told_at = 0
+        self._told_counts = (0, 0)
+        self._seen = (-1, -1, -1)
+        self._changed = True
+        self._grown = False
+
+    # -- events ----------------------------------------------------------------------------------------------
+
+    def set_node(self, node: Node) -> None:
+        """A node that is new, or changed; heartbeats change nothing."""
+        before = self.cluster.node(node.name)
+        self.cluster.set_node(node)
+        if before is not None and _offers(before) == _offers(node):
+            return
+        self._grown = True
+        self.space.more()
+        if before is not None:
+            self.space.less()
+            self.queue.lost(f"node {node.name} changed")
+
+    def remove_node(self, name: str) -> None:
+        """A node is gone, and the seats on it."""
+        freed = self.cluster.remove_node(name)
+        self.space.less()
+        self.queue.lost(f"node {name} is gone")
+        self._grown = True  # what could be held may not be any more
+        for uid in [uid for each in freed for uid in each.pods]:
+            part = self._of.get(uid)
+            if part is not None and uid in part.unbound and uid in self._again:
+                self._lose(part, uid)
+
+    def set_pod(self, pod: Pod) -> None:
+        """A pod as it is now, whoever schedules it."""
+        uid = pod.metadata.uid
+        before = self._weight(uid)
+        freed = self.cluster.set_pod(pod)
+        self._weighed(before, self._weight(uid), freed)
+        self._touch(self.groups.set_pod(pod))
+        part = self._of.get(uid)
+        if part is None:
+            return
+        if pod.is_terminal:
+            self._pod_over(part, uid, failed=pod.status.phase != "Succeeded")
+        elif pod.spec.node_name is not None:
+            self._confirm(part, uid)
+
+    def remove_pod(self, pod: Pod) -> None:
+        """A pod's object is gone."""
+        uid = pod.metadata.uid
+        before = self._weight(uid)
+        freed = self.cluster.remove_pod(pod)
+        self._weighed(before, None, freed)
+        self._touch(self.groups.remove_pod(pod))
+        part = self._of.get(uid)
+        if part is not None:
+            self._pod_over(part, uid, failed=pod.status.phase != "Succeeded")
+
+    def set_group(self, group: Group) -> None:
+        self._touch(self.groups.set_group(group))
+
+    def remove_group(self, group: Group) -> None:
+        self._touch(self.groups.remove_group(group))
+
+    def touch(self, keys: Collection[str]) -> None:
+        """Groups that changed for a reason that only `Groups` knows: their owners."""
+        self._touch(keys)
+
+    def set_claim(self, namespace: str, name: str, claim: Claim | None) -> None:
+        self.cluster.set_claim(namespace, name, claim)
+        self._grown = True
+        self.space.more()
+
+    def set_namespace(self, name: str, labels: Mapping[str, str]) -> None:
+        self.cluster.set_namespace(name, labels)
+
+    # -- the cycle -------------------------------------------------------------------------------------------
+
+    @property
+    def has_more(self) -> bool:
+        """Whether there are groups that this cycle left for the next."""
+        return bool(self._dirty)
+
+    def next_due(self) -> int | None:
+        """When to run a cycle even if nothing happens."""
+        times = [at for at, _ in self._again.values()]
+        due = self.queue.next_due()
+        if due is not None:
+            times.append(due)
+        if self._to_tell:
+            times.append(0)
+        elif self.queue.pending and self._told_counts != (self.space.freed, self.space.lost):
+            times.append(self._told_at + _TOLD_AGAIN)
+        return min(times, default=None)
+
+    def cycle(self, now: int) -> Decisions:
+        """Take in what changed, start what fits, say why the rest waits."""
+        decisions = Decisions()
+        self._finish(now)
+        if self._grown:
+            self._grown = False
+            self._touch([part.gang for part in self._never.values()])
+        for key in self._next_groups():
+            self._reconcile(key, now, decisions)
+        seen = (self.space.freed, self.space.opened, self.space.lost)
+        due = self.queue.next_due()
+        if self._changed or seen != self._seen or (due is not None and due <= now):
+            self._changed = False
+            for start in self.queue.cycle(now):
+                self._start(start, now, decisions)
+            self._seen = (self.space.freed, self.space.opened, self.space.lost)
+        self._try_again(now, decisions)
+        self._tell(now, decisions)
+        return decisions
+
+    def told(self, result: Result, now: int) -> None:
+        """What became of a bind."""
+        bind, uid = result.bind, result.bind.uid
+        part = self._of.get(uid)
+        if part is None or part.key != bind.job or part.unbound.get(uid) != bind.node:
+            return
+        match result.outcome:
+            case Outcome.BOUND:
+                self.attempts["scheduled"] += 1
+                self._confirm(part, uid)
+            case Outcome.ELSEWHERE:
+                self._confirm(part, uid)  # its event says where; the seat follows it
+            case Outcome.AGAIN:
+                self.attempts["error"] += 1
+                entry = self.cluster.pods.entries.get(uid)
+                if entry is None or entry.node != bind.node:  # its node went meanwhile
+                    self._lose(part, uid)
+                    return
+                tries = self._tries[uid] = self._tries.get(uid, 0) + 1
+                pause = min(_RETRY << min(tries - 1, 6), _RETRY_MOST)
+                self._again[uid] = (now + pause, bind)
+            case Outcome.IMPOSSIBLE:
+                self.attempts["error"] += 1
+                self.excluded.setdefault(part.gang, set()).add(bind.node)
+                self._lose(part, uid)
+            case Outcome.GONE | Outcome.STALE:
+                self._lose(part, uid)
+
+    # -- groups and parts ------------------------------------------------------------------------------------
+
+    def _touch(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._dirty[key] = None
+
+    def _next_groups(self) -> list[str]:
+        """Some of the groups that changed: all if they are few, else the first in the queue's order."""
+        keys = list(self._dirty)
+        if len(keys) > SLICE:
+            order = {}
+            for key in keys:
+                gang = self.groups.gang(key)
+                order[key] = (-gang.priority, gang.submit) if gang is not None else (-(1 << 40), 0)
+            keys.sort(key=order.__getitem__)
+            keys = keys[:SLICE]
+        for key in keys:
+            del self._dirty[key]
+        return keys
+
+    def _reconcile(self, key: str, now: int, decisions: Decisions) -> None:
+        """Bring the queue up to date with one group."""
+        gang = self.groups.gang(key)
+        parts = self._parts_of.get(key, {})
+        if gang is None:
+            for part in [part for part in parts.values() if part.stage is Stage.QUEUED]:
+                self._withdraw(part, now, "the group is gone")
+            self.reasons.pop(key, None)
+            if key not in self._parts_of:
+                self.excluded.pop(key, None)
+            return
+        unknown = [pod for pod in gang.placed if pod.metadata.uid not in self._of]
+        if unknown:
+            self._adopt(gang, unknown, now)
+        waiting = tuple(pod for pod in gang.members if pod.metadata.uid not in self._of)
+        starting = len(gang.members) - len(waiting)  # their binds are under way
+        together = gang.needed - starting
+        wanted: dict[str, tuple[tuple[Pod, ...], int]] = {}
+        if waiting and not gang.fault and not gang.missing:
+            self._reuse(key, len(waiting))
+            held = parts.get(key)
+            if together <= 0:
+                wanted = {f"{key}+{pod.metadata.uid}": ((pod,), 1) for pod in waiting}
+            elif held is None or held.stage is Stage.QUEUED:
+                wanted[key] = (waiting, together)
+            else:
+                first = min(pod.metadata.uid for pod in waiting)
+                wanted[f"{key}+{first}"] = (waiting, together)
+        for part in [part for part in parts.values() if part.stage is Stage.QUEUED]:
+            if part.key not in wanted:
+                self._withdraw(part, now, "its group changed")
+        for name, (pods, minimum) in wanted.items():
+            self._want(gang, name, pods, minimum, now)
+        if waiting and not wanted:
+            self._say(Waiting(gang, waiting, gang.fault or gang.missing), decisions)
+
+    def _want(self, gang: Gang, name: str, pods: tuple[Pod, ...], minimum: int, now: int) -> None:
+        """Have these pods in the queue under this name, exactly so."""
+        part = self.parts.get(name)
+        exclude = frozenset(self.excluded.get(gang.key, ()))
+        uid = gang.uid if name == gang.key else name.rpartition("+")[2]
+        if part is not None:
+            was, job = part.request, part.job
+            same = (was.minimum, was.policy, was.exclude) == (minimum, gang.policy, exclude)
+            same = same and (job.priority, job.limit, job.queue) == (gang.priority, gang.limit, gang.queue)
+            if same and len(was.pods) == len(pods) and all(map(_same, was.pods, pods)):
+                if name not in self._never or self.space.judge(was) is not None:
+                    return
+            self._withdraw(part, now, "its group changed")
+        request = Pods(job_number(uid), pods, minimum, gang.policy, exclude)
+        job = Job(
+            key=name,
+            request=request,
+            submit=min(gang.submit, now),
+            limit=gang.limit,
+            soft_limit=gang.soft_limit,
+            user=gang.user,
+            queue=gang.queue,
+            priority=gang.priority,
+        )
+        part = Part(gang.key, job)
+        self._enlist(part)
+        entry = self.queue.submit(job)
+        if entry.state is State.NEVER:
+            self._never[name] = part
+        self._to_tell[name] = None
+        self._changed = True
+
+    def _enlist(self, part: Part) -> None:
+        self.parts[part.key] = part
+        self._parts_of.setdefault(part.gang, {})[part.key] = part
+
+    def _strike(self, part: Part) -> None:
+        """A part that is over."""
+        self.parts.pop(part.key, None)
+        self._never.pop(part.key, None)
+        self._to_tell.pop(part.key, None)
+        self.space.forget(part.request)
+        of = self._parts_of.get(part.gang)
+        if of is not None:
+            of.pop(part.key, None)
+            if not of:
+                del self._parts_of[part.gang]
+                if self.groups.gang(part.gang) is None:
+                    self.excluded.pop(part.gang, None)
+        for uid in (*part.alive, *part.ended):
+            self._of.pop(uid, None)
+
+    def _withdraw(self, part: Part, now: int, reason: str) -> None:
+        entry = self.queue.entries.get(part.key)
+        if entry is not None:
+            if not entry.state.is_over:
+                self.queue.cancel(part.key, now, reason)
+            self.queue.forget(part.key)
+        self._strike(part)
+        self._changed = True
+
+    def _adopt(self, gang: Gang, pods: list[Pod], now: int) -> None:
+        """Pods of a group are on nodes, and we did not put them there: a restart, or another replica."""
+        known = {part.number: part for part in self._parts_of.get(gang.key, {}).values()}
+        fallback = job_number(gang.uid)
+        for found in recovery.running(pods, fallback, now=now, limit=gang.limit):
+            uids = [pod.metadata.uid for pod in found.pods]
+            part = known.get(found.number)
+            if part is not None and part.stage is Stage.QUEUED:
+                self._withdraw(part, now, "found running")
+                part = None
+            on_nodes = [uid for uid in uids if uid in self.cluster.pods.entries]
+            if not on_nodes:
+                continue
+            if part is None:
+                whole = is_whole(gang.policy or self.cluster.policy)
+                self.cluster.adopt(found.number, on_nodes, start=found.start, end=found.end, whole=whole)
+                name = gang.key if found.number == fallback else f"{gang.key}+{min(uids)}"
+                limit = None if found.end is None else found.end - found.start
+                request = Pods(found.number, found.pods, len(found.pods), gang.policy)
+                job = Job(name, request, found.start, limit, gang.soft_limit, gang.user, "", gang.queue)
+                part = Part(gang.key, job, Stage.RUNNING, found.start, found.end)
+                self._enlist(part)
+                self.space.adopt(name, found.number, HORIZON if found.end is None else found.end)
+                self.queue.adopt(job, found.start, now)
+            else:
+                self.cluster.adopt(found.number, on_nodes, start=part.start, end=part.end)
+            for uid in on_nodes:
+                part.alive.add(uid)
+                self._of[uid] = part
+        self._changed = True
+
+    def _reuse(self, key: str, wanted: int) -> None:
+        """New members take the seats of those that ended; the others of the group go on."""
+        for part in self._parts_of.get(key, {}).values():
+            given = list(part.ended)[:wanted]
+            if not given or part.number not in self.cluster.seats.jobs:
+                continue
+            self.cluster.release(part.number, given, reason="its place is needed for a new member")
+            part.ended.difference_update(given)
+            for uid in given:
+                self._of.pop(uid, None)
+            wanted -= len(given)
+            self.space.more()
+
+    # -- starting and ending ---------------------------------------------------------------------------------
+
+    def _start(self, start: Start, now: int, decisions: Decisions) -> None:
+        part = self.parts[start.entry.key]
+        seating = self.cluster.seats.jobs[part.number]
+        end = None if seating.end >= HORIZON else seating.end
+        part.stage, part.start, part.end = Stage.BINDING, now, end
+        pods = {pod.metadata.uid: pod for pod in part.request.pods}
+        said = recovery.annotations_for(part.number, now, end)
+        binds = []
+        for seat in seating.seats.values():
+            uid = str(seat.pod)
+            part.unbound[uid] = seat.node
+            part.alive.add(uid)
+            self._of[uid] = part
+            binds.append(Bind(pods[uid], seat.node, part.key, said))
+        self._to_tell.pop(part.key, None)
+        decisions.binds.append(binds)
+        if len(binds) < len(pods):
+            self._dirty[part.gang] = None  # the rest follow
+
+    def _confirm(self, part: Part, uid: str) -> None:
+        """A pod is bound."""
+        self._again.pop(uid, None)
+        self._tries.pop(uid, None)
+        if part.unbound.pop(uid, None) is not None and not part.unbound:
+            self._begin(part)
+
+    def _begin(self, part: Part) -> None:
+        if part.stage is Stage.BINDING:
+            part.stage = Stage.RUNNING
+            if part.key in self.queue.entries:
+                self.queue.running(part.key, self.queue.now)
+            self.reasons.pop(part.gang, None)
+
+    def _lose(self, part: Part, uid: str) -> None:
+        """A pod with a seat will not be bound there: it waits again, or is gone."""
+        self.cluster.forget(uid)
+        self.space.more()
+        self._again.pop(uid, None)
+        self._of.pop(uid, None)
+        part.unbound.pop(uid, None)
+        part.alive.discard(uid)
+        self._dirty[part.gang] = None
+        if not part.alive:
+            self._over[part.key] = part
+        elif not part.unbound:
+            self._begin(part)
+
+    def _pod_over(self, part: Part, uid: str, *, failed: bool) -> None:
+        self._again.pop(uid, None)
+        self._tries.pop(uid, None)
+        part.unbound.pop(uid, None)
+        part.failed = part.failed or failed
+        if uid in part.alive:
+            part.alive.discard(uid)
+            part.ended.add(uid)
+        if not part.alive:
+            self._over[part.key] = part
+        elif not part.unbound:
+            self._begin(part)
+
+    def _finish(self, now: int) -> None:
+        """Jobs whose pods are all over give back what they hold."""
+        over, self._over = self._over, {}
+        for part in over.values():
+            if part.alive or self.parts.get(part.key) is not part:
+                continue
+            if part.ended:
+                self.queue.finish(part.key, now, succeeded=not part.failed)
+            else:  # it never started: its pods wait again
+                self.queue.cancel(part.key, now, "none of its pods was bound")
+            self.queue.forget(part.key)
+            self._strike(part)
+            self._dirty[part.gang] = None
+            self._changed = True
+
+    def _try_again(self, now: int, decisions: Decisions) -> None:
+        for uid, (at, bind) in list(self._again.items()):
+            if at <= now:
+                del self._again[uid]
+                decisions.binds.append([bind])
+
+    # -- saying why ------------------------------------------------------------------------------------------
+
+    def _tell(self, now: int, decisions: Decisions) -> None:
+        """Reasons of those that wait: at once when they are new, later only if something changed."""
+        counts = (self.space.freed, self.space.lost)
+        if counts != self._told_counts and now - self._told_at >= _TOLD_AGAIN:
+            self._told_counts, self._told_at = counts, now
+            for part in self.parts.values():
+                if part.stage is Stage.QUEUED:
+                    self._to_tell[part.key] = None
+        by_shape: dict[int, str] = {}
+        for key in list(self._to_tell)[: 8 * _REASONS]:
+            part = self.parts[key]
+            gang = self.groups.gang(part.gang)
+            entry = self.queue.entries.get(key)
+            if gang is None or entry is None:
+                del self._to_tell[key]
+                continue
+            reason = by_shape.get(entry.shape)
+            if reason is None:
+                if len(by_shape) >= _REASONS:
+                    break
+                reason = by_shape[entry.shape] = self._why(part, now)
+            del self._to_tell[key]
+            self.attempts["unschedulable"] += 1
+            said = Waiting(gang, part.request.pods, reason, entry.no_later_than, entry.expected)
+            self._say(said, decisions)
+
+    def _why(self, part: Part, now: int) -> str:
+        entry = self.queue.entries[part.key]
+        if entry.state is State.NEVER:
+            return f"the cluster as it is cannot hold it: {entry.story[-1].reason}"
+        told = self.space.why(part.request, now, entry.limit)
+        return "; ".join(told) or "jobs in front of it hold what it needs"
+
+    def _say(self, said: Waiting, decisions: Decisions) -> None:
+        before = self.reasons.get(said.gang.key)
+        self.reasons[said.gang.key] = said
+        if before is not None and before.reason == said.reason:
+            told = {pod.metadata.uid for pod in before.pods}
+            if told.issuperset(pod.metadata.uid for pod in said.pods):
+                return
+        decisions.waiting.append(said)
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _weight(self, uid: str) -> tuple[str, Mapping[str, int]] | None:
+        """What a pod takes, and where."""
+        entry = self.cluster.pods.entries.get(uid)
+        return None if entry is None else (entry.node, entry.needs)
+
+    def _weighed(
+        self,
+        before: tuple[str, Mapping[str, int]] | None,
+        after: tuple[str, Mapping[str, int]] | None,
+        freed: tuple[Freed, ...],
+    ) -> None:
+        if freed or (before is not None and before != after):
+            self.space.more()
+        if after is not None and before != after:
+            self.space.less()
+
+
+def _offers(node: Node) -> tuple[object, ...]:
+    """What of a node decides who may have it."""
+    return (
+        node.metadata.labels,
+        node.spec.taints,
+        node.spec.unschedulable,
+        node.is_ready,
+        node.status.allocatable,
+    )
+
+
+def _same(one: Pod, other: Pod) -> bool:
+    """Whether a pod asks for what it asked for."""
+    if one is other:
+        return True
+    same = one.metadata.uid == other.metadata.uid and one.metadata.labels == other.metadata.labels
+    return same and one.spec == other.spec

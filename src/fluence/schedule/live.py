@@ -1,0 +1,381 @@
+"""Live: the scheduler on a real cluster: watches feed it, a binder carries out what it decides.
+
+    reflectors ──► Scheduler ──► Binder ──► API server
+         ▲                                      │
+         └──────────────── watch ───────────────┘
+
+Changes within a few milliseconds are one cycle. A replica that does not lead follows the cluster all the same,
+so that it knows everything when it is its turn. A leader that loses its lease ends: what it had assumed is no
+longer sure, and a fresh process finds the truth in the API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+import socket
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+
+from fluence.act.action import Bind, Outcome, Result
+from fluence.act.binder import IN_FLIGHT, Binder
+from fluence.errors import FluenceError
+from fluence.kube.client import Client
+from fluence.kube.events import Recorder, Ref
+from fluence.kube.gangs import AnyGangs, NoGangs, PodGroup, Workload, discover_gangs
+from fluence.kube.lease import Elector
+from fluence.kube.reflector import Reflector
+from fluence.kube.resource import (
+    DEPLOYMENTS,
+    JOBS,
+    NAMESPACES,
+    NODES,
+    PODS,
+    REPLICASETS,
+    STATEFULSETS,
+    Resource,
+)
+from fluence.model.meta import KubeObject
+from fluence.model.node import Node, forbids
+from fluence.model.owner import Owner
+from fluence.model.pod import Pod
+from fluence.schedule.cycle import Decisions, Scheduler, Waiting, cluster_for
+from fluence.schedule.groups import Groups
+from fluence.schedule.metrics import Metrics
+
+log = structlog.get_logger("fluence.scheduler")
+
+OWNERS: tuple[Resource[Any], ...] = (JOBS, DEPLOYMENTS, REPLICASETS, STATEFULSETS)
+_STUCK_S = 60.0  # a cycle that takes longer is a fault that a restart may cure
+
+
+class LeaseLost(FluenceError):
+    """Another replica may lead now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `fluence scheduler run` can be told."""
+
+    scheduler: str = "fluence"
+    match_policy: str = "first"
+    queue_policy: str = "easy"
+    release_each: bool = False
+    in_flight: int = IN_FLIGHT
+    gather_s: float = 0.005
+    lease: str | None = "fluence"  # None: no election
+    lease_namespace: str = "kube-system"
+    identity: str | None = None
+
+
+class Live:
+    """``async with`` nothing: ``await Live(client, options).run(stop)`` until ``stop`` is set."""
+
+    def __init__(self, client: Client, options: Options | None = None) -> None:
+        self.options = options or Options()
+        self.client = client
+        self.gangs: AnyGangs = NoGangs("not asked yet")
+        self.identity = self.options.identity or f"{socket.gethostname()}_{os.getpid()}"
+        self.groups = Groups(scheduler=self.options.scheduler)
+        self.scheduler = Scheduler(
+            self.groups,
+            cluster_for(policy=self.options.match_policy, release_each=self.options.release_each),
+            policy=self.options.queue_policy,
+        )
+        self.metrics = Metrics(self.scheduler, profile=self.options.scheduler)
+        self.elector: Elector | None = None
+        if self.options.lease is not None:
+            self.elector = Elector(
+                client,
+                name=self.options.lease,
+                namespace=self.options.lease_namespace,
+                identity=self.options.identity,
+            )
+            self.identity = self.elector.identity
+        self.binder = Binder(
+            client, self._answered, check=self._check, held=self._held, in_flight=self.options.in_flight
+        )
+        self.recorder = Recorder(client, controller=self.options.scheduler, instance=self.identity)
+        self.synced = asyncio.Event()
+        self.leads = False
+        self._nodes: Reflector[Node] = Reflector(client, NODES)
+        self._pods: Reflector[Pod] = Reflector(client, PODS)
+        self._others: list[Reflector[Any]] = []
+        self._wake = asyncio.Event()
+        self._began = self._monotonic_ms() - int(client.clock.now() * 1000)
+        self._cycle_began: float | None = None
+        self._submitted: dict[str, float] = {}
+
+    # -- running ---------------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Schedule until told to stop: what was sent is waited for, then the lease is given back."""
+        self.gangs = await discover_gangs(self.client)
+        self.groups.native = not isinstance(self.gangs, NoGangs)
+        if isinstance(self.gangs, NoGangs):
+            log.info("no native gangs", reason=self.gangs.reason)
+        async with asyncio.TaskGroup() as tasks:
+            running = [tasks.create_task(each.run()) for each in self._reflectors()]
+            running.append(tasks.create_task(self.recorder.run()))
+            try:
+                await self._sync()
+                lead = asyncio.create_task(self._stand(stop))
+                stopped = asyncio.create_task(stop.wait())
+                await asyncio.wait({lead, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                if not lead.done():
+                    lead.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await lead
+                stopped.cancel()
+                await self.recorder.flush(2.0)
+            finally:
+                for task in running:
+                    task.cancel()
+
+    async def _stand(self, stop: asyncio.Event) -> None:
+        if self.elector is None:
+            await self._lead(stop)
+            return
+        led = False
+
+        async def lead() -> None:
+            nonlocal led
+            if led:
+                raise LeaseLost("the lease was lost: start again, and find the truth in the API")
+            led = True
+            await self._lead(stop)
+
+        # NB if the lease is lost, `lead` is cancelled and called again once it is regained: too late for us.
+        await self.elector.run(lead)
+
+    async def _lead(self, stop: asyncio.Event) -> None:
+        self.leads = True
+        self.metrics.leader.labels(self.options.lease or "").set(1)
+        log.info("leads", identity=self.identity, **self._counts())
+        binder = asyncio.create_task(self.binder.run())
+        try:
+            self._wake.set()
+            cycles = asyncio.create_task(self._cycles())
+            stopping = asyncio.create_task(stop.wait())
+            await asyncio.wait({cycles, stopping, binder}, return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            for task in (cycles, binder):
+                if task.done():
+                    task.result()
+            await _cancel(cycles)
+            await self.binder.drain()
+        finally:
+            self.leads = False
+            self.metrics.leader.labels(self.options.lease or "").set(0)
+            await _cancel(binder)
+
+    async def _cycles(self) -> None:
+        loop = asyncio.get_running_loop()
+        timer: asyncio.TimerHandle | None = None
+        while True:
+            await self._wake.wait()
+            if not self.scheduler.has_more:
+                await asyncio.sleep(self.options.gather_s)  # a burst is one cycle
+            self._wake.clear()
+            if timer is not None:
+                timer.cancel()
+            now = self._now()
+            self._cycle_began = loop.time()
+            decisions = self.scheduler.cycle(now)
+            took = loop.time() - self._cycle_began
+            self._cycle_began = None
+            self.metrics.cycle.observe(took)
+            self._carry_out(decisions, took)
+            if self.scheduler.has_more:
+                self._wake.set()
+                await asyncio.sleep(0)
+                continue
+            due = self.scheduler.next_due()
+            if due is not None:
+                pause = min(max((due - now) / 1000, 0.05), 3600.0)
+                timer = loop.call_later(pause, self._wake.set)
+
+    def _carry_out(self, decisions: Decisions, took: float) -> None:
+        at = self.client.clock.monotonic()
+        for binds in decisions.binds:
+            for bind in binds:
+                self._submitted[bind.uid] = at
+            self.binder.submit(binds)
+            log.debug("binds", job=binds[0].job, pods=len(binds))
+        for waiting in decisions.waiting:
+            self.metrics.started(waits=True)
+            self._tell(waiting)
+        if decisions.binds or decisions.waiting:
+            log.info(
+                "cycle",
+                ms=round(took * 1000, 1),
+                started=len(decisions.binds),
+                pods=sum(map(len, decisions.binds)),
+                told=len(decisions.waiting),
+                **self._counts(),
+            )
+
+    def _tell(self, waiting: Waiting) -> None:
+        log.info("waits", group=waiting.gang.key, pods=len(waiting.pods), reason=waiting.reason)
+
+    # -- answers ---------------------------------------------------------------------------------------------
+
+    def _answered(self, result: Result) -> None:
+        bind, now = result.bind, self._now()
+        clock = self.client.clock
+        began = self._submitted.pop(bind.uid, None)
+        if result.outcome is Outcome.BOUND:
+            self.metrics.attempts["scheduled"].inc()
+            if began is not None:
+                self.metrics.bind.observe(clock.monotonic() - began)
+            created = bind.pod.metadata.creation_timestamp
+            if created is not None:
+                self.metrics.sli.observe(max(0.0, clock.now() - created.timestamp()))
+            self._record(
+                bind.pod, "Scheduled", "Binding", f"assigned {bind.pod.key} to {bind.node}", kind="Normal"
+            )
+        else:
+            self.metrics.attempts["error"].inc()
+            log.warning(
+                "not bound",
+                pod=bind.pod.key,
+                node=bind.node,
+                job=bind.job,
+                outcome=result.outcome.value,
+                reason=result.reason,
+            )
+        self.scheduler.told(result, now)
+        if result.outcome is not Outcome.BOUND:
+            self._wake.set()
+
+    def _record(self, pod: Pod, reason: str, action: str, note: str, *, kind: Any) -> None:
+        meta = pod.metadata
+        regarding = Ref("Pod", meta.name, meta.namespace, meta.uid)
+        self.recorder.record(regarding, reason=reason, action=action, note=note, kind=kind)
+
+    def _check(self, bind: Bind) -> Result | None:
+        """Whether a bind still makes sense, by what was seen last."""
+        meta = bind.pod.metadata
+        pod = self._pods.store.get(meta.name, meta.namespace)
+        if pod is None or pod.metadata.uid != meta.uid:
+            return Result(bind, Outcome.GONE, "the pod is gone")
+        if pod.metadata.deletion_timestamp is not None or pod.is_terminal:
+            return Result(bind, Outcome.GONE, "the pod is being deleted")
+        if pod.spec.node_name:
+            return Result(bind, Outcome.ELSEWHERE, f"already on node {pod.spec.node_name}")
+        node = self._nodes.store.get(bind.node)
+        if node is None:
+            return Result(bind, Outcome.STALE, f"node {bind.node} is gone")
+        closed = forbids(node, pod)
+        if closed is None and not node.is_ready:
+            closed = "it is not ready"
+        if closed is not None:
+            return Result(bind, Outcome.STALE, f"node {bind.node}: {closed}")
+        return None
+
+    def _held(self) -> bool:
+        return self.elector is None or self.elector.held
+
+    # -- watching --------------------------------------------------------------------------------------------
+
+    def _reflectors(self) -> list[Reflector[Any]]:
+        """Nodes and groups are told before pods where that matters not: any order gives the same state."""
+        self._nodes.store.on_change(self._on_node)
+        self._pods.store.on_change(self._on_pod)
+        found: list[Reflector[Any]] = [self._nodes, self._pods]
+        for owners in OWNERS:
+            reflector: Reflector[Any] = Reflector(self.client, owners)
+            reflector.store.on_change(self._on_owner)
+            found.append(reflector)
+        namespaces: Reflector[KubeObject] = Reflector(self.client, NAMESPACES)
+        namespaces.store.on_change(self._on_namespace)
+        found.append(namespaces)
+        if self.gangs.resource is not None:
+            resource: Resource[Any] = self.gangs.resource
+            groups: Reflector[Any] = Reflector(self.client, resource)
+            groups.store.on_change(self._on_group)
+            found.append(groups)
+        self._others = found
+        return found
+
+    async def _sync(self) -> None:
+        for reflector in self._others:
+            await reflector.synced.wait()
+        # Nothing of this is garbage soon: do not look through it again and again.
+        gc.collect()
+        gc.freeze()
+        self.synced.set()
+        log.info("follows the cluster", **self._counts())
+
+    def _on_node(self, old: Node | None, new: Node | None) -> None:
+        if new is not None:
+            self.scheduler.set_node(new)
+        elif old is not None:
+            self.scheduler.remove_node(old.name)
+        self._wake.set()
+
+    def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
+        if new is not None:
+            self.scheduler.set_pod(new)
+        elif old is not None:
+            self.scheduler.remove_pod(old)
+        self._wake.set()
+
+    def _on_owner(self, old: Owner | None, new: Owner | None) -> None:
+        if new is not None:
+            self.scheduler.touch(self.groups.set_owner(new))
+        elif old is not None:
+            self.scheduler.touch(self.groups.remove_owner(old))
+        self._wake.set()
+
+    def _on_group(self, old: PodGroup | Workload | None, new: PodGroup | Workload | None) -> None:
+        kept = set()
+        for group in self.gangs.groups(new) if new is not None else ():
+            kept.add(group.name)
+            self.scheduler.set_group(group)
+        for group in self.gangs.groups(old) if old is not None else ():
+            if group.name not in kept:
+                self.scheduler.remove_group(group)
+        self._wake.set()
+
+    def _on_namespace(self, old: KubeObject | None, new: KubeObject | None) -> None:
+        if new is not None:
+            self.scheduler.set_namespace(new.metadata.name, new.metadata.labels or {})
+
+    # -- how it is -------------------------------------------------------------------------------------------
+
+    def unhealthy(self) -> str:
+        """What a restart might cure."""
+        began = self._cycle_began
+        if began is not None and asyncio.get_running_loop().time() - began > _STUCK_S:
+            return f"a cycle takes longer than {_STUCK_S:.0f} s"
+        return ""
+
+    def unready(self) -> str:
+        """What is missing before it could lead, or why it does not follow."""
+        return "" if self.synced.is_set() else "the first lists are not complete"
+
+    def _counts(self) -> dict[str, int]:
+        return {"nodes": len(self._nodes.store), "pods": len(self._pods.store), "gangs": len(self.groups)}
+
+    def _monotonic_ms(self) -> int:
+        return int(self.client.clock.monotonic() * 1000)
+
+    def _now(self) -> int:
+        """Wall-clock milliseconds that never jump: the wall clock's word at the start, then a clock that only
+        grows."""
+        return self._monotonic_ms() - self._began
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+
+
+Run = Callable[[], Awaitable[None]]

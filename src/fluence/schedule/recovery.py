@@ -1,0 +1,91 @@
+"""Recovery: what runs, read from the pods alone; ids come from uids, and each pod says its job and its times.
+
+A pod that was bound by Fluence carries ``jobid`` and ``allocation`` annotations, written with the binding. So
+a scheduler that knows nothing finds the jobs that run, under the numbers that they had, with the same ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+import msgspec
+
+from fluence.model.pod import Pod
+from fluence.names import PREFIX
+
+JOBID = f"{PREFIX}/jobid"
+ALLOCATION = f"{PREFIX}/allocation"
+
+
+class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What a pod says of the job that it was started with; times in milliseconds."""
+
+    start: int
+    end: int | None = None  # None: it has no limit
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """Pods that were started together."""
+
+    number: int
+    pods: tuple[Pod, ...]
+    start: int
+    end: int | None
+
+
+def annotations_for(number: int, start: int, end: int | None) -> dict[str, str]:
+    """What a binding says, to be read again after a restart."""
+    return {
+        JOBID: str(number),
+        ALLOCATION: msgspec.json.encode(Allocation(start, end)).decode(),
+    }
+
+
+def running(pods: Iterable[Pod], fallback: int, *, now: int, limit: int | None) -> list[Running]:
+    """The jobs of one group's bound pods. Pods that say nothing, or nonsense, belong to ``fallback``."""
+    groups: dict[int, list[Pod]] = {}
+    for pod in pods:
+        groups.setdefault(job_of(pod.annotations, fallback), []).append(pod)
+    found = []
+    for number, members in groups.items():
+        said = next((each for pod in members if (each := _allocation(pod)) is not None), None)
+        if said is not None:
+            found.append(Running(number, tuple(members), min(said.start, now), said.end))
+            continue
+        start = min((_bound_at(pod) or now) for pod in members)
+        found.append(Running(number, tuple(members), min(start, now), start + limit if limit else None))
+    return found
+
+
+def job_of(annotations: Mapping[str, str], fallback: int) -> int:
+    """The number of the job that a pod says it belongs to."""
+    text = annotations.get(JOBID, "")
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
+    return number if 0 < number < 1 << 62 else fallback
+
+
+def _allocation(pod: Pod) -> Allocation | None:
+    text = pod.annotations.get(ALLOCATION)
+    if text is None:
+        return None
+    try:
+        said = msgspec.json.decode(text, type=Allocation)
+    except msgspec.MsgspecError:
+        return None  # anybody may write annotations
+    sane = 0 <= said.start < 1 << 49 and (said.end is None or said.start < said.end < 1 << 49)
+    return said if sane else None
+
+
+def _bound_at(pod: Pod) -> int | None:
+    """When a pod got its node, by its condition."""
+    scheduled = pod.condition("PodScheduled")
+    text = scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
+    if not text:
+        return None
+    try:
+        return int(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,368 @@
+"""SeatSpace: the queue's space over a live cluster, where a request is the pods of a gang.
+
+Times are whole milliseconds, as everywhere in the queue. A job without a limit holds its seats for ever, so
+that nothing is planned on its end; what can start at no time that is known holds nobody up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fluence.cluster.graph import ClusterGraph, Refused
+from fluence.errors import Conflict
+from fluence.graph.graph import Ints
+from fluence.match.placement import Never, Wait
+from fluence.match.policy import MatchPolicy
+from fluence.match.policy import find as find_policy
+from fluence.match.seats import Gang, Seated, Seating
+from fluence.model.pod import Pod
+from fluence.queue.job import FOREVER
+from fluence.queue.space import Ask, Room, Space
+
+HORIZON = 1 << 50  # milliseconds since 1970: the year 37,000
+_MANY = 512  # tasks; beyond them an expected start is not worth its price
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pods:
+    """The pods of a gang that are to start together; equal only to itself."""
+
+    number: int  # of the job that gets the seats: it follows from a uid
+    pods: tuple[Pod, ...]
+    minimum: int
+    policy: str | MatchPolicy | None = None
+    exclude: frozenset[str] = frozenset()  # nodes that turned out impossible for this group
+
+
+@dataclass(slots=True)
+class _Task:
+    number: int
+    end: int
+
+
+class SeatSpace:
+    """What a cluster's seats look like to the queue."""
+
+    def __init__(self, cluster: ClusterGraph) -> None:
+        self.cluster = cluster
+        self.freed = self.opened = self.lost = 0
+        self.tasks: dict[str, _Task] = {}
+        self.reservations: dict[str, int] = {}  # task -> number
+        self._names: dict[int, str] = {}  # number -> task, to name who is in the way
+        self._shapes: dict[Hashable, int] = {}
+        self._next_shape = 0
+        self._of: dict[Pods, int] = {}
+        self._judged: dict[int, tuple[tuple[int, int], str | None]] = {}
+        self._journal: list[Callable[[], object]] = []
+        # Shapes that were told "at no time": it stays so while the plan only fills up.
+        self._hopeless: dict[int, int] = {}
+
+    # -- what happens outside --------------------------------------------------------------------------------
+
+    def more(self) -> None:
+        """Something came free that nobody planned on: a foreign pod left, a node came."""
+        self.freed += 1
+        self.opened += 1
+        self._hopeless.clear()
+
+    def less(self) -> None:
+        """Something was taken, or is gone."""
+        self.lost += 1
+
+    def adopt(self, task: str, number: int, end: int) -> None:
+        """A task that already has its seats, after a restart."""
+        self.tasks[task] = _Task(number, end)
+        self._names[number] = task
+
+    def forget(self, request: Hashable) -> None:
+        """A request that is not asked for again."""
+        if isinstance(request, Pods):
+            self._of.pop(request, None)
+
+    # -- requests --------------------------------------------------------------------------------------------
+
+    def understands(self, request: Hashable) -> bool:
+        return isinstance(request, Pods)
+
+    def widened(self) -> Space:
+        return self
+
+    def shape(self, request: Hashable) -> int:
+        request = _pods(request)
+        found = self._of.get(request)
+        if found is None:
+            alike = self.cluster.alike(request.pods)
+            if alike is None:
+                found = self._next_shape
+            else:
+                key = (alike, request.minimum, request.policy, request.exclude)
+                found = self._shapes.setdefault(key, self._next_shape)
+            self._next_shape = max(self._next_shape, found + 1)
+            self._of[request] = found
+        return found
+
+    def units(self, request: Hashable) -> int:
+        return len(_pods(request).pods)
+
+    def judge(self, request: Hashable) -> str | None:
+        """Why the cluster as it is could not hold a request, if it were empty; judged once per shape."""
+        graph = self.cluster.graph
+        at = (graph.shape_generation, graph.state_generation)
+        request = _pods(request)
+        shape = self.shape(request)
+        known = self._judged.get(shape)
+        if known is not None and known[0] == at:
+            return known[1]
+        gang = self._gang(request)
+        told: str | None = None
+        if isinstance(gang, Refused):
+            told = gang.reason
+        elif self.cluster.is_impossible(gang):
+            causes = self.cluster.why(request.pods, now=self.cluster.seats.room.now, exclude=request.exclude)
+            told = "; ".join(map(str, causes)) or "the cluster has no nodes for it"
+        self._judged[shape] = (at, told)
+        return told
+
+    def relaxed(self, request: Hashable) -> Hashable | None:
+        return None
+
+    # -- starting and planning -------------------------------------------------------------------------------
+
+    def advance(self, now: int) -> None:
+        self.cluster.advance(now)
+        self._hopeless.clear()
+
+    def start(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> bool:
+        found = self._place(task, request, now, limit, clear, later=False)
+        return found is not None
+
+    def start_or_reserve(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> int | None:
+        return self._place(task, request, now, limit, clear, later=True)
+
+    def drop(self, task: str) -> None:
+        number = self.reservations.pop(task)
+        seating = self._lift(number)
+        self._journal.append(lambda: self._put_back(task, seating))
+        self._hopeless.clear()
+
+    def drop_all(self) -> None:
+        for task in list(self.reservations):
+            self.drop(task)
+
+    def end(self, task: str, now: int) -> None:
+        held = self._give_up(task)
+        self.freed += 1
+        self._hopeless.clear()
+        if now < held.end:
+            self.opened += 1
+
+    def stretch(self, task: str, end: int) -> None:
+        held = self.tasks[task]
+        held.end = end
+        if held.number in self.cluster.seats.jobs:
+            self.cluster.seats.prolong(held.number, end)
+        self.lost += 1
+
+    def mark(self) -> object:
+        return len(self._journal)
+
+    def undo(self, mark: object) -> None:
+        assert isinstance(mark, int)
+        while len(self._journal) > mark:
+            self._journal.pop()()
+        self._hopeless.clear()
+
+    def settle(self, now: int) -> list[str]:
+        self._journal.clear()
+        return []
+
+    def rule_out(self, shape: int, limit: int, blocked: Ints, now: int) -> None:
+        # Where labels keep pods away, equal needs are not equal chances.
+        if not self.cluster.has_anti_affinity:
+            blocked[shape] = min(int(blocked[shape]), limit)
+
+    # -- thinking ahead --------------------------------------------------------------------------------------
+
+    def sketch(self, now: int, asks: Sequence[Ask], *, in_order: bool) -> list[int | None]:
+        mark = self.mark()
+        self.drop_all()
+        starts: list[int | None] = []
+        last = now
+        for place, ask in enumerate(asks):
+            start = self._place(f"?{place}", ask.request, last, ask.limit, ask.limit, later=True, shadow=True)
+            starts.append(start)
+            if in_order and start is not None:
+                last = start
+        self.undo(mark)
+        self.cluster.advance(now)
+        return starts
+
+    def expect(
+        self, now: int, ends: Mapping[str, int], asks: Sequence[Ask], wanted: Collection[int]
+    ) -> dict[int, int]:
+        if len(self.tasks) > _MANY:
+            return {}
+        mark = self.mark()
+        self.drop_all()
+        for name, end in ends.items():
+            self._bend(name, end)
+        found = {}
+        for place, ask in enumerate(asks[: max(wanted, default=-1) + 1]):
+            start = self._place(
+                f"?{place}", ask.request, now, ask.duration, ask.duration, later=True, shadow=True
+            )
+            if start is not None and place in wanted:
+                found[place] = start
+        self.undo(mark)
+        return found
+
+    def room(self, request: Hashable, now: int, limit: int) -> Room:
+        request = _pods(request)
+        gang = self._gang(request)
+        if isinstance(gang, Refused):
+            return Room(gang.reason)
+        duration = _duration(limit)
+        found = self.cluster.earliest(gang, now=now, duration=duration)
+        if isinstance(found, Seated):
+            start: int | None = found.at
+        else:
+            start = None
+        causes = [] if start == now else self.why(request, now, limit)
+        return Room("; ".join(causes), start=start, fewer=self._most(gang, now, duration))
+
+    def why(self, request: Hashable, now: int, limit: int) -> list[str]:
+        """What stands in the way of a request now, in words."""
+        request = _pods(request)
+        told = self.cluster.why(
+            request.pods, now=now, duration=_duration(limit), policy=request.policy, exclude=request.exclude
+        )
+        return [each.reason if isinstance(each, Refused) else str(each) for each in told]
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _gang(self, request: Pods) -> Gang | Refused:
+        return self.cluster.gang(
+            request.pods,
+            minimum=request.minimum if request.minimum < len(request.pods) else None,
+            policy=request.policy,
+            exclude=request.exclude,
+        )
+
+    def _place(
+        self,
+        task: str,
+        request: Hashable,
+        now: int,
+        limit: int,
+        clear: int,
+        *,
+        later: bool,
+        shadow: bool = False,
+    ) -> int | None:
+        request = _pods(request)
+        if task in self.tasks or task in self.reservations:
+            raise Conflict(f"{task} already has seats")
+        shape = self.shape(request)
+        if clear >= self._hopeless.get(shape, FOREVER + 1):
+            return None
+        gang = self._gang(request)
+        if isinstance(gang, Refused):
+            return None
+        # A thought has a number of its own: the job may hold its seats already, as a task or a reservation.
+        number = -1 - len(self._journal) if shadow else request.number
+        seated: Seated | Wait | Never
+        if shadow:
+            seated = self.cluster.seats.reserve(gang, job=number, now=now, duration=_duration(clear))
+        elif later:
+            seated = self.cluster.reserve(gang, job=number, now=now, duration=_duration(clear))
+        else:
+            seated = self.cluster.seat(gang, job=number, now=now, duration=_duration(clear))
+        if not isinstance(seated, Seated):
+            if (later or isinstance(seated, Never)) and not self.cluster.has_anti_affinity:
+                self._hopeless[shape] = min(clear, self._hopeless.get(shape, clear))
+            return None
+        if shadow:
+            if limit < clear:
+                self.cluster.seats.prolong(number, seated.at + limit)
+            self._journal.append(lambda: self._lift(number))
+            return seated.at
+        end = seated.end
+        if limit < clear:
+            end = seated.at + limit
+            self.cluster.seats.prolong(number, min(end, HORIZON))
+        self._names[number] = task
+        if seated.reserved:
+            self.reservations[task] = number
+            self._journal.append(lambda: self._unreserve(task))
+        else:
+            self.tasks[task] = _Task(number, end)
+            self._journal.append(lambda: self._give_up(task))
+        return seated.at
+
+    def _unreserve(self, task: str) -> None:
+        self._lift(self.reservations.pop(task))
+
+    def _lift(self, number: int) -> Seating | None:
+        """Take a plan's seats out; what they were, to put them back. Nodes may have gone, and seats with them."""
+        self._names.pop(number, None)
+        seating = self.cluster.seats.jobs.get(number)
+        if seating is None:
+            return None
+        kept = Seating(
+            number, seating.start, seating.end, seating.reserved, seating.whole, seats=dict(seating.seats)
+        )
+        self.cluster.seats.release(number)
+        return kept
+
+    def _put_back(self, task: str, seating: Seating | None) -> None:
+        if seating is None:
+            return
+        self.reservations[task] = seating.job
+        self._names[seating.job] = task
+        self.cluster.seats.hold(
+            seating.job,
+            seating.seats.values(),
+            start=seating.start,
+            end=seating.end,
+            reserved=True,
+            whole=seating.whole,
+        )
+
+    def _give_up(self, task: str) -> _Task:
+        held = self.tasks.pop(task)
+        self._names.pop(held.number, None)
+        # The cluster gives a job back by itself when its last pod has ended.
+        if held.number in self.cluster.seats.jobs:
+            self.cluster.release(held.number)
+        return held
+
+    def _bend(self, task: str, end: int) -> None:
+        held = self.tasks.get(task)
+        seating = None if held is None else self.cluster.seats.jobs.get(held.number)
+        if held is None or seating is None or seating.end == end:
+            return
+        number, before = held.number, seating.end
+        self.cluster.seats.prolong(number, end)
+        self._journal.append(lambda: self.cluster.seats.prolong(number, before))
+
+    def _most(self, gang: Gang, now: int, duration: int | None) -> int | None:
+        """How many of its pods would find a seat now."""
+        some = Gang(gang.members, 1, gang.policy, gang.rules)
+        found = self.cluster.try_now(some, now=now, duration=duration)
+        return len(found.seats) if isinstance(found, Seated) else None
+
+
+def _pods(request: Hashable) -> Pods:
+    if not isinstance(request, Pods):
+        raise TypeError(f"the pods of a gang are needed, not {type(request).__name__}")
+    return request
+
+
+def _duration(limit: int) -> int | None:
+    return None if limit >= FOREVER else limit
+
+
+def is_whole(policy: str | MatchPolicy) -> bool:
+    """Whether a policy gives out whole nodes."""
+    return (find_policy(policy) if isinstance(policy, str) else policy).node_exclusive
