@@ -12,7 +12,24 @@ from fluence.schedule.cycle import Scheduler
 from fluence.schedule.part import Stage
 
 _SECONDS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 4.0, 8.0, 16.0)
-_LONG = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92, 163.84, 600.0)
+_LONG = (
+    0.01,
+    0.02,
+    0.04,
+    0.08,
+    0.16,
+    0.32,
+    0.64,
+    1.28,
+    2.56,
+    5.12,
+    10.24,
+    20.48,
+    40.96,
+    81.92,
+    163.84,
+    600.0,
+)
 
 
 class Metrics:
@@ -93,9 +110,7 @@ class _Now(Collector):
         for state, count in groups.items():
             entities.add_metric(("podgroup", state), count)
         yield entities
-        yield GaugeMetricFamily(
-            "scheduler_plan_cycles", "Cycles of the plan.", value=scheduler.queue.cycles
-        )
+        yield GaugeMetricFamily("scheduler_plan_cycles", "Cycles of the plan.", value=scheduler.queue.cycles)
         yield GaugeMetricFamily(
             "scheduler_plan_tries", "Placements that the plan has tried.", value=scheduler.queue.tries
         )
