@@ -17,6 +17,7 @@ _COMMANDS = {
         "Fluxion's command of that name, interactive or scripted.",
     ),
     "explain": ("fluence.cli.explain:explain", "Why a pod or a group waits, and when it starts."),
+    "scheduler": ("fluence.cli.scheduler:scheduler", "Run the scheduler: pods of a cluster, gangs together."),
     "sandbox": ("fluence.cli.sandbox:sandbox", "A real local Kubernetes control plane, without Docker."),
     "completion": ("fluence.cli.completion:completion", "Print what a shell needs to complete commands."),
 }

@@ -179,6 +179,11 @@ class Neighbours:
         """The labels of pods that the anti-affinity of pods on nodes asks for."""
         return {key for term, _ in self._against.values() for key in selector_keys(term.selector)}
 
+    @property
+    def has_against(self) -> bool:
+        """Whether some pod on a node keeps others away."""
+        return bool(self._against)
+
     def is_meant(self, pod: Pod) -> bool:
         """Whether the anti-affinity of some pod on a node is against this one."""
         return any(term.matches(pod, self.labels_of) for term, _ in self._against.values())

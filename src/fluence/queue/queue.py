@@ -88,7 +88,7 @@ class Queue:
         self.pending = Pending()
         self.held: dict[str, Entry] = {}  # waiting for other jobs to end
         self._waiters: defaultdict[str, list[Entry]] = defaultdict(list)  # by the job that each waits for
-        self._namesakes: defaultdict[tuple[str, str], list[Entry]] = defaultdict(list)  # by user and name
+        self._namesakes: defaultdict[tuple[str, str], dict[str, Entry]] = defaultdict(dict)  # by user, name
         self.calibration = Calibration()
         self.now = now
         self.tries = 0
@@ -127,7 +127,7 @@ class Queue:
         limit, bounded = self._limit(job, shape, rules)
         entry = Entry(job, self._order(job), shape, limit, bounded, waiting=job.tasks)
         self.entries[job.key] = entry
-        self._namesakes[job.user, job.name].append(entry)
+        self._namesakes[job.user, job.name][job.key] = entry
         self._room_for(shape)
         entry.story.append(Step(now, State.PENDING, "submitted"))
         never = self.space.judge(job.request)
@@ -181,7 +181,7 @@ class Queue:
         self.entries[job.key] = self._tasks[job.key] = entry
         end = self._end[job.key] = max(started + limit, now)
         heappush(self._ends, (end, job.key))
-        self._namesakes[job.user, job.name].append(entry)
+        self._namesakes[job.user, job.name][job.key] = entry
         self._users[entry.owner] += 1
         return entry
 
@@ -191,7 +191,7 @@ class Queue:
         if not entry.state.is_over:
             raise Conflict(f"job {key} is {entry.state.value}: cancel it first")
         del self.entries[key]
-        self._namesakes[entry.job.user, entry.job.name].remove(entry)
+        self._namesakes[entry.job.user, entry.job.name].pop(key, None)
 
     def cancel(self, key: str, now: int, reason: str = "cancelled by its user") -> None:
         """Take a job out, waiting or running."""
@@ -603,7 +603,7 @@ class Queue:
         if dependency.job:
             return (self.entries[dependency.job],)
         namesakes = self._namesakes[entry.job.user, entry.job.name]
-        return (other for other in namesakes if other.order[2] < entry.order[2])
+        return (other for other in namesakes.values() if other.order[2] < entry.order[2])
 
     def _enter(self, entry: Entry) -> None:
         place = self.pending.add(entry)

@@ -4,8 +4,8 @@
     decisions = scheduler.cycle(now)        bind these, tell those why they wait
     scheduler.told(result, now)             what became of a bind
 
-Events only note what they touch. `cycle` brings the queue up to date with the groups that changed, and asks it
-for starts if anything happened that could start a job: a job came or went, room came free or was lost, or the
+Events only note what they touch. `cycle` brings the queue up to date with the groups that changed, and asks
+it for starts if anything happened that could start a job: a job came or went, room came free or was lost, or the
 plan's next time has come. Otherwise nothing is tried.
 """
 
@@ -306,9 +306,9 @@ class Scheduler:
             was, job = part.request, part.job
             same = (was.minimum, was.policy, was.exclude) == (minimum, gang.policy, exclude)
             same = same and (job.priority, job.limit, job.queue) == (gang.priority, gang.limit, gang.queue)
-            if same and len(was.pods) == len(pods) and all(map(_same, was.pods, pods)):
-                if name not in self._never or self.space.judge(was) is not None:
-                    return
+            same = same and len(was.pods) == len(pods) and all(map(_same, was.pods, pods))
+            if same and (name not in self._never or self.space.judge(was) is not None):
+                return
             self._withdraw(part, now, "its group changed")
         request = Pods(job_number(uid), pods, minimum, gang.policy, exclude)
         job = Job(

@@ -4,8 +4,8 @@
          ▲                                      │
          └──────────────── watch ───────────────┘
 
-Changes within a few milliseconds are one cycle. A replica that does not lead follows the cluster all the same,
-so that it knows everything when it is its turn. A leader that loses its lease ends: what it had assumed is no
+Changes within a few milliseconds are one cycle. A replica that does not lead follows the cluster all the
+same, so that it knows everything when it is its turn. A leader that loses its lease ends: what it had assumed is no
 longer sure, and a fresh process finds the truth in the API.
 """
 
@@ -16,7 +16,6 @@ import contextlib
 import gc
 import os
 import socket
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -376,6 +375,3 @@ async def _cancel(task: asyncio.Task[None]) -> None:
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await task
-
-
-Run = Callable[[], Awaitable[None]]

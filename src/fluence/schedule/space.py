@@ -304,7 +304,7 @@ class SeatSpace:
         self._lift(self.reservations.pop(task))
 
     def _lift(self, number: int) -> Seating | None:
-        """Take a plan's seats out; what they were, to put them back. Nodes may have gone, and seats with them."""
+        """Take a plan's seats out and say what they were; nodes may have gone, and seats with them."""
         self._names.pop(number, None)
         seating = self.cluster.seats.jobs.get(number)
         if seating is None:
