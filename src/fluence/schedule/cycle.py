@@ -5,8 +5,8 @@
     scheduler.told(result, now)             what became of a bind
 
 Events only note what they touch. `cycle` brings the queue up to date with the groups that changed, and asks
-it for starts if anything happened that could start a job: a job came or went, room came free or was lost, or the
-plan's next time has come. Otherwise nothing is tried.
+it for starts if anything happened that could start a job: a job came or went, room came free or was lost, or
+the plan's next time has come. Otherwise nothing is tried.
 """
 
 from __future__ import annotations

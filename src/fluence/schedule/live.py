@@ -5,8 +5,8 @@
          └──────────────── watch ───────────────┘
 
 Changes within a few milliseconds are one cycle. A replica that does not lead follows the cluster all the
-same, so that it knows everything when it is its turn. A leader that loses its lease ends: what it had assumed is no
-longer sure, and a fresh process finds the truth in the API.
+same, so that it knows everything when it is its turn. A leader that loses its lease ends: what it had assumed
+is no longer sure, and a fresh process finds the truth in the API.
 """
 
 from __future__ import annotations
@@ -214,7 +214,7 @@ class Live:
                 "cycle",
                 ms=round(took * 1000, 1),
                 started=len(decisions.binds),
-                pods=sum(map(len, decisions.binds)),
+                binds=sum(map(len, decisions.binds)),
                 told=len(decisions.waiting),
                 **self._counts(),
             )
