@@ -1,0 +1,177 @@
+"""A field of nodes that belongs to one test, on the run's real control plane, and a scheduler for it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
+
+from fluence.kube.client import Client
+from fluence.kube.gangs import AnyGangs, discover_gangs
+from fluence.kube.resource import NODES, PODS, Json
+from fluence.model.group import Group
+from fluence.model.pod import Pod
+from fluence.sandbox.nodes import NodeKind, create_nodes
+from fluence.sandbox.testing import Kube
+from fluence.schedule.live import Live, Options
+
+RUN = "sandbox.fluence.flux-framework.org/run-seconds"
+LABEL = "field.example/of"
+
+
+class Field:
+    """Nodes that only this test's pods select and tolerate; its scheduler has a name of its own."""
+
+    def __init__(self, kube: Kube, client: Client, nodes: list[str], gangs: AnyGangs) -> None:
+        self.kube = kube
+        self.client = client
+        self.nodes = nodes
+        self.gangs = gangs
+        self.name = f"fluence-{kube.namespace}"
+        self.live: Live | None = None
+
+    @property
+    def namespace(self) -> str:
+        return self.kube.namespace
+
+    # -- what there is to schedule ---------------------------------------------------------------------------
+
+    def spec(self, *, cpu: str = "1", group: str | None = None, **more: Any) -> Json:
+        spec: Json = {
+            "schedulerName": self.name,
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "nodeSelector": {LABEL: self.namespace},
+            "tolerations": [{"key": LABEL, "operator": "Exists"}],
+            "containers": [{"name": "c", "image": "none", "resources": {"requests": {"cpu": cpu}}}],
+        }
+        if group is not None:
+            spec.update(self.gangs.pod_link(group))
+        spec.update(more)
+        return spec
+
+    def pod(
+        self,
+        name: str,
+        *,
+        labels: dict[str, str] | None = None,
+        annotations: dict[str, str] | None = None,
+        runs: float | None = None,
+        **spec: Any,
+    ) -> Json:
+        notes = dict(annotations or {})
+        if runs is not None:
+            notes[RUN] = str(runs)
+            spec.setdefault("restartPolicy", "Never")
+        meta = {"name": name, "labels": labels or {}, "annotations": notes}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": self.spec(**spec)}
+
+    async def add(self, *bodies: Json) -> list[Pod]:
+        return [await self.client.create(PODS, body, namespace=self.namespace) for body in bodies]
+
+    async def add_group(self, name: str, minimum: int | None) -> None:
+        group = Group(namespace=self.namespace, name=name, min_count=minimum)
+        assert self.gangs.resource is not None
+        await self.client.create(
+            self.gangs.resource.raw(), self.gangs.manifest(group), namespace=self.namespace
+        )
+
+    # -- what became of it -----------------------------------------------------------------------------------
+
+    async def pods(self) -> dict[str, Pod]:
+        page = await self.client.list(PODS, namespace=self.namespace)
+        return {pod.metadata.name: pod for pod in page.items or ()}
+
+    async def homes(self) -> dict[str, str | None]:
+        return {name: pod.spec.node_name for name, pod in (await self.pods()).items()}
+
+    async def until(
+        self, done: Callable[[dict[str, Pod]], bool], what: str, *, timeout_s: float = 45.0
+    ) -> dict[str, Pod]:
+        pods: dict[str, Pod] = {}
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not done(pods := await self.pods()):
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            shown = {name: (pod.spec.node_name, pod.status.phase) for name, pod in pods.items()}
+            raise AssertionError(f"not within {timeout_s} s: {what}; there is {shown}") from None
+        return pods
+
+    async def until_bound(self, names: Iterable[str] | int, *, timeout_s: float = 45.0) -> dict[str, Pod]:
+        """Wait until these pods, or so many, have a node."""
+
+        def done(pods: dict[str, Pod]) -> bool:
+            bound = {name for name, pod in pods.items() if pod.spec.node_name}
+            return len(bound) >= names if isinstance(names, int) else bound.issuperset(names)
+
+        wanted = names if isinstance(names, int) else list(names)
+        if not isinstance(wanted, int):
+            names = wanted
+        return await self.until(done, f"bound: {wanted}", timeout_s=timeout_s)
+
+    async def settled(self, *, quiet_s: float = 1.0) -> dict[str, str | None]:
+        """What is where once the scheduler has had time for whatever it would do."""
+        await asyncio.sleep(quiet_s)
+        return await self.homes()
+
+    # -- the scheduler ---------------------------------------------------------------------------------------
+
+    @contextlib.asynccontextmanager
+    async def scheduler(self, client: Client | None = None, **options: Any) -> AsyncIterator[Live]:
+        """The scheduler in this process, without a lease unless one is asked for."""
+        options.setdefault("lease", None)
+        live = self.live = Live(client or self.client, Options(scheduler=self.name, **options))
+        stop = asyncio.Event()
+        task = asyncio.create_task(live.run(stop))
+        ready = asyncio.create_task(live.synced.wait())
+        await asyncio.wait({task, ready}, return_when=asyncio.FIRST_COMPLETED)
+        try:
+            if task.done():
+                task.result()
+            yield live
+        finally:
+            ready.cancel()
+            stop.set()
+            await task
+            faults = [each.store.handler_errors for each in live._others]
+            assert not any(faults), "a handler failed: see the log"
+
+    async def patch_node(self, name: str, body: Json) -> None:
+        from fluence.kube.client import PatchType
+
+        await self.client.patch(NODES.raw(), name, body, kind=PatchType.STRATEGIC)
+
+
+@contextlib.asynccontextmanager
+async def field(kube: Kube, count: int = 4, **kind: Any) -> AsyncIterator[Field]:
+    """``async with field(kube, 4, cpu=4) as f``: four nodes of four cores."""
+    async with kube.client() as client:
+        made = NodeKind(
+            name=f"n-{kube.namespace[2:]}",
+            count=count,
+            labels={LABEL: kube.namespace, **kind.pop("labels", {})},
+            taints=[f"{LABEL}:NoSchedule", *kind.pop("taints", [])],
+            **{"cpu": 4, **kind},
+        )
+        await create_nodes(client, [made])
+        names = [f"{made.name}-{index:03d}" for index in range(count)]
+        found = Field(kube, client, names, await discover_gangs(client))
+        try:
+            await _ready(client, names)
+            yield found
+        finally:
+            for name in names:
+                await client.delete(NODES, name)
+
+
+async def _ready(client: Client, names: list[str]) -> None:
+    async with asyncio.timeout(60):
+        for name in names:
+            while True:
+                node = await client.get(NODES, name)
+                born = any(each.key.startswith("node.kubernetes.io/") for each in node.spec.taints or ())
+                if node.is_ready and not born:
+                    break
+                await asyncio.sleep(0.1)
