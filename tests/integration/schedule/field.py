@@ -139,9 +139,7 @@ class Field:
             assert not any(faults), "a handler failed: see the log"
 
     async def patch_node(self, name: str, body: Json) -> None:
-        from fluence.kube.client import PatchType
-
-        await self.client.patch(NODES.raw(), name, body, kind=PatchType.STRATEGIC)
+        await self.client.patch(NODES.raw(), name, body)
 
 
 @contextlib.asynccontextmanager

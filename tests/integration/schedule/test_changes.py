@@ -1,0 +1,220 @@
+"""A cluster that changes under the scheduler: taints, cordons, other schedulers, nodes and pods that go."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from fluence.act.action import Bind, Outcome
+from fluence.kube.client import Client
+from fluence.kube.errors import ApiConflict
+from fluence.kube.resource import NODES, PODS
+from fluence.model.pod import Pod
+from fluence.sandbox.faults import Rule
+from fluence.sandbox.proxy import Proxy
+from fluence.sandbox.testing import Kube
+from tests.integration.schedule.field import LABEL, field
+
+
+async def test_a_pod_goes_where_its_tolerations_let_it(kube: Kube, audited: None) -> None:
+    async with field(kube, 2) as f, f.scheduler():
+        taint = [
+            {"key": LABEL, "effect": "NoSchedule"},
+            {"key": "special", "value": "yes", "effect": "NoSchedule"},
+        ]
+        await f.patch_node(f.nodes[1], {"spec": {"taints": taint}})
+        await asyncio.sleep(0.3)
+        await f.add(*(f.pod(f"p-{i}", cpu="2") for i in range(3)))
+        await f.until_bound(2)
+        homes = await f.settled(quiet_s=0.5)
+        assert sorted(home or "" for home in homes.values()) == ["", f.nodes[0], f.nodes[0]]
+        tolerations = [{"key": LABEL, "operator": "Exists"}, {"key": "special", "operator": "Exists"}]
+        await f.add(f.pod("t", cpu="2", tolerations=tolerations))
+        assert (await f.until_bound(["t"]))["t"].spec.node_name == f.nodes[1]
+        await f.patch_node(f.nodes[1], {"spec": {"taints": taint[:1]}})
+        await f.until_bound(4)
+
+
+async def test_a_node_that_is_cordoned_between_match_and_bind_is_not_used(kube: Kube, audited: None) -> None:
+    """Checklist 21: the gang is matched anew, all of it."""
+    async with field(kube, 4) as f:
+        # Binds are slow here, and two at a time, so that the cordon falls between match and bind.
+        async with (
+            Proxy(kube.access(), [Rule(verb="create", path="binding$", latency_s=1.0)]) as proxy,
+            Client(proxy.access) as client,
+            f.scheduler(client, in_flight=2) as live,
+        ):
+            await f.add_group("g", 8)
+            await f.add(*(f.pod(f"g-{i}", group="g", cpu="2") for i in range(8)))
+            pods = await f.until_bound(2)
+            free = sorted(set(f.nodes) - {pod.spec.node_name for pod in pods.values()})
+            assert free, "some nodes have no pod yet"
+            await f.patch_node(free[0], {"spec": {"unschedulable": True}})
+            await asyncio.sleep(3)
+            late = [pod for pod in (await f.pods()).values() if pod.spec.node_name == free[0]]
+            assert len(late) <= 2  # those that were on their way
+            await f.patch_node(free[0], {"spec": {"unschedulable": False}})
+            await f.until_bound(8)
+            assert not live.scheduler.excluded
+
+
+async def test_pods_of_other_schedulers_shrink_the_cluster_and_give_it_back(
+    kube: Kube, audited: None
+) -> None:
+    """Checklist 27 and 28: foreign pods count, terminating ones too."""
+    async with field(kube, 2) as f, f.scheduler():
+        (foreign,) = await f.add(f.pod("foreign", cpu="3", schedulerName="somebody-else"))
+        await f.client.bind(foreign, f.nodes[0])
+        await asyncio.sleep(0.3)
+        await f.add_group("g", 2)
+        await f.add(*(f.pod(f"g-{i}", group="g", cpu="3") for i in range(2)))
+        assert not any(home for name, home in (await f.settled()).items() if name != "foreign")
+        await f.client.delete(PODS, "foreign", namespace=f.namespace, grace_s=0)
+        await f.until_bound(["g-0", "g-1"])
+
+
+async def test_a_foreign_scheduler_that_fills_nodes_is_never_outbid(kube: Kube, audited: None) -> None:
+    async with field(kube, 4) as f, f.scheduler():
+        await f.add_group("big", 4)
+
+        async def fill() -> None:
+            for index in range(12):
+                pod = f.pod(f"x-{index}", cpu="1", schedulerName="somebody-else")
+                (made,) = await f.add(pod)
+                await f.client.bind(made, f.nodes[index % 3])
+
+        await fill()  # three nodes are full
+        await f.add(*(f.pod(f"big-{i}", group="big", cpu="1") for i in range(4)))
+        pods = await f.until_bound([f"big-{i}" for i in range(4)])
+        assert {pods[f"big-{i}"].spec.node_name for i in range(4)} == {f.nodes[3]}
+
+
+async def test_a_lost_node_gives_its_members_a_place_elsewhere(kube: Kube, audited: None) -> None:
+    async with field(kube, 3) as f, f.scheduler() as live:
+        await f.add_group("g", 2)
+        await f.add(*(f.pod(f"g-{i}", group="g", cpu="3") for i in range(2)))
+        homes = {name: pod.spec.node_name for name, pod in (await f.until_bound(2)).items()}
+        gone = homes["g-1"]
+        assert gone is not None
+        await f.client.delete(NODES, gone)
+        await f.client.delete(PODS, "g-1", namespace=f.namespace, grace_s=0)
+        await f.add(f.pod("g-1b", group="g", cpu="3"))
+        pods = await f.until_bound(["g-0", "g-1b"])
+        assert pods["g-1b"].spec.node_name not in (gone, homes["g-0"])
+        assert gone not in live.scheduler.cluster.nodes
+
+
+async def test_a_new_node_wakes_what_could_never_have_started(kube: Kube, audited: None) -> None:
+    async with field(kube, 1) as f, f.scheduler() as live:
+        await f.patch_node(f.nodes[0], {"metadata": {"labels": {"kind": "small"}}})
+        await f.add(f.pod("p", nodeSelector={"kind": "large"}))
+        assert (await f.settled(quiet_s=0.7))["p"] is None
+        said = live.scheduler.reasons[f"{f.namespace}/pod:p"].reason
+        assert "cannot hold it" in said and "nodeSelector" in said
+        tries = live.scheduler.queue.tries
+        await asyncio.sleep(0.7)
+        assert live.scheduler.queue.tries == tries  # nothing changed, so nothing was tried
+        await f.patch_node(f.nodes[0], {"metadata": {"labels": {"kind": "large"}}})
+        await f.until_bound(["p"])
+
+
+async def test_a_gated_pod_is_never_bound(kube: Kube, audited: None) -> None:
+    """Checklist 4 and 7: and its condition does not stay SchedulingGated when the gate opens."""
+    async with field(kube, 1) as f, f.scheduler():
+        await f.add(f.pod("g", schedulingGates=[{"name": "example.com/wait"}]))
+        assert (await f.settled(quiet_s=0.7))["g"] is None
+        await f.client.patch(PODS, "g", {"spec": {"schedulingGates": None}}, namespace=f.namespace)
+        pod = (await f.until_bound(["g"]))["g"]
+        condition = pod.condition("PodScheduled")
+        assert condition is not None and condition.status == "True"
+
+
+async def test_a_pod_deleted_between_match_and_bind_holds_nothing(kube: Kube, audited: None) -> None:
+    """Checklist 3."""
+    async with field(kube, 1) as f:
+        async with (
+            Proxy(kube.access(), [Rule(verb="create", path="binding$", latency_s=0.8, times=1)]) as proxy,
+            Client(proxy.access) as client,
+            f.scheduler(client) as live,
+        ):
+            await f.add(f.pod("gone", cpu="4"))
+            async with asyncio.timeout(10):
+                while not proxy.count("create", "binding"):
+                    await asyncio.sleep(0.02)
+            await f.client.delete(PODS, "gone", namespace=f.namespace, grace_s=0)
+            await f.add(f.pod("next", cpu="4"))
+            await f.until_bound(["next"])
+            assert len(live.scheduler.cluster.jobs) == 1
+
+
+async def test_a_bind_with_the_uid_of_an_older_pod_is_refused(kube: Kube, audited: None) -> None:
+    """Checklist 1."""
+    async with field(kube, 1) as f:
+        (old,) = await f.add(f.pod("p"))
+        await f.client.delete(PODS, "p", namespace=f.namespace, grace_s=0, uid=old.metadata.uid)
+        await f.add(f.pod("p"))
+        with pytest.raises(ApiConflict):
+            await f.client.bind(old, f.nodes[0])
+        async with f.scheduler() as live:
+            bind = Bind(old, f.nodes[0], "job", {})
+            result = await live.binder._look(bind, "refused")
+            assert result.outcome is Outcome.GONE
+            await f.until_bound(["p"])
+
+
+async def test_a_node_that_does_not_exist_is_never_bound_to(kube: Kube, audited: None) -> None:
+    """Checklist 5: the API server would say 201."""
+    async with field(kube, 1) as f, f.scheduler() as live:
+        (pod,) = await f.add(f.pod("p", cpu="100"))
+        await asyncio.sleep(0.3)
+        result = live._check(Bind(pod, "no-such-node", "job", {}))
+        assert result is not None and result.outcome is Outcome.STALE
+
+
+async def test_the_annotations_come_in_the_same_event_as_the_node(kube: Kube, audited: None) -> None:
+    """Checklist 6."""
+    async with field(kube, 1) as f, f.scheduler() as live:
+        seen: list[Pod] = []
+        live._pods.store.on_change(
+            lambda old, new: seen.append(new) if new is not None and new.spec.node_name else None,
+            replay=False,
+        )
+        await f.add(f.pod("p"))
+        await f.until_bound(["p"])
+        await asyncio.sleep(0.3)
+        first = next(pod for pod in seen if pod.metadata.namespace == f.namespace)
+        assert first.annotations["fluence.flux-framework.org/jobid"]
+
+
+async def test_host_ports_and_anti_affinity_hold_between_pods(kube: Kube, audited: None) -> None:
+    """Checklist 24 and 25."""
+    async with field(kube, 2) as f, f.scheduler():
+        port = [{"containerPort": 80, "hostPort": 8080}]
+        box = {"name": "c", "image": "none", "ports": port, "resources": {"requests": {"cpu": "1"}}}
+        await f.add(*(f.pod(f"port-{i}", containers=[box]) for i in range(3)))
+        await f.until_bound(2)
+        homes = [home for home in (await f.settled(quiet_s=0.5)).values() if home]
+        assert sorted(homes) == f.nodes
+        term = {"labelSelector": {"matchLabels": {"app": "shy"}}, "topologyKey": "kubernetes.io/hostname"}
+        rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        await f.add(f.pod("hermit", affinity=rule))
+        hermit = (await f.until_bound(["hermit"]))["hermit"].spec.node_name
+        await f.add(f.pod("shy", labels={"app": "shy"}))
+        assert (await f.until_bound(["shy"]))["shy"].spec.node_name != hermit
+
+
+async def test_a_node_the_server_refuses_is_excluded_for_that_group_only(kube: Kube, audited: None) -> None:
+    async with field(kube, 2) as f:
+        rule = Rule(verb="create", path=f"{kube.namespace}/pods/p/binding$", status=422, times=1)
+        async with (
+            Proxy(kube.access(), [rule]) as proxy,
+            Client(proxy.access) as client,
+            f.scheduler(client) as live,
+        ):
+            await f.add(f.pod("p"))
+            pod = (await f.until_bound(["p"]))["p"]
+            (excluded,) = live.scheduler.excluded[f"{f.namespace}/pod:p"]
+            assert pod.spec.node_name != excluded
+            await f.add(f.pod("q"))
+            assert (await f.until_bound(["q"]))["q"].spec.node_name == excluded

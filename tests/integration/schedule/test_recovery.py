@@ -1,0 +1,173 @@
+"""Restarts, several replicas, and servers that fail: everything is found again from the API alone."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fluence.kube.client import Client
+from fluence.kube.resource import PODS
+from fluence.sandbox.faults import Rule
+from fluence.sandbox.proxy import Proxy
+from fluence.sandbox.testing import Kube
+from fluence.schedule.live import Live
+from tests.integration.schedule.field import Field, field
+
+
+def holds(live: Live) -> dict[int, dict[str, str]]:
+    return live.scheduler.cluster.jobs
+
+
+async def begun(f: Field) -> None:
+    """A running gang, a running pod, and a gang that waits."""
+    await f.add_group("runs", 3)
+    await f.add(*(f.pod(f"runs-{i}", group="runs") for i in range(3)))
+    await f.add(f.pod("single", annotations={"fluence.flux-framework.org/duration": "1h"}))
+    await f.until_bound(4)
+    await f.add_group("waits", 5)
+    await f.add(*(f.pod(f"waits-{i}", group="waits") for i in range(5)))
+
+
+async def test_a_restart_rebuilds_the_same_jobs_and_plan(kube: Kube, audited: None) -> None:
+    """Checklist 31."""
+    async with field(kube, 2) as f:
+        async with f.scheduler() as live:
+            await begun(f)
+            await f.settled(quiet_s=0.5)
+            before, ends = holds(live), {n: s.end for n, s in live.scheduler.cluster.seats.jobs.items()}
+            reasons = {key: said.reason for key, said in live.scheduler.reasons.items()}
+        async with f.scheduler() as live:
+            await f.settled(quiet_s=0.7)
+            assert holds(live) == before
+            assert {n: s.end for n, s in live.scheduler.cluster.seats.jobs.items()} == ends
+            assert {key: said.reason for key, said in live.scheduler.reasons.items()} == reasons
+            await f.client.delete(PODS, "single", namespace=f.namespace, grace_s=0)
+            await f.until_bound([f"waits-{i}" for i in range(5)])
+
+
+async def test_a_gang_that_was_half_bound_is_completed_after_a_restart(kube: Kube, audited: None) -> None:
+    async with field(kube, 2) as f:
+        # Two of six binds pass; then the server takes none, and the scheduler dies.
+        rule = Rule(verb="create", path="binding$", after=2, status=503)
+        async with Proxy(kube.access(), [rule]) as proxy, Client(proxy.access) as client:
+            async with f.scheduler(client, in_flight=1):
+                await f.add_group("g", 6)
+                await f.add(*(f.pod(f"g-{i}", group="g") for i in range(6)))
+                await f.until_bound(2)
+        assert sum(map(bool, (await f.homes()).values())) == 2
+        await f.add(f.pod("rival", cpu="4"))  # fits nowhere if the gang is to be completed
+        async with f.scheduler():
+            await f.until_bound([f"g-{i}" for i in range(6)])
+            assert (await f.homes())["rival"] is None
+
+
+async def test_a_bind_that_fails_is_tried_again_until_the_gang_is_whole(kube: Kube, audited: None) -> None:
+    """Checklist 11: 500 and 409 on some members."""
+    async with field(kube, 2) as f:
+        rules = [
+            Rule(verb="create", path="binding$", status=500, every=3, times=4),
+            Rule(verb="create", path="binding$", cut_after=0, every=2, times=3),  # done, but no answer
+        ]
+        async with (
+            Proxy(kube.access(), rules) as proxy,
+            Client(proxy.access) as client,
+            f.scheduler(client),
+        ):
+            await f.add_group("g", 8)
+            await f.add(*(f.pod(f"g-{i}", group="g") for i in range(8)))
+            await f.until_bound(8)
+
+
+async def test_two_replicas_bind_each_pod_once_and_one_takes_over(kube: Kube, audited: None) -> None:
+    """Checklist 2 and 32."""
+    async with field(kube, 2) as f, kube.client() as other:
+        options = {"lease": f"lease-{f.namespace}", "lease_namespace": f.namespace}
+        async with f.scheduler(other, identity="second", **options) as second:
+            async with asyncio.timeout(20):
+                while not second.leads:
+                    await asyncio.sleep(0.05)
+            async with f.scheduler(identity="first", **options) as first:
+                await f.add(*(f.pod(f"p-{i}") for i in range(4)))
+                await f.until_bound(4)
+                assert second.leads and not first.leads
+                assert first.binder.sent == 0 and second.binder.sent == 4
+                await f.settled(quiet_s=0.3)
+                assert holds(first) == {} or set(holds(first)) == set(holds(second))
+        async with f.scheduler(identity="third", **options) as third:  # the lease was given back
+            async with asyncio.timeout(10):
+                while not third.leads:
+                    await asyncio.sleep(0.05)
+            await f.add(f.pod("p-4"))
+            await f.until_bound(["p-4"])
+
+
+async def test_a_replica_without_the_lease_writes_nothing(kube: Kube, audited: None) -> None:
+    """Checklist 32: the lease is lost in the middle of a burst."""
+    async with field(kube, 2) as f:
+        rule = Rule(verb="create", path="binding$", latency_s=0.5)
+        async with (
+            Proxy(kube.access(), [rule]) as proxy,
+            Client(proxy.access) as client,
+            f.scheduler(client, in_flight=1) as live,
+        ):
+            await f.add_group("g", 6)
+            await f.add(*(f.pod(f"g-{i}", group="g") for i in range(6)))
+            await f.until_bound(1)
+            live.binder._held = lambda: False
+            await asyncio.sleep(0.7)
+            sent = live.binder.sent
+            await asyncio.sleep(1.0)
+            assert live.binder.sent == sent
+            live.binder._held = lambda: True
+            await f.until_bound(6)
+
+
+async def test_watches_that_break_lose_nothing(kube: Kube, audited: None) -> None:
+    """Checklist 33: dropped streams, 410, doubled and late events, 429."""
+    async with field(kube, 2) as f:
+        rules = [
+            Rule(verb="watch", path="/pods", drop_after=3, times=3),
+            Rule(verb="watch", path="/pods", gone_after=2, times=1),
+            Rule(verb="watch", path="/pods", duplicate=True, times=2),
+            Rule(verb="create", path="binding$", status=429, retry_after=1, times=2),
+        ]
+        async with (
+            Proxy(kube.access(), rules) as proxy,
+            Client(proxy.access) as client,
+            f.scheduler(client) as live,
+        ):
+            for group in range(3):
+                await f.add_group(f"g{group}", 2)
+                await f.add(*(f.pod(f"g{group}-{i}", group=f"g{group}") for i in range(2)))
+                await asyncio.sleep(0.5)
+            await f.until_bound(6, timeout_s=60)
+            async with asyncio.timeout(30):
+                while len(holds(live)) != 3:
+                    await asyncio.sleep(0.1)
+
+
+async def test_members_of_another_scheduler_or_priority_are_refused(kube: Kube, audited: None) -> None:
+    """Checklist 14."""
+    async with field(kube, 1) as f, f.scheduler() as live:
+        await f.add_group("g", 2)
+        await f.add(f.pod("g-0", group="g"), f.pod("g-1", group="g", schedulerName="somebody-else"))
+        assert not any((await f.settled()).values())
+        assert "another scheduler" in live.scheduler.reasons[f"{f.namespace}/g"].reason
+
+
+async def test_a_backfilled_job_never_delays_the_one_in_front(kube: Kube, audited: None) -> None:
+    """Checklist 29 and 30."""
+    limit = "fluence.flux-framework.org/duration"
+    async with field(kube, 1) as f, f.scheduler() as live:
+        await f.add(f.pod("now", cpu="2", runs=4, annotations={limit: "5"}))
+        await f.until_bound(["now"])
+        await f.add(f.pod("front", cpu="4", runs=1, annotations={limit: "60"}))
+        await asyncio.sleep(0.3)
+        await f.add(f.pod("long", cpu="1", runs=1, annotations={limit: "600"}))
+        await f.add(f.pod("short", cpu="1", runs=1, annotations={limit: "2"}))
+        await f.until_bound(["short"])
+        assert (await f.homes())["long"] is None
+        entry = live.scheduler.queue.entries[f"{f.namespace}/pod:front"]
+        assert entry.no_later_than is not None
+        pods = await f.until_bound(["front"])
+        assert pods["long"].spec.node_name is None
+        await f.until_bound(["long"])
