@@ -11,9 +11,8 @@ the plan's next time has come. Otherwise nothing is tried.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fluence.act.action import Bind, Outcome, Result
 from fluence.cluster.graph import Claim, ClusterGraph, Freed
@@ -23,6 +22,8 @@ from fluence.model.node import Node
 from fluence.model.pod import Pod
 from fluence.queue import Job, Queue, QueuePolicy, Rules, Start, State
 from fluence.schedule import recovery
+from fluence.schedule.conditions import Outcome as States
+from fluence.schedule.conditions import Report
 from fluence.schedule.groups import Gang, Groups
 from fluence.schedule.part import Part, Stage
 from fluence.schedule.space import HORIZON, Pods, SeatSpace, is_whole
@@ -35,21 +36,15 @@ _RETRY, _RETRY_MOST = 250, 10_000  # pauses between tries of one bind
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A group whose pods wait, and why."""
+    """A group whose pods wait, and what they are told."""
 
     gang: Gang
     pods: tuple[Pod, ...]
-    reason: str
-    no_later_than: int | None = None
-    expected: int | None = None
+    report: Report
 
-
-@dataclass(frozen=True, slots=True)
-class Begun:
-    """A group that has all the pods that it needs to start on nodes."""
-
-    gang: Gang
-    pods: tuple[Pod, ...]
+    @property
+    def reason(self) -> str:
+        return self.report.reason
 
 
 @dataclass(slots=True)
@@ -58,7 +53,7 @@ class Decisions:
 
     binds: list[list[Bind]] = field(default_factory=list)  # one list per job
     waiting: list[Waiting] = field(default_factory=list)
-    begun: list[Begun] = field(default_factory=list)
+    begun: list[Gang] = field(default_factory=list)  # have on nodes all that they need
 
 
 def cluster_for(*, policy: str = "first", release_each: bool = False, **options: object) -> ClusterGraph:
@@ -90,7 +85,6 @@ class Scheduler:
         self.parts: dict[str, Part] = {}  # by the queue's key
         self.excluded: dict[str, set[str]] = {}  # per group: nodes that the server refused for its pods
         self.reasons: dict[str, Waiting] = {}  # per group: what was said last
-        self.attempts: dict[str, int] = defaultdict(int)  # scheduled, unschedulable, error
         self._of: dict[str, Part] = {}  # by the uid of a pod with a seat
         self._parts_of: dict[str, dict[str, Part]] = {}  # by group
         self._dirty: dict[str, None] = {}
@@ -221,12 +215,10 @@ class Scheduler:
             return
         match result.outcome:
             case Outcome.BOUND:
-                self.attempts["scheduled"] += 1
                 self._confirm(part, uid)
             case Outcome.ELSEWHERE:
                 self._confirm(part, uid)  # its event says where; the seat follows it
             case Outcome.AGAIN:
-                self.attempts["error"] += 1
                 entry = self.cluster.pods.entries.get(uid)
                 if entry is None or entry.node != bind.node:  # its node went meanwhile
                     self._lose(part, uid)
@@ -235,7 +227,6 @@ class Scheduler:
                 pause = min(_RETRY << min(tries - 1, 6), _RETRY_MOST)
                 self._again[uid] = (now + pause, bind)
             case Outcome.IMPOSSIBLE:
-                self.attempts["error"] += 1
                 self.excluded.setdefault(part.gang, set()).add(bind.node)
                 self._lose(part, uid)
             case Outcome.GONE | Outcome.STALE:
@@ -272,6 +263,9 @@ class Scheduler:
             if key not in self._parts_of:
                 self.excluded.pop(key, None)
             return
+        group = gang.group
+        if group is not None and group.is_gang and not group.is_scheduled and gang.placed and not gang.needed:
+            decisions.begun.append(gang)
         unknown = [pod for pod in gang.placed if pod.metadata.uid not in self._of]
         if unknown:
             self._adopt(gang, unknown, now)
@@ -295,7 +289,10 @@ class Scheduler:
         for name, (pods, minimum) in wanted.items():
             self._want(gang, name, pods, minimum, now)
         if waiting and not wanted:
-            self._say(Waiting(gang, waiting, gang.fault or gang.missing), decisions)
+            report = (
+                Report(States.REFUSED, gang.fault) if gang.fault else Report(States.INCOMPLETE, gang.missing)
+            )
+            self._say(Waiting(gang, waiting, report), decisions)
 
     def _want(self, gang: Gang, name: str, pods: tuple[Pod, ...], minimum: int, now: int) -> None:
         """Have these pods in the queue under this name, exactly so."""
@@ -495,7 +492,7 @@ class Scheduler:
             for part in self.parts.values():
                 if part.stage is Stage.QUEUED:
                     self._to_tell[part.key] = None
-        by_shape: dict[int, str] = {}
+        by_shape: dict[int, Report] = {}
         for key in list(self._to_tell)[: 8 * _REASONS]:
             part = self.parts[key]
             gang = self.groups.gang(part.gang)
@@ -503,27 +500,26 @@ class Scheduler:
             if gang is None or entry is None:
                 del self._to_tell[key]
                 continue
-            reason = by_shape.get(entry.shape)
-            if reason is None:
+            report = by_shape.get(entry.shape)
+            if report is None:
                 if len(by_shape) >= _REASONS:
                     break
-                reason = by_shape[entry.shape] = self._why(part, now)
+                report = by_shape[entry.shape] = self._why(part, now)
             del self._to_tell[key]
-            self.attempts["unschedulable"] += 1
-            said = Waiting(gang, part.request.pods, reason, entry.no_later_than, entry.expected)
-            self._say(said, decisions)
+            report = replace(report, no_later_than=entry.no_later_than, expected=entry.expected)
+            self._say(Waiting(gang, part.request.pods, report), decisions)
 
-    def _why(self, part: Part, now: int) -> str:
+    def _why(self, part: Part, now: int) -> Report:
         entry = self.queue.entries[part.key]
         if entry.state is State.NEVER:
-            return f"the cluster as it is cannot hold it: {entry.story[-1].reason}"
+            return Report(States.NEVER, f"the cluster as it is cannot hold it: {entry.story[-1].reason}")
         told = self.space.why(part.request, now, entry.limit)
-        return "; ".join(told) or "jobs in front of it hold what it needs"
+        return Report(States.WAITS, "; ".join(told) or "jobs in front of it hold what it needs")
 
     def _say(self, said: Waiting, decisions: Decisions) -> None:
         before = self.reasons.get(said.gang.key)
         self.reasons[said.gang.key] = said
-        if before is not None and before.reason == said.reason:
+        if before is not None and before.report == said.report:
             told = {pod.metadata.uid for pod in before.pods}
             if told.issuperset(pod.metadata.uid for pod in said.pods):
                 return

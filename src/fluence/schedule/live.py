@@ -23,6 +23,7 @@ import structlog
 
 from fluence.act.action import Bind, Outcome, Result
 from fluence.act.binder import IN_FLIGHT, Binder
+from fluence.act.teller import Teller
 from fluence.errors import FluenceError
 from fluence.kube.client import Client
 from fluence.kube.events import Recorder, Ref
@@ -43,13 +44,15 @@ from fluence.model.meta import KubeObject
 from fluence.model.node import Node, forbids
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
+from fluence.schedule import conditions
 from fluence.schedule.cycle import Decisions, Scheduler, Waiting, cluster_for
-from fluence.schedule.groups import Groups
+from fluence.schedule.groups import Gang, Groups
 from fluence.schedule.metrics import Metrics
 
 log = structlog.get_logger("fluence.scheduler")
 
 OWNERS: tuple[Resource[Any], ...] = (JOBS, DEPLOYMENTS, REPLICASETS, STATEFULSETS)
+_SCHEDULED = conditions.Report(conditions.Outcome.SCHEDULED)
 _STUCK_S = 60.0  # a cycle that takes longer is a fault that a restart may cure
 
 
@@ -99,6 +102,7 @@ class Live:
         self.binder = Binder(
             client, self._answered, check=self._check, held=self._held, in_flight=self.options.in_flight
         )
+        self.teller = Teller(client, held=self._held)
         self.recorder = Recorder(client, controller=self.options.scheduler, instance=self.identity)
         self.synced = asyncio.Event()
         self.leads = False
@@ -157,13 +161,14 @@ class Live:
         self.metrics.leader.labels(self.options.lease or "").set(1)
         log.info("leads", identity=self.identity, **self._counts())
         binder = asyncio.create_task(self.binder.run())
+        teller = asyncio.create_task(self.teller.run())
         try:
             self._wake.set()
             cycles = asyncio.create_task(self._cycles())
             stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait({cycles, stopping, binder}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({cycles, stopping, binder, teller}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
-            for task in (cycles, binder):
+            for task in (cycles, binder, teller):
                 if task.done():
                     task.result()
             await _cancel(cycles)
@@ -172,6 +177,7 @@ class Live:
             self.leads = False
             self.metrics.leader.labels(self.options.lease or "").set(0)
             await _cancel(binder)
+            await _cancel(teller)
 
     async def _cycles(self) -> None:
         loop = asyncio.get_running_loop()
@@ -189,7 +195,7 @@ class Live:
             took = loop.time() - self._cycle_began
             self._cycle_began = None
             self.metrics.cycle.observe(took)
-            self._carry_out(decisions, took)
+            self._carry_out(decisions, now, took)
             if self.scheduler.has_more:
                 self._wake.set()
                 await asyncio.sleep(0)
@@ -199,7 +205,7 @@ class Live:
                 pause = min(max((due - now) / 1000, 0.05), 3600.0)
                 timer = loop.call_later(pause, self._wake.set)
 
-    def _carry_out(self, decisions: Decisions, took: float) -> None:
+    def _carry_out(self, decisions: Decisions, now: int, took: float) -> None:
         at = self.client.clock.monotonic()
         for binds in decisions.binds:
             for bind in binds:
@@ -208,7 +214,10 @@ class Live:
             log.debug("binds", job=binds[0].job, pods=len(binds))
         for waiting in decisions.waiting:
             self.metrics.started(waits=True)
-            self._tell(waiting)
+            self._tell(waiting, now)
+        for gang in decisions.begun:
+            self.metrics.started(waits=False)
+            self._tell_group(gang, _SCHEDULED, now)
         if decisions.binds or decisions.waiting:
             log.info(
                 "cycle",
@@ -219,8 +228,29 @@ class Live:
                 **self._counts(),
             )
 
-    def _tell(self, waiting: Waiting) -> None:
-        log.info("waits", group=waiting.gang.key, pods=len(waiting.pods), reason=waiting.reason)
+    def _tell(self, waiting: Waiting, now: int) -> None:
+        gang, report = waiting.gang, waiting.report
+        log.info("waits", group=gang.key, pods=len(waiting.pods), reason=report.reason)
+        said = conditions.note(report)
+        for each in waiting.pods:
+            meta = each.metadata
+            pod = self._pods.store.get(meta.name, meta.namespace)
+            if pod is None or pod.metadata.uid != meta.uid:
+                continue
+            patch = conditions.pod_condition(pod, report, now=now)
+            if patch is not None:
+                self.metrics.attempts["unschedulable"].inc()
+                self.teller.tell(PODS, meta.namespace, meta.name, patch)
+                self._record(pod, said)
+        self._tell_group(gang, report, now)
+
+    def _tell_group(self, gang: Gang, report: conditions.Report, now: int) -> None:
+        group = gang.group
+        if group is None or self.gangs.resource is None:
+            return
+        patch = conditions.group_condition(group, report, now=now)
+        if patch is not None:
+            self.teller.tell(self.gangs.resource, group.namespace, group.name, patch)
 
     # -- answers ---------------------------------------------------------------------------------------------
 
@@ -235,9 +265,8 @@ class Live:
             created = bind.pod.metadata.creation_timestamp
             if created is not None:
                 self.metrics.sli.observe(max(0.0, clock.now() - created.timestamp()))
-            self._record(
-                bind.pod, "Scheduled", "Binding", f"assigned {bind.pod.key} to {bind.node}", kind="Normal"
-            )
+            self.teller.forget(PODS, bind.pod.metadata.namespace, bind.pod.metadata.name)
+            self._record(bind.pod, conditions.note(_SCHEDULED, pod=bind.pod, node=bind.node))
         else:
             self.metrics.attempts["error"].inc()
             log.warning(
@@ -252,10 +281,12 @@ class Live:
         if result.outcome is not Outcome.BOUND:
             self._wake.set()
 
-    def _record(self, pod: Pod, reason: str, action: str, note: str, *, kind: Any) -> None:
+    def _record(self, pod: Pod, note: conditions.Note) -> None:
         meta = pod.metadata
         regarding = Ref("Pod", meta.name, meta.namespace, meta.uid)
-        self.recorder.record(regarding, reason=reason, action=action, note=note, kind=kind)
+        self.recorder.record(
+            regarding, reason=note.reason, action=note.action, note=note.text, kind=note.kind
+        )
 
     def _check(self, bind: Bind) -> Result | None:
         """Whether a bind still makes sense, by what was seen last."""

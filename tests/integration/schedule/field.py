@@ -12,7 +12,9 @@ from fluence.kube.gangs import AnyGangs, discover_gangs
 from fluence.kube.resource import NODES, PODS, Json
 from fluence.model.group import Group
 from fluence.model.pod import Pod
+from fluence.sandbox.faults import Rule
 from fluence.sandbox.nodes import NodeKind, create_nodes
+from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
 from fluence.schedule.live import Live, Options
 
@@ -30,6 +32,7 @@ class Field:
         self.gangs = gangs
         self.name = f"fluence-{kube.namespace}"
         self.live: Live | None = None
+        self.proxy = Proxy(kube.access())  # the one that `through` goes through
 
     @property
     def namespace(self) -> str:
@@ -137,6 +140,17 @@ class Field:
             await task
             faults = [each.store.handler_errors for each in live._others]
             assert not any(faults), "a handler failed: see the log"
+
+    @contextlib.asynccontextmanager
+    async def through(self, *rules: Rule, **options: Any) -> AsyncIterator[Live]:
+        """The scheduler behind a proxy that makes things go wrong."""
+        async with (
+            Proxy(self.kube.access(), list(rules)) as proxy,
+            Client(proxy.access) as client,
+            self.scheduler(client, **options) as live,
+        ):
+            self.proxy = proxy
+            yield live
 
     async def patch_node(self, name: str, body: Json) -> None:
         await self.client.patch(NODES.raw(), name, body)

@@ -7,12 +7,10 @@ import asyncio
 import pytest
 
 from fluence.act.action import Bind, Outcome
-from fluence.kube.client import Client
 from fluence.kube.errors import ApiConflict
 from fluence.kube.resource import NODES, PODS
 from fluence.model.pod import Pod
 from fluence.sandbox.faults import Rule
-from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
 from tests.integration.schedule.field import LABEL, field
 
@@ -40,10 +38,9 @@ async def test_a_node_that_is_cordoned_between_match_and_bind_is_not_used(kube: 
     """Checklist 21: the gang is matched anew, all of it."""
     async with field(kube, 4) as f:
         # Binds are slow here, and two at a time, so that the cordon falls between match and bind.
-        async with (
-            Proxy(kube.access(), [Rule(verb="create", path="binding$", latency_s=1.0)]) as proxy,
-            Client(proxy.access) as client,
-            f.scheduler(client, in_flight=2) as live,
+        async with f.through(Rule(verb="create", path="binding$", latency_s=1.0), in_flight=2) as (
+            live,
+            proxy,
         ):
             await f.add_group("g", 8)
             await f.add(*(f.pod(f"g-{i}", group="g", cpu="2") for i in range(8)))
@@ -132,20 +129,16 @@ async def test_a_gated_pod_is_never_bound(kube: Kube, audited: None) -> None:
 
 async def test_a_pod_deleted_between_match_and_bind_holds_nothing(kube: Kube, audited: None) -> None:
     """Checklist 3."""
-    async with field(kube, 1) as f:
-        async with (
-            Proxy(kube.access(), [Rule(verb="create", path="binding$", latency_s=0.8, times=1)]) as proxy,
-            Client(proxy.access) as client,
-            f.scheduler(client) as live,
-        ):
-            await f.add(f.pod("gone", cpu="4"))
-            async with asyncio.timeout(10):
-                while not proxy.count("create", "binding"):
-                    await asyncio.sleep(0.02)
-            await f.client.delete(PODS, "gone", namespace=f.namespace, grace_s=0)
-            await f.add(f.pod("next", cpu="4"))
-            await f.until_bound(["next"])
-            assert len(live.scheduler.cluster.jobs) == 1
+    slow = Rule(verb="create", path="binding$", latency_s=0.8, times=1)
+    async with field(kube, 1) as f, f.through(slow) as live:
+        await f.add(f.pod("gone", cpu="4"))
+        async with asyncio.timeout(10):
+            while not f.proxy.count("create", "binding"):
+                await asyncio.sleep(0.02)
+        await f.client.delete(PODS, "gone", namespace=f.namespace, grace_s=0)
+        await f.add(f.pod("next", cpu="4"))
+        await f.until_bound(["next"])
+        assert len(live.scheduler.cluster.jobs) == 1
 
 
 async def test_a_bind_with_the_uid_of_an_older_pod_is_refused(kube: Kube, audited: None) -> None:
@@ -207,11 +200,7 @@ async def test_host_ports_and_anti_affinity_hold_between_pods(kube: Kube, audite
 async def test_a_node_the_server_refuses_is_excluded_for_that_group_only(kube: Kube, audited: None) -> None:
     async with field(kube, 2) as f:
         rule = Rule(verb="create", path=f"{kube.namespace}/pods/p/binding$", status=422, times=1)
-        async with (
-            Proxy(kube.access(), [rule]) as proxy,
-            Client(proxy.access) as client,
-            f.scheduler(client) as live,
-        ):
+        async with f.through(rule) as live:
             await f.add(f.pod("p"))
             pod = (await f.until_bound(["p"]))["p"]
             (excluded,) = live.scheduler.excluded[f"{f.namespace}/pod:p"]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from fluence.kube.client import Client
 from fluence.kube.resource import PODS
 from fluence.sandbox.faults import Rule
-from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
 from fluence.schedule.live import Live
 from tests.integration.schedule.field import Field, field
@@ -48,11 +46,10 @@ async def test_a_gang_that_was_half_bound_is_completed_after_a_restart(kube: Kub
     async with field(kube, 2) as f:
         # Two of six binds pass; then the server takes none, and the scheduler dies.
         rule = Rule(verb="create", path="binding$", after=2, status=503)
-        async with Proxy(kube.access(), [rule]) as proxy, Client(proxy.access) as client:
-            async with f.scheduler(client, in_flight=1):
-                await f.add_group("g", 6)
-                await f.add(*(f.pod(f"g-{i}", group="g") for i in range(6)))
-                await f.until_bound(2)
+        async with f.through(rule, in_flight=1):
+            await f.add_group("g", 6)
+            await f.add(*(f.pod(f"g-{i}", group="g") for i in range(6)))
+            await f.until_bound(2)
         assert sum(map(bool, (await f.homes()).values())) == 2
         await f.add(f.pod("rival", cpu="4"))  # fits nowhere if the gang is to be completed
         async with f.scheduler():
@@ -67,11 +64,7 @@ async def test_a_bind_that_fails_is_tried_again_until_the_gang_is_whole(kube: Ku
             Rule(verb="create", path="binding$", status=500, every=3, times=4),
             Rule(verb="create", path="binding$", cut_after=0, every=2, times=3),  # done, but no answer
         ]
-        async with (
-            Proxy(kube.access(), rules) as proxy,
-            Client(proxy.access) as client,
-            f.scheduler(client),
-        ):
+        async with f.through(*rules) as live:
             await f.add_group("g", 8)
             await f.add(*(f.pod(f"g-{i}", group="g") for i in range(8)))
             await f.until_bound(8)
@@ -104,11 +97,7 @@ async def test_a_replica_without_the_lease_writes_nothing(kube: Kube, audited: N
     """Checklist 32: the lease is lost in the middle of a burst."""
     async with field(kube, 2) as f:
         rule = Rule(verb="create", path="binding$", latency_s=0.5)
-        async with (
-            Proxy(kube.access(), [rule]) as proxy,
-            Client(proxy.access) as client,
-            f.scheduler(client, in_flight=1) as live,
-        ):
+        async with f.through(rule, in_flight=1) as live:
             await f.add_group("g", 6)
             await f.add(*(f.pod(f"g-{i}", group="g") for i in range(6)))
             await f.until_bound(1)
@@ -130,11 +119,7 @@ async def test_watches_that_break_lose_nothing(kube: Kube, audited: None) -> Non
             Rule(verb="watch", path="/pods", duplicate=True, times=2),
             Rule(verb="create", path="binding$", status=429, retry_after=1, times=2),
         ]
-        async with (
-            Proxy(kube.access(), rules) as proxy,
-            Client(proxy.access) as client,
-            f.scheduler(client) as live,
-        ):
+        async with f.through(*rules) as live:
             for group in range(3):
                 await f.add_group(f"g{group}", 2)
                 await f.add(*(f.pod(f"g{group}-{i}", group=f"g{group}") for i in range(2)))

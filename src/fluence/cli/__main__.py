@@ -1,0 +1,5 @@
+"""`python -m fluence.cli` is `fluence`."""
+
+from fluence.cli import main
+
+main()
