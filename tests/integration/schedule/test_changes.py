@@ -36,24 +36,21 @@ async def test_a_pod_goes_where_its_tolerations_let_it(kube: Kube, audited: None
 
 async def test_a_node_that_is_cordoned_between_match_and_bind_is_not_used(kube: Kube, audited: None) -> None:
     """Checklist 21: the gang is matched anew, all of it."""
-    async with field(kube, 4) as f:
-        # Binds are slow here, and two at a time, so that the cordon falls between match and bind.
-        async with f.through(Rule(verb="create", path="binding$", latency_s=1.0), in_flight=2) as (
-            live,
-            proxy,
-        ):
-            await f.add_group("g", 8)
-            await f.add(*(f.pod(f"g-{i}", group="g", cpu="2") for i in range(8)))
-            pods = await f.until_bound(2)
-            free = sorted(set(f.nodes) - {pod.spec.node_name for pod in pods.values()})
-            assert free, "some nodes have no pod yet"
-            await f.patch_node(free[0], {"spec": {"unschedulable": True}})
-            await asyncio.sleep(3)
-            late = [pod for pod in (await f.pods()).values() if pod.spec.node_name == free[0]]
-            assert len(late) <= 2  # those that were on their way
-            await f.patch_node(free[0], {"spec": {"unschedulable": False}})
-            await f.until_bound(8)
-            assert not live.scheduler.excluded
+    # Binds are slow here, and two at a time, so that the cordon falls between match and bind.
+    slow = Rule(verb="create", path="binding$", latency_s=1.0)
+    async with field(kube, 4) as f, f.through(slow, in_flight=2) as live:
+        await f.add_group("g", 8)
+        await f.add(*(f.pod(f"g-{i}", group="g", cpu="2") for i in range(8)))
+        pods = await f.until_bound(2)
+        free = sorted(set(f.nodes) - {pod.spec.node_name for pod in pods.values()})
+        assert free, "some nodes have no pod yet"
+        await f.patch_node(free[0], {"spec": {"unschedulable": True}})
+        await asyncio.sleep(3)
+        late = [pod for pod in (await f.pods()).values() if pod.spec.node_name == free[0]]
+        assert len(late) <= 2  # those that were on their way
+        await f.patch_node(free[0], {"spec": {"unschedulable": False}})
+        await f.until_bound(8)
+        assert not live.scheduler.excluded
 
 
 async def test_pods_of_other_schedulers_shrink_the_cluster_and_give_it_back(

@@ -1,5 +1,5 @@
-"""kill -9 at random points of a run of gangs, then a restart: nothing leaks, nothing is bound twice, no gang stays
-in part.
+"""kill -9 at random points of a run of gangs, then a restart: nothing leaks, nothing is bound twice, no gang
+stays in part.
 
     FLUENCE_SOAK=200 pytest tests/integration/schedule/test_kills.py     what `make soak` runs
 """
@@ -28,6 +28,7 @@ from tests.integration.schedule.field import Field, field
 
 KILLS = int(os.environ.get("FLUENCE_SOAK", "0")) or 4
 GANGS = max(8, KILLS)
+RUNS = 8  # seconds: a gang in part is completed before its first pods end
 SEED = int(os.environ.get("FLUENCE_SOAK_SEED", "7"))
 
 
@@ -58,6 +59,14 @@ class Run:
         with self._log.open("ab") as log:
             self._process = await asyncio.create_subprocess_exec(*self._command, stdout=log, stderr=log)
 
+    async def led(self) -> None:
+        """Wait until the last one has come so far that it hears a signal."""
+        before = self._log.read_bytes().count(b"leads") if self._log.exists() else 0
+        await self.start()
+        async with asyncio.timeout(30):
+            while self._log.read_bytes().count(b"leads") <= before:
+                await asyncio.sleep(0.1)
+
     async def wait_bound(self, count: int, timeout_s: float) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
@@ -74,7 +83,7 @@ class Run:
 
 @contextlib.asynccontextmanager
 async def gangs_running(f: Field, count: int, rng: random.Random) -> AsyncIterator[None]:
-    """Gangs that come one after the other, each of two to four pods that run for a moment."""
+    """Gangs that come one after the other, each of two to four pods."""
 
     async def submit() -> None:
         for index in range(count):
@@ -83,7 +92,7 @@ async def gangs_running(f: Field, count: int, rng: random.Random) -> AsyncIterat
             await f.add(
                 *(
                     f.pod(
-                        f"g{index}-{i}", group=f"g{index}", cpu=f"{rng.choice((500, 1000, 1500))}m", runs=0.5
+                        f"g{index}-{i}", group=f"g{index}", cpu=f"{rng.choice((500, 1000, 1500))}m", runs=RUNS
                     )
                     for i in range(size)
                 )
@@ -100,7 +109,7 @@ async def gangs_running(f: Field, count: int, rng: random.Random) -> AsyncIterat
 
 async def run(kube: Kube, rules: list[Rule], tmp_path: Path) -> None:
     rng = random.Random(SEED)
-    async with field(kube, 3) as f, Proxy(kube.access(), rules) as proxy:
+    async with field(kube, 8) as f, Proxy(kube.access(), rules) as proxy:
         kubeconfig = tmp_path / "kubeconfig"
         kubeconfig.write_text(yaml.safe_dump(_kubeconfig(proxy.access.server)))
         reflector = Reflector(f.client, PODS, namespace=f.namespace)
@@ -114,7 +123,7 @@ async def run(kube: Kube, rules: list[Rule], tmp_path: Path) -> None:
                     await scheduler.wait_bound(scheduler.bound + rng.randint(1, 6), timeout_s=8)
                     await asyncio.sleep(rng.uniform(0, 0.05))
                     await scheduler.stop(signal.SIGKILL)
-            await scheduler.start()
+            await scheduler.led()
             pods = await f.until(
                 lambda pods: all(pod.is_terminal for pod in pods.values()),
                 f"all end; see {tmp_path / 'log'}",

@@ -64,7 +64,7 @@ async def test_a_bind_that_fails_is_tried_again_until_the_gang_is_whole(kube: Ku
             Rule(verb="create", path="binding$", status=500, every=3, times=4),
             Rule(verb="create", path="binding$", cut_after=0, every=2, times=3),  # done, but no answer
         ]
-        async with f.through(*rules) as live:
+        async with f.through(*rules):
             await f.add_group("g", 8)
             await f.add(*(f.pod(f"g-{i}", group="g") for i in range(8)))
             await f.until_bound(8)

@@ -11,7 +11,7 @@ from tests.integration.schedule.field import field
 
 async def test_a_waiting_pod_is_told_why_once_per_change(kube: Kube, audited: None) -> None:
     """Checklist 8 and 43."""
-    async with field(kube, 1) as f, f.through() as live:
+    async with field(kube, 1) as f, f.through():
         await f.add(f.pod("p", cpu="32"))
 
         def told(pods: dict[str, object]) -> bool:
