@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 AGAINST ?=
 SIZES ?=
 BENCH ?=
+KILLS ?= 200
 
-.PHONY: help run test check bench setup clean
+.PHONY: help run test check bench bench-cluster soak setup clean
 
 help:  ## what there is
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 15
 
 setup: $(VENV)/.ready  ## .venv with fluence and its tools
 
@@ -38,6 +39,12 @@ bench: setup  ## speed and memory; AGAINST=/path/to/resource-query adds Fluxion;
 	@$(BIN)/python benchmarks/plan.py
 	@$(BIN)/python benchmarks/startup.py
 	@$(BIN)/python benchmarks/kube.py
+
+bench-cluster: setup  ## pods bound per second on 1,000 simulated nodes, beside kube-scheduler; BENCH=--help
+	@$(BIN)/python benchmarks/cluster.py $(BENCH)
+
+soak: setup  ## kill the scheduler 200 times, with and without faults; KILLS=20 for less
+	@FLUENCE_SOAK=$(KILLS) $(BIN)/pytest tests/integration/schedule/test_kills.py
 
 clean:  ## remove what make made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
