@@ -46,6 +46,7 @@ class _Series(msgspec.Struct, eq=False):
     namespace: str
     body: Json
     is_created: bool = False
+    is_queued: bool = False
     count: int = 1
     told: int = 1
     seen_at: float = 0.0
@@ -128,7 +129,7 @@ class Recorder:
     async def flush(self, timeout_s: float = 5.0) -> None:
         """Write what is queued, and the counts of series that grew, for as long as ``timeout_s``."""
         for series in self._known.values():
-            if series.count > series.told and series not in self._queue:
+            if series.count > series.told and not series.is_queued:
                 self._queue.append(series)
         try:
             async with asyncio.timeout(timeout_s):
@@ -139,12 +140,13 @@ class Recorder:
             self._queue.clear()
 
     def _enqueue(self, series: _Series) -> bool:
-        if series in self._queue:
+        if series.is_queued:
             return True
         if len(self._queue) >= self._queue_limit:
             self.dropped += 1
             return False
         self._queue.append(series)
+        series.is_queued = True
         self._wake.set()
         return True
 
@@ -182,7 +184,7 @@ class Recorder:
         return _Series(name, namespace, body)
 
     async def _write(self, series: _Series) -> None:
-        count = series.count
+        count, series.is_queued = series.count, False
         try:
             await self._send(series, count)
             self.written += 1

@@ -130,8 +130,10 @@ class Scheduler:
         before = self._weight(uid)
         freed = self.cluster.set_pod(pod)
         self._weighed(before, self._weight(uid), freed)
-        self._touch(self.groups.set_pod(pod))
+        touched = self.groups.set_pod(pod)
         part = self._of.get(uid)
+        if part is None or pod.is_terminal or not _is_alone(part.gang):
+            self._touch(touched)  # a single pod that got its node changes nothing for its group of one
         if part is None:
             return
         if pod.is_terminal:
@@ -553,6 +555,11 @@ def _offers(node: Node) -> tuple[object, ...]:
         node.is_ready,
         node.status.allocatable,
     )
+
+
+def _is_alone(gang: str) -> bool:
+    """Whether a group is one pod by itself: `namespace/pod:name`."""
+    return "/pod:" in gang
 
 
 def _same(one: Pod, other: Pod) -> bool:
