@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from fluence.cluster.graph import ClusterGraph, Refused
 from fluence.errors import Conflict
 from fluence.graph.graph import Ints
+from fluence.match.gang import Gang, Seated, Seating
 from fluence.match.placement import Never, Wait
 from fluence.match.policy import MatchPolicy
 from fluence.match.policy import find as find_policy
-from fluence.match.seats import Gang, Seated, Seating
 from fluence.model.pod import Pod
 from fluence.queue.job import FOREVER
 from fluence.queue.space import Ask, Room, Space
