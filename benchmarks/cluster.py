@@ -223,10 +223,10 @@ def main() -> None:
         asyncio.run(_nodes(access, options.nodes))
         kwok = box.require().parts["kwok"]
         at.scheduler_config.write_bytes(msgspec.json.encode(plane.scheduler_config(at)))
-        ours = [sys.executable, "-m", "fluence.cli", "scheduler", "run", "--no-lease", "--health", ""]
+        ours = [sys.executable, "-m", "fluence.cli", "scheduler", "run", "--no-lease", "--health-address", ""]
         if options.profile:
             ours[1:1] = ["-m", "cProfile", "-o", options.profile]
-        ours += ["--kubeconfig", str(at.kubeconfig()), "--qps", str(QPS), "--log", "json"]
+        ours += ["--kubeconfig", str(at.kubeconfig()), "--qps", str(QPS), "--log-format", "json"]
         theirs = plane.scheduler(programs["kube-scheduler"], at, wanted.gates)
         schedulers = {"kube-scheduler": ("default-scheduler", theirs), "fluence": ("fluence", ours)}
         print(

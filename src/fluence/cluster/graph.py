@@ -32,6 +32,7 @@ from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.placement import Never, Wait
 from fluence.match.policy import MatchPolicy
 from fluence.match.seats import Seats
+from fluence.model.constraint import Constraint
 from fluence.model.node import Node
 from fluence.model.pod import Pod
 
@@ -78,6 +79,7 @@ class ClusterGraph:
         self._debt: dict[str, set[int]] = {}  # nodes with more devices in use than there are: whose
         self._members: dict[int, dict[str, bool]] = {}  # per job: has the pod ended?
         self._job_of: dict[str, int] = {}
+        self._constrained: dict[Constraint, tuple[tuple[int, int], frozenset[str]]] = {}
         self._now = -1
 
     # -- nodes -----------------------------------------------------------------------------------------------
@@ -221,6 +223,17 @@ class ClusterGraph:
         """Whether the nodes as they are could not hold a gang even if they were empty."""
         self.sync()
         return not self._seats.could_hold(gang)
+
+    def ruled_out(self, constraint: Constraint) -> frozenset[str]:
+        """The nodes that a constraint on names, ranks and labels (RFC 31) does not allow, as they are now."""
+        at = self.graph.state_generation, self.graph.shape_generation
+        known = self._constrained.get(constraint)
+        if known is None or known[0] != at:
+            graph, rows = self._vertices.graph, self._seats.nodes.tolist()
+            said = ((graph.name[row], int(graph.rank[row]), graph.properties.get(row, {})) for row in rows)
+            out = frozenset(each[0] for each in said if not constraint.matches(*each))
+            known = self._constrained[constraint] = (at, out)
+        return known[1]
 
     @property
     def has_anti_affinity(self) -> bool:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from fluence.act.action import Bind, Outcome, Result
 from fluence.cluster.graph import Claim, ClusterGraph, Freed
 from fluence.cluster.ids import job_number
+from fluence.cluster.layout import DEFAULT, Layout
 from fluence.model.group import Group
 from fluence.model.node import Node
 from fluence.model.pod import Pod
@@ -31,7 +32,6 @@ from fluence.schedule.space import HORIZON, Pods, SeatSpace, is_whole
 SLICE = 256  # groups that are taken in per cycle: the first binds need not wait for the last list
 _TOLD_AGAIN = 30_000  # a reason that may have changed is looked at again after so long
 _REASONS = 24  # reasons worked out per cycle
-_RETRY, _RETRY_MOST = 250, 10_000  # pauses between tries of one bind
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +56,11 @@ class Decisions:
     begun: list[Gang] = field(default_factory=list)  # have on nodes all that they need
 
 
-def cluster_for(*, policy: str = "first", release_each: bool = False, **options: object) -> ClusterGraph:
+def cluster_for(
+    layout: Layout = DEFAULT, *, policy: str = "first", release_each: bool = False
+) -> ClusterGraph:
     """A cluster graph whose times are milliseconds."""
-    return ClusterGraph(
-        policy=policy,
-        release_each=release_each,
-        horizon=HORIZON,
-        overrun=60_000,
-        **options,  # type: ignore[arg-type]
-    )
+    return ClusterGraph(layout, policy=policy, release_each=release_each, horizon=HORIZON, overrun=60_000)
 
 
 class Scheduler:
@@ -77,11 +73,25 @@ class Scheduler:
         *,
         policy: str | QueuePolicy = "easy",
         rules: Mapping[str, Rules] | None = None,
+        depth: int | None = None,
+        window: int | None = None,
+        resolution: int = 1,
+        replan: bool = False,
+        backoff: tuple[int, int] = (1_000, 10_000),
     ) -> None:
         self.groups = groups
         self.cluster = cluster or cluster_for()
         self.space = SeatSpace(self.cluster)
-        self.queue = Queue(self.space, policy, rules=rules)
+        self.queue = Queue(
+            self.space,
+            policy,
+            rules=rules,
+            depth=depth,
+            window=window,
+            resolution=resolution,
+            replan=replan,
+        )
+        self.backoff = backoff  # the first and the longest pause between tries of one bind
         self.parts: dict[str, Part] = {}  # by the queue's key
         self.excluded: dict[str, set[str]] = {}  # per group: nodes that the server refused for its pods
         self.reasons: dict[str, Waiting] = {}  # per group: what was said last
@@ -226,7 +236,8 @@ class Scheduler:
                     self._lose(part, uid)
                     return
                 tries = self._tries[uid] = self._tries.get(uid, 0) + 1
-                pause = min(_RETRY << min(tries - 1, 6), _RETRY_MOST)
+                first, most = self.backoff
+                pause = min(first << min(tries - 1, 16), most)
                 self._again[uid] = (now + pause, bind)
             case Outcome.IMPOSSIBLE:
                 self.excluded.setdefault(part.gang, set()).add(bind.node)
@@ -303,13 +314,14 @@ class Scheduler:
         uid = gang.uid if name == gang.key else name.rpartition("+")[2]
         if part is not None:
             was, job = part.request, part.job
-            same = (was.minimum, was.policy, was.exclude) == (minimum, gang.policy, exclude)
+            asked = (minimum, gang.policy, exclude, gang.constraint)
+            same = (was.minimum, was.policy, was.exclude, was.constraint) == asked
             same = same and (job.priority, job.limit, job.queue) == (gang.priority, gang.limit, gang.queue)
             same = same and len(was.pods) == len(pods) and all(map(_same, was.pods, pods))
             if same and (name not in self._never or self.space.judge(was) is not None):
                 return
             self._withdraw(part, now, "its group changed")
-        request = Pods(job_number(uid), pods, minimum, gang.policy, exclude)
+        request = Pods(job_number(uid), pods, minimum, gang.policy, exclude, gang.constraint)
         job = Job(
             key=name,
             request=request,

@@ -12,10 +12,10 @@ Check = Callable[[], str]  # what is wrong; empty: nothing
 
 @contextlib.asynccontextmanager
 async def serve(
-    address: str, *, healthy: Check, ready: Check, metrics: Callable[[], bytes]
+    address: tuple[str, int], *, healthy: Check, ready: Check, metrics: Callable[[], bytes] | None
 ) -> AsyncIterator[int]:
-    """Answer on HOST:PORT while the block runs; gives the port, which is chosen where PORT is 0."""
-    host, _, port = address.rpartition(":")
+    """Answer on a host and port while the block runs; gives the port, which is chosen where it is 0."""
+    host, port = address
 
     def answer(check: Check) -> Callable[[web.Request], web.Response]:
         def handle(request: web.Request) -> web.Response:
@@ -25,6 +25,8 @@ async def serve(
         return handle
 
     async def show(request: web.Request) -> web.Response:
+        if metrics is None:
+            raise web.HTTPNotFound(text="the metrics are at another address: see metrics-address\n")
         return web.Response(body=metrics(), content_type="text/plain", charset="utf-8")
 
     app = web.Application()
@@ -42,7 +44,7 @@ async def serve(
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host.strip("[]") or None, int(port)).start()
+        await web.TCPSite(runner, host or None, port).start()
         yield int(runner.addresses[0][1])
     finally:
         await runner.cleanup()

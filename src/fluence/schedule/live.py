@@ -16,19 +16,18 @@ import contextlib
 import gc
 import os
 import socket
-from dataclasses import dataclass
 from typing import Any
 
 import structlog
 
 from fluence.act.action import Bind, Outcome, Result
-from fluence.act.binder import IN_FLIGHT, Binder
+from fluence.act.binder import Binder
 from fluence.act.teller import Teller
 from fluence.errors import FluenceError
 from fluence.kube.client import Client
 from fluence.kube.events import Recorder, Ref
 from fluence.kube.gangs import AnyGangs, NoGangs, PodGroup, Workload, discover_gangs
-from fluence.kube.lease import Elector
+from fluence.kube.lease import Elector, Terms
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import (
     DEPLOYMENTS,
@@ -48,6 +47,7 @@ from fluence.schedule import conditions
 from fluence.schedule.cycle import Decisions, Scheduler, Waiting, cluster_for
 from fluence.schedule.groups import Gang, Groups
 from fluence.schedule.metrics import Metrics
+from fluence.schedule.settings import SchedulerSettings
 
 log = structlog.get_logger("fluence.scheduler")
 
@@ -60,50 +60,48 @@ class LeaseLost(FluenceError):
     """Another replica may lead now."""
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """What `fluence scheduler run` can be told."""
-
-    scheduler: str = "fluence"
-    match_policy: str = "first"
-    queue_policy: str = "easy"
-    release_each: bool = False
-    in_flight: int = IN_FLIGHT
-    gather_s: float = 0.005
-    lease: str | None = "fluence"  # None: no election
-    lease_namespace: str = "kube-system"
-    identity: str | None = None
-
-
 class Live:
-    """``async with`` nothing: ``await Live(client, options).run(stop)`` until ``stop`` is set."""
+    """``await Live(client, settings).run(stop)`` runs until ``stop`` is set."""
 
-    def __init__(self, client: Client, options: Options | None = None) -> None:
-        self.options = options or Options()
+    def __init__(
+        self, client: Client, settings: SchedulerSettings | None = None, *, identity: str | None = None
+    ) -> None:
+        self.settings = settings = settings or SchedulerSettings()
         self.client = client
         self.gangs: AnyGangs = NoGangs("not asked yet")
-        self.identity = self.options.identity or f"{socket.gethostname()}_{os.getpid()}"
-        self.groups = Groups(scheduler=self.options.scheduler)
+        self.identity = identity or f"{socket.gethostname()}_{os.getpid()}"
+        self.groups = Groups(scheduler=settings.scheduler_name)
         self.scheduler = Scheduler(
             self.groups,
-            cluster_for(policy=self.options.match_policy, release_each=self.options.release_each),
-            policy=self.options.queue_policy,
+            cluster_for(settings.layout(), policy=settings.match_policy, release_each=settings.release_each),
+            policy=settings.queue_policy,
+            rules=settings.rules(),
+            depth=settings.queue_depth,
+            window=None if settings.queue_window is None else settings.queue_window * 1000,
+            resolution=settings.queue_resolution,
+            replan=settings.queue_replan,
+            backoff=(int(settings.backoff * 1000), int(settings.backoff_max * 1000)),
         )
-        self.metrics = Metrics(self.scheduler, profile=self.options.scheduler)
+        self.metrics = Metrics(self.scheduler, profile=settings.scheduler_name)
         self.elector: Elector | None = None
-        if self.options.lease is not None:
+        if settings.lease:
             self.elector = Elector(
                 client,
-                name=self.options.lease,
-                namespace=self.options.lease_namespace,
-                identity=self.options.identity,
+                name=settings.lease_name,
+                namespace=settings.lease_namespace,
+                identity=identity,
+                terms=Terms(
+                    duration_s=settings.lease_duration,
+                    renew_s=settings.lease_renew,
+                    retry_s=settings.lease_retry,
+                ),
             )
             self.identity = self.elector.identity
         self.binder = Binder(
-            client, self._answered, check=self._check, held=self._held, in_flight=self.options.in_flight
+            client, self._answered, check=self._check, held=self._held, in_flight=settings.in_flight
         )
         self.teller = Teller(client, held=self._held)
-        self.recorder = Recorder(client, controller=self.options.scheduler, instance=self.identity)
+        self.recorder = Recorder(client, controller=settings.scheduler_name, instance=self.identity)
         self.synced = asyncio.Event()
         self.leads = False
         self._nodes: Reflector[Node] = Reflector(client, NODES)
@@ -158,7 +156,7 @@ class Live:
 
     async def _lead(self, stop: asyncio.Event) -> None:
         self.leads = True
-        self.metrics.leader.labels(self.options.lease or "").set(1)
+        self.metrics.leader.labels(self.settings.lease_name).set(1)
         log.info("leads", identity=self.identity, **self._counts())
         binder = asyncio.create_task(self.binder.run())
         teller = asyncio.create_task(self.teller.run())
@@ -175,7 +173,7 @@ class Live:
             await self.binder.drain()
         finally:
             self.leads = False
-            self.metrics.leader.labels(self.options.lease or "").set(0)
+            self.metrics.leader.labels(self.settings.lease_name).set(0)
             await _cancel(binder)
             await _cancel(teller)
 
@@ -185,7 +183,7 @@ class Live:
         while True:
             await self._wake.wait()
             if not self.scheduler.has_more:
-                await asyncio.sleep(self.options.gather_s)  # a burst is one cycle
+                await asyncio.sleep(self.settings.gather / 1000)  # a burst is one cycle
             self._wake.clear()
             if timer is not None:
                 timer.cancel()

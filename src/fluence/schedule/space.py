@@ -7,7 +7,7 @@ that nothing is planned on its end; what can start at no time that is known hold
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fluence.cluster.graph import ClusterGraph, Refused
 from fluence.errors import Conflict
@@ -16,6 +16,7 @@ from fluence.match.gang import Gang, Seated, Seating
 from fluence.match.placement import Never, Wait
 from fluence.match.policy import MatchPolicy
 from fluence.match.policy import find as find_policy
+from fluence.model.constraint import Constraint
 from fluence.model.pod import Pod
 from fluence.queue.job import FOREVER
 from fluence.queue.space import Ask, Room, Space
@@ -33,6 +34,7 @@ class Pods:
     minimum: int
     policy: str | MatchPolicy | None = None
     exclude: frozenset[str] = frozenset()  # nodes that turned out impossible for this group
+    constraint: Constraint | None = None
 
 
 @dataclass(slots=True)
@@ -96,7 +98,7 @@ class SeatSpace:
             if alike is None:
                 found = self._next_shape
             else:
-                key = (alike, request.minimum, request.policy, request.exclude)
+                key = (alike, request.minimum, request.policy, request.exclude, request.constraint)
                 found = self._shapes.setdefault(key, self._next_shape)
             self._next_shape = max(self._next_shape, found + 1)
             self._of[request] = found
@@ -119,8 +121,8 @@ class SeatSpace:
         if isinstance(gang, Refused):
             told = gang.reason
         elif self.cluster.is_impossible(gang):
-            causes = self.cluster.why(request.pods, now=self.cluster.seats.room.now, exclude=request.exclude)
-            told = "; ".join(map(str, causes)) or "the cluster has no nodes for it"
+            causes = self.why(request, self.cluster.seats.room.now, FOREVER)
+            told = "; ".join(causes) or "the cluster has no nodes for it"
         self._judged[shape] = (at, told)
         return told
 
@@ -235,7 +237,11 @@ class SeatSpace:
         """What stands in the way of a request now, in words."""
         request = _pods(request)
         told = self.cluster.why(
-            request.pods, now=now, duration=_duration(limit), policy=request.policy, exclude=request.exclude
+            request.pods,
+            now=now,
+            duration=_duration(limit),
+            policy=request.policy,
+            exclude=self._excluded(request),
         )
         return [each.reason if isinstance(each, Refused) else str(each) for each in told]
 
@@ -246,8 +252,15 @@ class SeatSpace:
             request.pods,
             minimum=request.minimum if request.minimum < len(request.pods) else None,
             policy=request.policy,
-            exclude=request.exclude,
+            exclude=self._excluded(request),
         )
+
+    def _excluded(self, request: Pods) -> frozenset[str]:
+        """The nodes that a request must not have: by refusal, or by its constraint on names and labels."""
+        if request.constraint is None:
+            return request.exclude
+        ruled_out = self.cluster.ruled_out(request.constraint)
+        return request.exclude | ruled_out if request.exclude else ruled_out
 
     def _place(
         self,
@@ -348,7 +361,7 @@ class SeatSpace:
 
     def _most(self, gang: Gang, now: int, duration: int | None) -> int | None:
         """How many of its pods would find a seat now."""
-        some = Gang(gang.members, 1, gang.policy, gang.rules)
+        some = replace(gang, minimum=1)
         found = self.cluster.try_now(some, now=now, duration=duration)
         return len(found.seats) if isinstance(found, Seated) else None
 

@@ -16,7 +16,8 @@ from fluence.sandbox.faults import Rule
 from fluence.sandbox.nodes import NodeKind, create_nodes
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
-from fluence.schedule.live import Live, Options
+from fluence.schedule.live import Live
+from fluence.schedule.settings import SchedulerSettings
 
 RUN = "sandbox.fluence.flux-framework.org/run-seconds"
 LABEL = "field.example/of"
@@ -124,8 +125,9 @@ class Field:
     @contextlib.asynccontextmanager
     async def scheduler(self, client: Client | None = None, **options: Any) -> AsyncIterator[Live]:
         """The scheduler in this process, without a lease unless one is asked for."""
-        options.setdefault("lease", None)
-        live = self.live = Live(client or self.client, Options(scheduler=self.name, **options))
+        identity = options.pop("identity", None)
+        chosen = {"lease": False, "backoff": 0.25, "scheduler_name": self.name, **options}
+        live = self.live = Live(client or self.client, SchedulerSettings(**chosen), identity=identity)
         stop = asyncio.Event()
         task = asyncio.create_task(live.run(stop))
         ready = asyncio.create_task(live.synced.wait())

@@ -40,8 +40,8 @@ class Run:
         self.bound = 0
         self.ended: set[str] = set()
         self._command = [
-            *(sys.executable, "-m", "fluence.cli", "scheduler", "run", "--no-lease", "--health", ""),
-            *("--kubeconfig", str(kubeconfig), "--scheduler-name", f.name, "--log", "text"),
+            *(sys.executable, "-m", "fluence.cli", "scheduler", "run", "--no-lease", "--health-address", ""),
+            *("--kubeconfig", str(kubeconfig), "--scheduler-name", f.name, "--log-format", "text"),
         ]
         self._log = log
         self._process: asyncio.subprocess.Process | None = None

@@ -73,7 +73,7 @@ async def test_a_bind_that_fails_is_tried_again_until_the_gang_is_whole(kube: Ku
 async def test_two_replicas_bind_each_pod_once_and_one_takes_over(kube: Kube, audited: None) -> None:
     """Checklist 2 and 32."""
     async with field(kube, 2) as f, kube.client() as other:
-        options = {"lease": f"lease-{f.namespace}", "lease_namespace": f.namespace}
+        options = {"lease": True, "lease_name": "fluence", "lease_namespace": f.namespace}
         async with f.scheduler(other, identity="second", **options) as second:
             async with asyncio.timeout(20):
                 while not second.leads:
