@@ -13,6 +13,7 @@ from fluence.model.meta import KubeObject
 from fluence.model.node import Node
 from fluence.model.owner import Deployment, Job, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod
+from fluence.model.volume import Volume, VolumeClaim
 
 T = TypeVar("T")
 Json = dict[str, object]
@@ -94,5 +95,7 @@ JOBS = Resource("batch", "v1", "jobs", "Job", Job)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", Deployment)
 REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet", ReplicaSet)
 STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet", StatefulSet)
+CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", VolumeClaim)
+VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", Volume, namespaced=False)
 LEASES: Resource[Json] = Resource("coordination.k8s.io", "v1", "leases", "Lease", dict[str, object])
 EVENTS: Resource[Json] = Resource("events.k8s.io", "v1", "events", "Event", dict[str, object])

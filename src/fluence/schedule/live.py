@@ -23,6 +23,8 @@ import structlog
 from fluence.act.action import Bind, Outcome, Result
 from fluence.act.binder import Binder
 from fluence.act.teller import Teller
+from fluence.cluster.claims import Claims
+from fluence.cluster.unchecked import Claim
 from fluence.errors import FluenceError
 from fluence.kube.client import Client
 from fluence.kube.events import Recorder, Ref
@@ -30,6 +32,7 @@ from fluence.kube.gangs import AnyGangs, NoGangs, PodGroup, Workload, discover_g
 from fluence.kube.lease import Elector, Terms
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import (
+    CLAIMS,
     DEPLOYMENTS,
     JOBS,
     NAMESPACES,
@@ -37,12 +40,14 @@ from fluence.kube.resource import (
     PODS,
     REPLICASETS,
     STATEFULSETS,
+    VOLUMES,
     Resource,
 )
 from fluence.model.meta import KubeObject
 from fluence.model.node import Node, forbids
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
+from fluence.model.volume import Volume, VolumeClaim
 from fluence.schedule import conditions
 from fluence.schedule.cycle import Decisions, Scheduler, Waiting, cluster_for
 from fluence.schedule.groups import Gang, Groups
@@ -106,6 +111,7 @@ class Live:
         self.leads = False
         self._nodes: Reflector[Node] = Reflector(client, NODES)
         self._pods: Reflector[Pod] = Reflector(client, PODS)
+        self._claims = Claims()
         self._others: list[Reflector[Any]] = []
         self._wake = asyncio.Event()
         self._began = self._monotonic_ms() - int(client.clock.now() * 1000)
@@ -320,6 +326,11 @@ class Live:
             reflector: Reflector[Any] = Reflector(self.client, owners)
             reflector.store.on_change(self._on_owner)
             found.append(reflector)
+        claims: Reflector[VolumeClaim] = Reflector(self.client, CLAIMS)
+        claims.store.on_change(self._on_claim)
+        volumes: Reflector[Volume] = Reflector(self.client, VOLUMES)
+        volumes.store.on_change(self._on_volume)
+        found += [claims, volumes]
         namespaces: Reflector[KubeObject] = Reflector(self.client, NAMESPACES)
         namespaces.store.on_change(self._on_namespace)
         found.append(namespaces)
@@ -374,6 +385,23 @@ class Live:
     def _on_namespace(self, old: KubeObject | None, new: KubeObject | None) -> None:
         if new is not None:
             self.scheduler.set_namespace(new.metadata.name, new.metadata.labels or {})
+
+    def _on_claim(self, old: VolumeClaim | None, new: VolumeClaim | None) -> None:
+        if new is not None:
+            self._claimed(self._claims.set_claim(new))
+        elif old is not None:
+            self._claimed(self._claims.remove_claim(old))
+
+    def _on_volume(self, old: Volume | None, new: Volume | None) -> None:
+        if new is not None:
+            self._claimed(self._claims.set_volume(new))
+        elif old is not None:
+            self._claimed(self._claims.remove_volume(old))
+
+    def _claimed(self, changed: list[tuple[str, str, Claim | None]]) -> None:
+        for namespace, name, claim in changed:
+            self.scheduler.set_claim(namespace, name, claim)
+        self._wake.set()
 
     # -- how it is -------------------------------------------------------------------------------------------
 

@@ -119,8 +119,8 @@ class SeatSpace:
         gang = self._gang(request)
         told: str | None = None
         if isinstance(gang, Refused):
-            told = gang.reason
-        elif self.cluster.is_impossible(gang):
+            return gang.reason  # not remembered: a claim may come while all nodes stay as they are
+        if self.cluster.is_impossible(gang):
             causes = self.why(request, self.cluster.seats.room.now, FOREVER)
             told = "; ".join(causes) or "the cluster has no nodes for it"
         self._judged[shape] = (at, told)

@@ -8,7 +8,7 @@ import pytest
 
 from fluence.act.action import Bind, Outcome
 from fluence.kube.errors import ApiConflict
-from fluence.kube.resource import NODES, PODS
+from fluence.kube.resource import CLAIMS, NODES, PODS, VOLUMES
 from fluence.model.pod import Pod
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.testing import Kube
@@ -192,6 +192,47 @@ async def test_host_ports_and_anti_affinity_hold_between_pods(kube: Kube, audite
         hermit = (await f.until_bound(["hermit"]))["hermit"].spec.node_name
         await f.add(f.pod("shy", labels={"app": "shy"}))
         assert (await f.until_bound(["shy"]))["shy"].spec.node_name != hermit
+
+
+async def test_a_pod_goes_where_its_volume_is(kube: Kube, audited: None) -> None:
+    """Checklist 26: a claim that is not bound is waited for, one that is ties the pod to its nodes."""
+    async with field(kube, 2) as f, f.scheduler() as live:
+        term = {"key": "kubernetes.io/hostname", "operator": "In", "values": [f.nodes[0]]}
+        shared = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+        volume = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": f"pv-{f.namespace}"},
+            "spec": {
+                **shared,
+                "capacity": {"storage": "1Gi"},
+                "hostPath": {"path": "/none"},
+                "claimRef": {"namespace": f.namespace, "name": "data"},
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}},
+            },
+        }
+        claim = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "data"},
+            "spec": {
+                **shared,
+                "resources": {"requests": {"storage": "1Gi"}},
+                "volumeName": f"pv-{f.namespace}",
+            },
+        }
+        volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+        await f.add(f.pod("p", volumes=volumes))
+        assert (await f.settled(quiet_s=0.7))["p"] is None
+        assert "claim 'data' is not there" in live.scheduler.reasons[f"{f.namespace}/pod:p"].reason
+        await f.client.create(CLAIMS.raw(), claim, namespace=f.namespace)
+        await f.client.create(VOLUMES.raw(), volume)
+        try:
+            bound = {"status": {"phase": "Bound"}}  # the sandbox runs no volume controller
+            await f.client.patch(CLAIMS.raw(), "data", bound, namespace=f.namespace, subresource="status")
+            assert (await f.until_bound(["p"]))["p"].spec.node_name == f.nodes[0]
+        finally:
+            await f.client.delete(VOLUMES, f"pv-{f.namespace}")
 
 
 async def test_a_node_the_server_refuses_is_excluded_for_that_group_only(kube: Kube, audited: None) -> None:
