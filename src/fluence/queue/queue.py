@@ -176,7 +176,7 @@ class Queue:
         limit, bounded = self._limit(job, shape, rules)
         entry = Entry(job, self._order(job), shape, limit, bounded, State.RUNNING, waiting=0)
         self._room_for(shape)
-        entry.started, entry.running = started, {job.key: started}
+        entry.started, entry.running, entry.fresh = started, {job.key: started}, 1
         entry.story.append(Step(now, State.RUNNING, "found running"))
         self.entries[job.key] = self._tasks[job.key] = entry
         end = self._end[job.key] = max(started + limit, now)

@@ -282,6 +282,7 @@ class Scheduler:
         unknown = [pod for pod in gang.placed if pod.metadata.uid not in self._of]
         if unknown:
             self._adopt(gang, unknown, now)
+            parts = self._parts_of.get(key, {})
         waiting = tuple(pod for pod in gang.members if pod.metadata.uid not in self._of)
         starting = len(gang.members) - len(waiting)  # their binds are under way
         together = gang.needed - starting
