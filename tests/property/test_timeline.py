@@ -122,7 +122,7 @@ class TestTimeline:
 def plain_easy(
     free: int, running: list[tuple[int, int, int]], pending: list[tuple[int, int, int]]
 ) -> dict[int, int]:
-    """EASY, one tick at a time; running are (end, end by limit, units), pending are (units, length, limit)."""
+    """EASY, tick by tick; running are (end, end by limit, units), pending are (units, length, limit)."""
     alive = list(running)
     queue = list(range(len(pending)))
     starts: dict[int, int] = {}
