@@ -186,6 +186,7 @@ async def ceiling(access: Access, pods: int, nodes: int) -> float:
     await fill(access, "ceiling", "nobody", pods, 1)
     async with Client(access) as client:
         made = (await client.list(PODS, namespace="ceiling")).items or []
+    await asyncio.sleep(2)  # what creating them left to do is done
     took = await bind_bare(access, made, nodes)
     await clear(access, "ceiling")
     return pods / took
@@ -279,7 +280,7 @@ def _wake(pid: int) -> None:
 async def _nodes(access: Access, count: int) -> None:
     async with Client(access) as client:
         await create_nodes(client, [NodeKind(count=count, cpu=CPU_PER_NODE, pods=PODS_PER_NODE, racks=10)])
-        ready = await wait_ready(client, count, timeout_s=180)
+        ready = await wait_ready(client, count, patience_s=60)
         assert ready == count, f"{ready} of {count} nodes are ready"
         assert len((await client.list(NODES)).items or ()) == count
 

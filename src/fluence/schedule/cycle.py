@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from heapq import nsmallest
 
 from fluence.act.action import Bind, Outcome, Result
 from fluence.cluster.graph import Claim, ClusterGraph, Freed
@@ -29,8 +30,9 @@ from fluence.schedule.groups import Gang, Groups
 from fluence.schedule.part import Part, Stage
 from fluence.schedule.space import HORIZON, Pods, SeatSpace, is_whole
 
-SLICE = 256  # groups that are taken in per cycle: the first binds need not wait for the last list
+SLICE = 128  # groups that are taken in per cycle: the first binds need not wait for the last list
 _TOLD_AGAIN = 30_000  # a reason that may have changed is looked at again after so long
+_AT_ONCE = (-(1 << 40), 0.0)
 _REASONS = 24  # reasons worked out per cycle
 
 
@@ -98,6 +100,9 @@ class Scheduler:
         self._of: dict[str, Part] = {}  # by the uid of a pod with a seat
         self._parts_of: dict[str, dict[str, Part]] = {}  # by group
         self._dirty: dict[str, None] = {}
+        self._rank: dict[
+            str, tuple[int, float]
+        ] = {}  # of groups with pods that wait: about the queue's order
         self._over: dict[str, Part] = {}
         self._never: dict[str, Part] = {}
         self._again: dict[str, tuple[int, Bind]] = {}  # by uid: when to try a bind again
@@ -141,6 +146,11 @@ class Scheduler:
         freed = self.cluster.set_pod(pod)
         self._weighed(before, self._weight(uid), freed)
         touched = self.groups.set_pod(pod)
+        if pod.spec.node_name is None:
+            created = pod.metadata.creation_timestamp
+            rank = (-(pod.spec.priority or 0), created.timestamp() if created is not None else 0.0)
+            for key in touched:
+                self._rank[key] = min(rank, self._rank.get(key, rank))
         part = self._of.get(uid)
         if part is None or pod.is_terminal or not _is_alone(part.gang):
             self._touch(touched)  # a single pod that got its node changes nothing for its group of one
@@ -255,12 +265,8 @@ class Scheduler:
         """Some of the groups that changed: all if they are few, else the first in the queue's order."""
         keys = list(self._dirty)
         if len(keys) > SLICE:
-            order = {}
-            for key in keys:
-                gang = self.groups.gang(key)
-                order[key] = (-gang.priority, gang.submit) if gang is not None else (-(1 << 40), 0)
-            keys.sort(key=order.__getitem__)
-            keys = keys[:SLICE]
+            rank = self._rank
+            keys = nsmallest(SLICE, keys, key=lambda key: rank.get(key, _AT_ONCE))
         for key in keys:
             del self._dirty[key]
         return keys
@@ -273,6 +279,7 @@ class Scheduler:
             for part in [part for part in parts.values() if part.stage is Stage.QUEUED]:
                 self._withdraw(part, now, "the group is gone")
             self.reasons.pop(key, None)
+            self._rank.pop(key, None)
             if key not in self._parts_of:
                 self.excluded.pop(key, None)
             return

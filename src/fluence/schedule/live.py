@@ -345,9 +345,7 @@ class Live:
     async def _sync(self) -> None:
         for reflector in self._others:
             await reflector.synced.wait()
-        # Nothing of this is garbage soon: do not look through it again and again.
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # nothing of this is garbage soon: do not look through it again and again
         self.synced.set()
         log.info("follows the cluster", **self._counts())
 
