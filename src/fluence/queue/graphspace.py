@@ -68,6 +68,16 @@ class GraphSpace:
         """The number of a task in the matcher, and when it ends by its limit."""
         return self.tasks[task].number, self.tasks[task].end
 
+    def adopt_reservation(self, task: str, request: Hashable, placed: Placed) -> None:
+        """Take over a place in the plan."""
+        self.matcher.hold(placed)
+        self.reservations[task] = placed
+        self._number = max(self._number, placed.job)
+
+    def reserving(self, task: str) -> tuple[int | None, int]:
+        """The number of a reservation in the matcher, and its end."""
+        return self.reservations[task].job, self.reservations[task].end
+
     def shape(self, request: Hashable) -> int:
         return self._shapes.setdefault(self._known(request).shape, len(self._shapes))
 

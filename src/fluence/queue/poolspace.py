@@ -13,7 +13,7 @@ import numpy as np
 from fluence.errors import Conflict, InvalidInput
 from fluence.graph.graph import Ints
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Operation
+from fluence.match.placement import Operation, Placed
 from fluence.match.request import Request
 from fluence.model.jobspec import Jobspec
 from fluence.queue.forecast import forward
@@ -99,6 +99,20 @@ class PoolSpace:
     def holding(self, task: str) -> tuple[int, int]:
         """The number of a task in the matcher, and when it ends by its limit."""
         return self.tasks[task].number, self.tasks[task].end
+
+    def adopt_reservation(self, task: str, request: Hashable, placed: Placed) -> None:
+        """Take over a place in the plan; only its time is looked at."""
+        units = self._known(request)[1]
+        if self._plan is None:
+            self._plan = self._base.copy()
+        begin = max(placed.at, self._plan.times[0])
+        if begin < placed.end:
+            self._plan.take(begin, placed.end, units)
+        self.reservations[task] = (placed.at, placed.end, units)
+
+    def reserving(self, task: str) -> tuple[int | None, int]:
+        """The number of a reservation in the matcher, if it has one, and its end."""
+        return None, self.reservations[task][1]
 
     def shape(self, request: Hashable) -> int:
         units = self._known(request)[1]

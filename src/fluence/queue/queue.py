@@ -8,7 +8,7 @@ before it was planned to, the reservations stand and only jobs that are new are 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
@@ -29,6 +29,7 @@ from fluence.queue.turn import Mode, OverBudget, PromiseAtRisk, Turn
 
 LATE = 60 * SECOND  # a start so long after its promise counts as late
 _GRACE = 60 * SECOND  # how long a task that outlives its limit is counted on, each time anew
+_RUNS = 2000  # that whoever takes over the queue can learn from
 _UNBLOCKED = 2 * FOREVER
 _CAUTION = 0.15  # how much of the expected start is taken from limits: history misses the long runs
 
@@ -77,6 +78,7 @@ class Queue:
         self.rules = dict(rules or {})
         self.priority = priority
         self.predictor: Predictor = predictor or History()
+        self.runs: deque[tuple[Job, int]] = deque(maxlen=_RUNS)
         self.depth = depth
         self.window = window
         self.resolution = resolution
@@ -144,24 +146,24 @@ class Queue:
         return entry
 
     def resume(
-        self, job: Job, running: Mapping[str, tuple[int, int]], waiting: Sequence[int], now: int
+        self, job: Job, running: Mapping[str, tuple[int, int]], waiting: Sequence[int] | None, now: int
     ) -> Entry:
         """Take in a job some of whose tasks run already and are known to the space: task -> start, end.
-        ``waiting``: the tasks that have not started; others are over."""
+        ``waiting``: the tasks that have not started, others are over; None: no task has started."""
         entry = self.submit(replace(job, submit=min(job.submit, now)))
-        if not running:
+        if waiting is None or entry.state.is_over:
             return entry
         entry.waiting, entry.fresh, entry.again = len(waiting), job.tasks, list(reversed(waiting))
         if not entry.waiting:
             self.pending.remove(entry)
             self._new.remove(entry)
-        entry.started = min(start for start, _ in running.values())
         for task, (start, end) in running.items():
             entry.running[task] = start
             self._tasks[task] = entry
             self._end[task] = end
             heappush(self._ends, (end, task))
             self._users[entry.owner] += 1
+        entry.started = min((start for start, _ in running.values()), default=now)
         entry.move(State.STARTING, entry.started, "it was running already")
         entry.move(State.RUNNING, entry.started, "it was running already")
         return entry
@@ -193,6 +195,20 @@ class Queue:
         del self.entries[key]
         self._namesakes[entry.job.user, entry.job.name].pop(key, None)
 
+    def resume_place(self, key: str, task: str, at: int) -> None:
+        """Take over a place in the plan that the space knows."""
+        entry = self._entry(key)
+        entry.reserved_at, entry.reserved_as = at, task
+        self._reserved.add(entry)
+        heappush(self._due, (at, entry.order[2], entry))
+        if entry.state is State.PENDING:
+            entry.move(State.RESERVED, self.now, "the plan has a place for it")
+
+    def learn(self, job: Job, shape: int, runtime: int) -> None:
+        """A task of this job ran so long."""
+        self.runs.append((job, runtime))
+        self.predictor.learn(job, shape, runtime)
+
     def cancel(self, key: str, now: int, reason: str = "cancelled by its user") -> None:
         """Take a job out, waiting or running."""
         self.now = now
@@ -218,7 +234,7 @@ class Queue:
         began = entry.running[task]
         self._stop(entry, task, now)
         entry.succeeded = entry.succeeded and succeeded
-        self.predictor.learn(entry.job, entry.shape, now - began)
+        self.learn(entry.job, entry.shape, now - began)
         if not entry.running and not entry.waiting:
             self._over(entry, State.DONE, now, "ended" if succeeded else "failed", succeeded=entry.succeeded)
 

@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Hashable
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
+from msgspec import Meta
 
 from fluence.errors import InvalidInput
 from fluence.graph.graph import ResourceGraph
@@ -20,18 +22,23 @@ from fluence.model.jobspec import Jobspec
 from fluence.queue.graphspace import GraphSpace
 from fluence.queue.job import SECOND, Dependency, Entry, Job
 from fluence.queue.policy import find
-from fluence.queue.poolspace import PoolSpace, counted
+from fluence.queue.poolspace import PoolSpace
 from fluence.queue.queue import Queue
 
 VERSION = 1
+
+Time = Annotated[int, Meta(ge=0, le=2**61)]  # ms
+Amount = Annotated[int, Meta(ge=0, le=2**61)]
+Length = Annotated[int, Meta(ge=1, le=2**61)]  # ms
+Number = Annotated[int, Meta(ge=0, le=2**31)]
 
 
 class SavedTask(msgspec.Struct, frozen=True):
     """A task that runs, and what it holds: path of a vertex, amount, whether for itself."""
 
-    start: int
-    end: int
-    holds: list[tuple[str, int, bool]]
+    start: Time
+    end: Time
+    holds: list[tuple[str, Amount, bool]]
 
 
 class SavedJob(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -39,35 +46,59 @@ class SavedJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
     key: str
     jobspec: dict[str, Any]
-    submit: int
-    limit: int | None = None
-    soft_limit: int | None = None
+    submit: Time
+    limit: Length | None = None
+    soft_limit: Length | None = None
     user: str = ""
     name: str = ""
     queue: str = ""
-    priority: int = 16
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] = 16
     after: list[tuple[str, str]] = []
-    tasks: int = 1
-    waiting: list[int] = []  # of a job that has started: the tasks that have not
-    no_later_than: int | None = None
+    tasks: Annotated[int, Meta(ge=1, le=2**31)] = 1
+    waiting: list[Number] | None = None  # of a job that has started: the tasks that have not
+    no_later_than: Time | None = None
+    deadline: Time | None = None
     running: dict[str, SavedTask] = {}
+    reserved: dict[str, SavedTask] = {}  # its place in the plan; where units have no names, it holds nothing
+
+
+class SavedRun(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How long a task of a job that is over ran: what expectations are made of."""
+
+    spec: Number
+    runtime: Time
+    user: str = ""
+    limit: Length | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True):
     """All of it, at one moment."""
 
     version: int
-    now: int
+    now: Time
     policy: str
     match_policy: str
     pools: list[str]
     jobs: list[SavedJob]
     graph: msgspec.Raw
+    unit: str | None = None  # what is counted; None: requests are matched one by one
+    depth: Number | None = None
+    window: Time | None = None
+    resolution: Length = 1
+    calibration: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
+    specs: list[dict[str, Any]] = []
+    runs: list[SavedRun] = []
 
 
 def save(queue: Queue, matcher: Matcher) -> bytes:
     """The document of a queue that plans on a matcher."""
     jobs = [_saved(entry, queue, matcher) for entry in queue.entries.values() if not entry.state.is_over]
+    space = queue.space
+    specs: dict[Hashable, int] = {}
+    runs = [
+        SavedRun(specs.setdefault(job.request, len(specs)), runtime, job.user, job.limit)
+        for job, runtime in queue.runs
+    ]
     return msgspec.json.encode(
         Snapshot(
             version=VERSION,
@@ -77,6 +108,13 @@ def save(queue: Queue, matcher: Matcher) -> bytes:
             pools=sorted(matcher.extensions.quantities),
             jobs=jobs,
             graph=msgspec.Raw(matcher.graph.render("jgf").encode()),
+            unit=matcher.graph.types.words[space.unit] if isinstance(space, PoolSpace) else None,
+            depth=queue.depth,
+            window=queue.window,
+            resolution=queue.resolution,
+            calibration=queue.calibration.place,
+            specs=[spec.to_value() for spec in specs if isinstance(spec, Jobspec)],
+            runs=runs,
         )
     )
 
@@ -91,6 +129,7 @@ def restore(text: bytes, *, source: str = "snapshot", policy: str | None = None)
         ) from None
     if saved.version != VERSION:
         raise InvalidInput(f"has version {saved.version}; this program reads {VERSION}", where=source)
+    _check(saved, source)
     graph = ResourceGraph.parse(bytes(saved.graph), "jgf", source=source)
     matcher = Matcher(
         graph,
@@ -100,8 +139,17 @@ def restore(text: bytes, *, source: str = "snapshot", policy: str | None = None)
     )
     specs: dict[bytes, Jobspec] = {}
     jobs = [(_job(each, specs, source), each) for each in saved.jobs]
-    space = _space(matcher, [job for job, _ in jobs], saved.now)
-    queue = Queue(space, find(policy or saved.policy), now=saved.now)
+    space = _space(matcher, saved.unit, [job for job, _ in jobs], saved.now)
+    queue = Queue(
+        space,
+        find(policy or saved.policy),
+        now=saved.now,
+        depth=saved.depth,
+        window=saved.window,
+        resolution=saved.resolution,
+    )
+    queue.calibration.place = saved.calibration
+    _learn(queue, saved, source)
     number = 0
     for job, each in jobs:
         for task, held in each.running.items():
@@ -112,15 +160,63 @@ def restore(text: bytes, *, source: str = "snapshot", policy: str | None = None)
         queue.resume(job, spans, each.waiting, saved.now)
         entry = queue.entries[job.key]
         entry.no_later_than = entry.promised = each.no_later_than
+        entry.told, entry.deadline = saved.now, each.deadline
+    if policy is None or policy == saved.policy:
+        for job, each in jobs:
+            for task, held in each.reserved.items():
+                number += 1
+                placed = _placed(matcher, number, held, source, reserved=True)
+                space.adopt_reservation(task, job.request, placed)
+                queue.resume_place(job.key, task, held.start)
     return queue
 
 
-def _space(matcher: Matcher, jobs: list[Job], now: int) -> PoolSpace | GraphSpace:
-    specs = {id(job.request): job.request for job in jobs if isinstance(job.request, Jobspec)}.values()
-    kinds = {counted(matcher, matcher.compile(spec)) for spec in specs}
-    units = {kind[0] for kind in kinds if kind is not None}
-    if len(units) == 1 and None not in kinds:
-        return PoolSpace(matcher, units.pop(), now)
+def _learn(queue: Queue, saved: Snapshot, source: str) -> None:
+    specs = [Jobspec.parse(msgspec.json.encode(spec).decode(), source=source) for spec in saved.specs]
+    for run in saved.runs:
+        if not 0 <= run.spec < len(specs):
+            raise InvalidInput(f"a run is of spec {run.spec}; there are {len(specs)}", where=source)
+        request = specs[run.spec]
+        if queue.space.understands(request):
+            job = Job("", request, 0, limit=run.limit, user=run.user)
+            queue.learn(job, queue.space.shape(request), run.runtime)
+
+
+def _check(saved: Snapshot, source: str) -> None:
+    """What holds of every queue; what is left to be found wrong is found by the parts it is made of."""
+    seen: set[str] = set()
+    for job in saved.jobs:
+        waiting = set(job.waiting or ())
+        if len(waiting) < len(job.waiting or ()) or max(waiting, default=0) >= job.tasks:
+            raise InvalidInput(f"has {job.tasks} tasks; {job.waiting} wait", where=f"{source}: job {job.key}")
+        if len(job.reserved) > 1 or (job.reserved and job.waiting == []):
+            raise InvalidInput("has too many places in the plan", where=f"{source}: job {job.key}")
+        for held in (job.running, job.reserved):
+            for task, span in held.items():
+                where, number = f"{source}: task {task}", _number(job, task)
+                runs = held is job.running
+                if number is None or (runs and (job.waiting is None or number in waiting or task in seen)):
+                    raise InvalidInput(f"is no task of job {job.key} that could run", where=where)
+                if span.end <= span.start:
+                    raise InvalidInput(f"ends at {span.end}, and starts at {span.start}", where=where)
+        seen.update(job.running)
+
+
+def _number(job: SavedJob, task: str) -> int | None:
+    """Which of a job's tasks this is; None: none of them."""
+    if job.tasks == 1:
+        return 0 if task == job.key else None
+    digits = task.removeprefix(f"{job.key}[").removesuffix("]")
+    if not digits.isdecimal() or task != f"{job.key}[{digits}]" or len(digits) > 10:
+        return None
+    return int(digits) if int(digits) < job.tasks else None
+
+
+def _space(matcher: Matcher, unit: str | None, jobs: list[Job], now: int) -> PoolSpace | GraphSpace:
+    if unit is not None:
+        space = PoolSpace(matcher, unit, now)
+        if all(space.understands(job.request) for job in jobs):
+            return space
     return GraphSpace(matcher)
 
 
@@ -132,21 +228,13 @@ def _saved(entry: Entry, queue: Queue, matcher: Matcher) -> SavedJob:
     assert isinstance(space, PoolSpace | GraphSpace)
     for task, start in entry.running.items():
         number, end = space.holding(task)
-        spans = matcher.ledger.job(number).spans
-        ledger, graph = matcher.ledger, matcher.graph
-        running[task] = SavedTask(
-            start,
-            end,
-            [
-                (graph.path(vertex) or "", needs, alone)
-                for vertex, needs, alone in zip(
-                    ledger.vertex[spans].tolist(),
-                    ledger.needs[spans].tolist(),
-                    ledger.exclusive[spans].tolist(),
-                    strict=True,
-                )
-            ],
-        )
+        running[task] = SavedTask(start, end, _held(matcher, number))
+    reserved = {}
+    if entry.reserved_at is not None:
+        named, end = space.reserving(entry.reserved_as)
+        holds = [] if named is None else _held(matcher, named)
+        reserved[entry.reserved_as] = SavedTask(entry.reserved_at, end, holds)
+    over = {each.job for each in job.after if each.job and queue.entries[each.job].state.is_over}
     return SavedJob(
         key=job.key,
         jobspec=job.request.to_value(),
@@ -157,12 +245,21 @@ def _saved(entry: Entry, queue: Queue, matcher: Matcher) -> SavedJob:
         name=job.name,
         queue=job.queue,
         priority=job.priority,
-        after=[(each.kind, each.job) for each in job.after],
+        after=[(each.kind, each.job) for each in job.after if each.job not in over],
         tasks=job.tasks,
-        waiting=[*reversed(entry.again), *range(entry.fresh, job.tasks)] if running else [],
+        waiting=[*reversed(entry.again), *range(entry.fresh, job.tasks)] if entry.fresh else None,
         no_later_than=entry.no_later_than,
+        deadline=entry.deadline,
         running=running,
+        reserved=reserved,
     )
+
+
+def _held(matcher: Matcher, number: int) -> list[tuple[str, int, bool]]:
+    ledger, graph = matcher.ledger, matcher.graph
+    spans = ledger.job(number).spans
+    columns = (ledger.vertex[spans].tolist(), ledger.needs[spans].tolist(), ledger.exclusive[spans].tolist())
+    return [(graph.path(vertex) or "", needs, alone) for vertex, needs, alone in zip(*columns, strict=True)]
 
 
 def _job(saved: SavedJob, specs: dict[bytes, Jobspec], source: str) -> Job:
@@ -185,6 +282,10 @@ def _job(saved: SavedJob, specs: dict[bytes, Jobspec], source: str) -> Job:
 
 
 def _hold(matcher: Matcher, number: int, held: SavedTask, source: str) -> None:
+    matcher.hold(_placed(matcher, number, held, source, reserved=False), now=held.start)
+
+
+def _placed(matcher: Matcher, number: int, held: SavedTask, source: str, *, reserved: bool) -> Placed:
     rows = []
     for path, _, _ in held.holds:
         found = matcher.graph.vertices_at(path)
@@ -197,4 +298,4 @@ def _hold(matcher: Matcher, number: int, held: SavedTask, source: str) -> None:
         np.array([needs for _, needs, _ in held.holds], np.int64),
         np.array([alone for _, _, alone in held.holds], np.bool_),
     )
-    matcher.hold(Placed(number, held.start, held.end, False, selection), now=held.start)
+    return Placed(number, held.start, held.end, reserved, selection)
