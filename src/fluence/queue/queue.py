@@ -192,6 +192,15 @@ class Queue:
         entry = self._entry(key)
         if not entry.state.is_over:
             raise Conflict(f"job {key} is {entry.state.value}: cancel it first")
+        for other in list(self.held.values()):
+            mine = [each for each in other.job.after if each.job == key]
+            if not entry.succeeded and any(each.kind == "afterok" for each in mine):
+                del self.held[other.key]
+                reason = f"it waits for {key} to succeed, which is {entry.state.value}"
+                self._over(other, State.NEVER, self.now, reason, succeeded=False)
+            elif mine:
+                rest = tuple(each for each in other.job.after if each.job != key)
+                other.job = replace(other.job, after=rest)
         del self.entries[key]
         self._namesakes[entry.job.user, entry.job.name].pop(key, None)
 

@@ -234,7 +234,8 @@ def _saved(entry: Entry, queue: Queue, matcher: Matcher) -> SavedJob:
         named, end = space.reserving(entry.reserved_as)
         holds = [] if named is None else _held(matcher, named)
         reserved[entry.reserved_as] = SavedTask(entry.reserved_at, end, holds)
-    over = {each.job for each in job.after if each.job and queue.entries[each.job].state.is_over}
+    known = ((each.job, queue.entries.get(each.job)) for each in job.after if each.job)
+    over = {key for key, other in known if other is None or other.state.is_over}
     return SavedJob(
         key=job.key,
         jobspec=job.request.to_value(),

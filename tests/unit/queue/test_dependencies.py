@@ -159,6 +159,32 @@ def test_it_holds_no_place_in_the_plan_while_it_waits():
     assert [queue.entries[key].state.is_waiting for key in "bc"].count(True) == 1
 
 
+class TestJobsThatAreForgotten:
+    def test_who_waited_for_one_that_is_over_waits_for_the_rest(self):
+        queue = pool("easy")
+        queue.submit(job("a", 1, 10))
+        queue.submit(job("b", 1, 10))
+        queue.submit(job("c", 1, 10, after=(*after("afterany", "b"), *after("afterok", "a"))))
+        run(queue, 0)
+        queue.finish("a", MINUTE)
+        queue.forget("a")
+        assert why(queue, "c").waits_for == ("b",)
+        queue.finish("b", 2 * MINUTE)
+        queue.forget("b")
+        assert run(queue, 2 * MINUTE) == ["c"]
+
+    def test_a_failure_is_not_forgotten_with_it(self):
+        queue = pool("easy")
+        queue.submit(job("a", 1, 10))
+        queue.submit(job("b", 1, 10))
+        queue.submit(job("c", 1, 10, after=(*after("afterany", "b"), *after("afterok", "a"))))
+        run(queue, 0)
+        queue.finish("a", MINUTE, succeeded=False)
+        queue.forget("a")
+        assert queue.entries["c"].state is State.NEVER
+        assert not queue.held
+
+
 @pytest.mark.parametrize(
     ("kind", "key", "said"),
     [
