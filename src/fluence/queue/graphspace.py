@@ -166,26 +166,16 @@ class GraphSpace:
     # -- thinking ahead --------------------------------------------------------------------------------------
 
     def sketch(self, now: int, asks: Sequence[Ask], *, in_order: bool) -> list[int | None]:
-        plan = self._totals(now, {})
-        starts: list[int | None] = []
-        last = now
-        for ask in asks:
-            start = plan.place(self._amounts(self._known(ask.request)), ask.limit, last)
-            starts.append(start)
-            if in_order and start is not None:
-                last = start
-        return starts
+        wanted = ((self._amounts(self._known(ask.request)), ask.limit) for ask in asks)
+        return self._totals(now, {}).place_all(wanted, now, in_order=in_order)
 
     def expect(
         self, now: int, ends: Mapping[str, int], asks: Sequence[Ask], wanted: Collection[int]
     ) -> dict[int, int]:
-        plan = self._totals(now, ends)
-        found = {}
-        for place, ask in enumerate(asks[: max(wanted, default=-1) + 1]):
-            start = plan.place(self._amounts(self._known(ask.request)), ask.duration, now)
-            if start is not None and place in wanted:
-                found[place] = start
-        return found
+        some = asks[: max(wanted, default=-1) + 1]
+        lasting = ((self._amounts(self._known(ask.request)), ask.duration) for ask in some)
+        starts = self._totals(now, ends).place_all(lasting, now)
+        return {place: start for place, start in enumerate(starts) if start is not None and place in wanted}
 
     def room(self, request: Hashable, now: int, limit: int) -> Room:
         assert isinstance(request, Jobspec)

@@ -69,6 +69,7 @@ class Queue:
         resolution: int = 1,
         replan: bool = False,
         forecasts: bool = True,
+        promises: int | None = None,
         now: int = 0,
         budget: float = 1.0,
         timer: Callable[[], float] = time.monotonic,
@@ -84,6 +85,7 @@ class Queue:
         self.resolution = resolution
         self.replan = replan
         self.forecasts = forecasts
+        self.promises = promises  # so many of the first waiting jobs are told when they start; None: all
         self.budget = budget
         self.timer = timer
         self.entries: dict[str, Entry] = {}
@@ -527,8 +529,9 @@ class Queue:
 
     def _untold(self) -> list[int]:
         """The places of jobs without a promise, as deep as the queue is looked at."""
-        if self.depth is not None:
-            first = self.pending.entries[: self.depth]
+        bounds = [bound for bound in (self.depth, self.promises) if bound is not None]
+        if bounds:
+            first = self.pending.entries[: min(bounds)]
             return [place for place, entry in enumerate(first) if entry.no_later_than is None]
         waiting = (e for e in self._unpromised if e.waiting and e.no_later_than is None)
         return sorted(self.pending.place(entry) for entry in waiting if entry.key not in self.held)

@@ -33,6 +33,7 @@ from fluence.schedule.space import HORIZON, Pods, SeatSpace, is_whole
 SLICE = 128  # groups that are taken in per cycle: the first binds need not wait for the last list
 _TOLD_AGAIN = 30_000  # a reason that may have changed is looked at again after so long
 _AT_ONCE = (-(1 << 40), 0.0)
+_PROMISES = 256  # waiting jobs that are told when they start; others when they come so far ahead
 _REASONS = 24  # reasons worked out per cycle
 
 
@@ -92,6 +93,7 @@ class Scheduler:
             window=window,
             resolution=resolution,
             replan=replan,
+            promises=_PROMISES,
         )
         self.backoff = backoff  # the first and the longest pause between tries of one bind
         self.parts: dict[str, Part] = {}  # by the queue's key

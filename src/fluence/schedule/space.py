@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from fluence.cluster.graph import ClusterGraph, Refused
 from fluence.errors import Conflict
 from fluence.graph.graph import Ints
@@ -20,9 +22,9 @@ from fluence.model.constraint import Constraint
 from fluence.model.pod import Pod
 from fluence.queue.job import FOREVER
 from fluence.queue.space import Ask, Room, Space
+from fluence.queue.totals import Amounts, Totals
 
 HORIZON = 1 << 50  # milliseconds since 1970: the year 37,000
-_MANY = 512  # tasks; beyond them an expected start is not worth its price
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +57,7 @@ class SeatSpace:
         self._shapes: dict[Hashable, int] = {}
         self._next_shape = 0
         self._of: dict[Pods, int] = {}
+        self._asked: dict[int, dict[Hashable, int]] = {}  # per shape
         self._judged: dict[int, tuple[tuple[int, int], str | None]] = {}
         self._journal: list[Callable[[], object]] = []
         # Shapes that were told "at no time": it stays so while the plan only fills up.
@@ -187,37 +190,16 @@ class SeatSpace:
     # -- thinking ahead --------------------------------------------------------------------------------------
 
     def sketch(self, now: int, asks: Sequence[Ask], *, in_order: bool) -> list[int | None]:
-        mark = self.mark()
-        self.drop_all()
-        starts: list[int | None] = []
-        last = now
-        for place, ask in enumerate(asks):
-            start = self._place(f"?{place}", ask.request, last, ask.limit, ask.limit, later=True, shadow=True)
-            starts.append(start)
-            if in_order and start is not None:
-                last = start
-        self.undo(mark)
-        self.cluster.advance(now)
-        return starts
+        wanted = ((self._amounts(_pods(ask.request)), ask.limit) for ask in asks)
+        return self._totals(now, {}).place_all(wanted, now, in_order=in_order)
 
     def expect(
         self, now: int, ends: Mapping[str, int], asks: Sequence[Ask], wanted: Collection[int]
     ) -> dict[int, int]:
-        if len(self.tasks) > _MANY:
-            return {}
-        mark = self.mark()
-        self.drop_all()
-        for name, end in ends.items():
-            self._bend(name, end)
-        found = {}
-        for place, ask in enumerate(asks[: max(wanted, default=-1) + 1]):
-            start = self._place(
-                f"?{place}", ask.request, now, ask.duration, ask.duration, later=True, shadow=True
-            )
-            if start is not None and place in wanted:
-                found[place] = start
-        self.undo(mark)
-        return found
+        some = asks[: max(wanted, default=-1) + 1]
+        lasting = ((self._amounts(_pods(ask.request)), ask.duration) for ask in some)
+        starts = self._totals(now, ends).place_all(lasting, now)
+        return {place: start for place, start in enumerate(starts) if start is not None and place in wanted}
 
     def room(self, request: Hashable, now: int, limit: int) -> Room:
         request = _pods(request)
@@ -271,7 +253,6 @@ class SeatSpace:
         clear: int,
         *,
         later: bool,
-        shadow: bool = False,
     ) -> int | None:
         request = _pods(request)
         if task in self.tasks or task in self.reservations:
@@ -282,24 +263,13 @@ class SeatSpace:
         gang = self._gang(request)
         if isinstance(gang, Refused):
             return None
-        # A thought has a number of its own: the job may hold its seats already, as a task or a reservation.
-        number = -1 - len(self._journal) if shadow else request.number
-        seated: Seated | Wait | Never
-        if shadow:
-            seated = self.cluster.seats.reserve(gang, job=number, now=now, duration=_duration(clear))
-        elif later:
-            seated = self.cluster.reserve(gang, job=number, now=now, duration=_duration(clear))
-        else:
-            seated = self.cluster.seat(gang, job=number, now=now, duration=_duration(clear))
+        number = request.number
+        place = self.cluster.reserve if later else self.cluster.seat
+        seated: Seated | Wait | Never = place(gang, job=number, now=now, duration=_duration(clear))
         if not isinstance(seated, Seated):
             if (later or isinstance(seated, Never)) and not self.cluster.has_anti_affinity:
                 self._hopeless[shape] = min(clear, self._hopeless.get(shape, clear))
             return None
-        if shadow:
-            if limit < clear:
-                self.cluster.seats.prolong(number, seated.at + limit)
-            self._journal.append(lambda: self._lift(number))
-            return seated.at
         end = seated.end
         if limit < clear:
             end = seated.at + limit
@@ -350,14 +320,36 @@ class SeatSpace:
             self.cluster.release(held.number)
         return held
 
-    def _bend(self, task: str, end: int) -> None:
-        held = self.tasks.get(task)
-        seating = None if held is None else self.cluster.seats.jobs.get(held.number)
-        if held is None or seating is None or seating.end == end:
-            return
-        number, before = held.number, seating.end
-        self.cluster.seats.prolong(number, end)
-        self._journal.append(lambda: self.cluster.seats.prolong(number, before))
+    def _totals(self, now: int, ends: Mapping[str, int]) -> Totals:
+        """What is free now, summed over the nodes, and what tasks give back when they end."""
+        seats = self.cluster.seats
+        capacity: dict[Hashable, int] = {
+            kind: int(np.maximum(seats.free(kind), 0).sum()) for kind in seats.types
+        }
+        running = []
+        for name, task in self.tasks.items():
+            seating = seats.jobs.get(task.number)
+            if seating is None or task.end <= now:
+                continue
+            held: dict[Hashable, int] = {}
+            for seat in seating.seats.values():
+                for kind, amount in seat.needs.items():
+                    held[kind] = held.get(kind, 0) + amount
+            for type_, amount in held.items():
+                capacity[type_] = capacity.get(type_, 0) + amount
+            running.append((ends.get(name, task.end), held))
+        return Totals(now, capacity, running)
+
+    def _amounts(self, request: Pods) -> Amounts:
+        shape = self.shape(request)
+        found = self._asked.get(shape)
+        if found is None:
+            gang, found = self._gang(request), {}
+            for members in () if isinstance(gang, Refused) else gang.members:
+                for kind, amount in members.needs.items():
+                    found[kind] = found.get(kind, 0) + amount * len(members.pods)
+            self._asked[shape] = found
+        return found
 
     def _most(self, gang: Gang, now: int, duration: int | None) -> int | None:
         """How many of its pods would find a seat now."""
