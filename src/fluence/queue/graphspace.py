@@ -246,6 +246,10 @@ class GraphSpace:
         if self._capacity_at != graph.state_generation:
             self._capacity_at = graph.state_generation
             up = graph.alive & graph.up
+            tree = self.matcher.tree.shape()
+            for vertex in np.flatnonzero(graph.alive & ~graph.up).tolist():
+                if vertex in tree:  # what is below it cannot be had either
+                    up[tree.subtree(vertex)] = False
             sums = np.bincount(graph.type[up], weights=graph.size[up])
             self._capacity = {kind: int(amount) for kind, amount in enumerate(sums.tolist()) if amount}
         running = (

@@ -42,10 +42,10 @@ class Answer:
         if self.starts_now:
             found.append("it would start now")
         else:
-            when = (
-                "at a time that nobody knows" if self.start is None else f"in {span(self.start - self.now)}"
-            )
-            found.append(f"it would wait, and start no later than {when}")
+            when = "at a time that nobody knows"
+            if self.start is not None:
+                when = f"no later than in {span(self.start - self.now)}"
+            found.append(f"it would wait, and start {when}")
             if self.expected is not None:
                 found.append(f"expected, by how long such jobs ran: in {span(self.expected - self.now)}")
             found.append(f"blocked by {self.reason.kind.value}: {self.reason.text}")

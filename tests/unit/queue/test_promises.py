@@ -1,0 +1,216 @@
+"""What waiting jobs are told, and that it holds."""
+
+from __future__ import annotations
+
+import pytest
+
+from fluence.queue import Queue
+from fluence.queue.history import History
+from fluence.queue.job import Job
+from fluence.queue.promise import Calibration
+from tests.unit.queue.build import MINUTE, cores, graph, job, pool, run
+
+SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+
+
+def told(queue: Queue) -> dict[str, int | None]:
+    return {e.key: e.no_later_than and e.no_later_than // MINUTE for e in queue.pending}
+
+
+@SPACES
+class TestConservative:
+    def test_each_is_promised_its_place_in_the_plan(self, make):
+        queue = make("conservative")
+        for key in "abcd":
+            queue.submit(job(key, 16, 10))
+        run(queue, 0)
+        assert told(queue) == {"b": 10, "c": 20, "d": 30}
+
+    def test_later_arrivals_never_push_a_promise_back(self, make):
+        queue = make("conservative")
+        for key in "ab":
+            queue.submit(job(key, 16, 10))
+        run(queue, 0)
+        for number in range(5):
+            queue.submit(job(f"later{number}", 9, 10, at=MINUTE, priority=20 + number))
+        run(queue, MINUTE)
+        assert queue.entries["b"].reserved_at == 10 * MINUTE
+        queue.finish("a", 5 * MINUTE)
+        assert run(queue, 5 * MINUTE) == ["b"]  # later4 would have ended after b was to start
+
+    def test_a_plan_made_anew_that_would_break_a_promise_is_not_taken(self, make):
+        """An early end makes room for a wide job that stands before others; made anew, the plan would start
+        it first and the small ones after their promise."""
+        queue = make("conservative")
+        queue.submit(job("a", 8, 20))
+        queue.submit(job("b", 8, 40))
+        queue.submit(job("wide", 16, 60))
+        queue.submit(job("c", 8, 20))
+        run(queue, 0)
+        assert told(queue) == {"wide": 40, "c": 20}
+        queue.finish("b", MINUTE)
+        assert run(queue, MINUTE) == ["c"]
+        now = MINUTE
+        for _ in range(10):
+            due = queue.next_due()
+            if due is None:
+                break
+            now = due
+            for task in [t for t in queue.space.tasks if queue.space.holding(t)[1] <= now]:
+                queue.finish(task, now)
+            run(queue, now)
+        for entry in queue.entries.values():
+            assert entry.broken == []
+            assert entry.promised is None or entry.started <= entry.promised
+
+    def test_with_replan_it_may_be(self, make):
+        queue = make("conservative", replan=True)
+        for key, size, minutes in (("a", 8, 20), ("b", 8, 40), ("wide", 16, 60), ("c", 8, 20)):
+            queue.submit(job(key, size, minutes))
+        run(queue, 0)
+        queue.finish("b", MINUTE)
+        assert run(queue, MINUTE) == []
+        assert queue.entries["wide"].reserved_at == 20 * MINUTE
+        assert queue.entries["c"].reserved_at == 80 * MINUTE
+
+
+@SPACES
+class TestOrder:
+    def test_fcfs_promises_a_plan_in_order(self, make):
+        queue = make("fcfs")
+        for key, size in (("a", 16), ("b", 10), ("c", 10), ("d", 2)):
+            queue.submit(job(key, size, 10))
+        run(queue, 0)
+        assert told(queue) == {"b": 10, "c": 20, "d": 20}
+
+    def test_it_is_kept(self, make):
+        queue = make("fcfs")
+        for key, size in (("a", 16), ("b", 10), ("c", 10), ("d", 2)):
+            queue.submit(job(key, size, 10))
+        now = 0
+        run(queue, now)
+        while queue.space.tasks:
+            now = min(queue.space.holding(task)[1] for task in queue.space.tasks)
+            for task in [t for t in queue.space.tasks if queue.space.holding(t)[1] <= now]:
+                queue.finish(task, now)
+            run(queue, now)
+        for entry in queue.entries.values():
+            assert entry.broken == []
+            assert entry.promised is None or entry.started <= entry.promised
+
+
+@SPACES
+class TestEasy:
+    def test_the_head_is_promised_its_place_in_the_plan(self, make):
+        queue = make("easy")
+        queue.submit(job("a", 16, 10))
+        queue.submit(job("head", 16, 10))
+        run(queue, 0)
+        head = queue.entries["head"]
+        assert head.no_later_than == head.reserved_at == 10 * MINUTE
+
+    def test_nobody_delays_the_head(self, make):
+        queue = make("easy")
+        queue.submit(job("a", 8, 10))
+        queue.submit(job("head", 16, 10))
+        run(queue, 0)
+        for number in range(20):
+            queue.submit(job(f"s{number}", 1 + number % 8, 1 + number, at=MINUTE))
+        now = MINUTE
+        run(queue, now)
+        while queue.entries["head"].started is None:
+            now = min(queue.space.holding(task)[1] for task in queue.space.tasks)
+            for task in [t for t in queue.space.tasks if queue.space.holding(t)[1] <= now]:
+                queue.finish(task, now)
+            run(queue, now)
+        assert now == 10 * MINUTE
+
+    def test_the_bound_of_others_is_widened_when_one_did_not_hold(self, make):
+        before = make("easy")
+        after = make("easy")
+        after.calibration.observe(missed=True)
+        bounds = []
+        for queue in (before, after):
+            for key, size in (("a", 16), ("head", 16), ("small", 2), ("last", 4)):
+                queue.submit(job(key, size, 10))
+            run(queue, 0)
+            bounds.append(queue.entries["last"].no_later_than)
+        assert bounds[1] > bounds[0]
+
+    def test_each_start_is_remembered_once(self, make):
+        queue = make("easy")
+        place = queue.calibration.place
+        queue.submit(job("a", 16, 10))
+        run(queue, 0)
+        assert queue.calibration.place == place  # it did not wait
+        queue.submit(job("b", 16, 10))
+        run(queue, 0)
+        queue.finish("a", 10 * MINUTE)
+        run(queue, 10 * MINUTE)
+        kept = Calibration()
+        kept.observe(missed=False)
+        assert queue.calibration.place == kept.place
+
+
+class TestExpected:
+    def history(self, *minutes: int, user: str = "ada") -> History:
+        history = History()
+        for each in minutes:
+            history.learn(Job("x", cores(8), 0, limit=60 * MINUTE, user=user), 0, each * MINUTE)
+        return history
+
+    def test_it_comes_from_how_long_such_jobs_ran(self):
+        queue = pool("easy", predictor=self.history(10, 10, 10))
+        queue.submit(job("a", 16, 60, user="ada"))
+        entry = queue.submit(job("b", 16, 60, user="ada"))
+        run(queue, 0)
+        assert entry.no_later_than == 60 * MINUTE
+        # 10 minutes by history, and 15 % of the rest of the limit, for history misses the long runs
+        assert entry.expected == (10 + 0.15 * 50) * MINUTE
+
+    def test_without_history_it_is_the_soft_limit(self):
+        queue = pool("easy")
+        queue.submit(job("a", 16, 60, soft_limit=20 * MINUTE))
+        entry = queue.submit(job("b", 16, 60))
+        run(queue, 0)
+        assert entry.expected == (20 + 0.15 * 40) * MINUTE
+
+    def test_without_either_it_is_the_limit(self):
+        queue = pool("easy")
+        queue.submit(job("a", 16, 60))
+        entry = queue.submit(job("b", 16, 60))
+        run(queue, 0)
+        assert entry.expected == 60 * MINUTE
+
+    def test_the_runs_of_others_do_not_count(self):
+        queue = pool("easy", predictor=self.history(10, user="bob"))
+        queue.submit(job("a", 16, 60, user="ada"))
+        entry = queue.submit(job("b", 16, 60, user="ada"))
+        run(queue, 0)
+        assert entry.expected == 60 * MINUTE
+
+    def test_runs_that_would_be_over_by_now_are_left_out(self):
+        history = self.history(10, 10, 10, 40)
+        ada = Job("x", cores(8), 0, limit=60 * MINUTE, user="ada")
+        assert history.predict(ada, 0, 0) == 10 * MINUTE
+        assert history.predict(ada, 0, 15 * MINUTE) == 40 * MINUTE
+        assert history.predict(ada, 0, 50 * MINUTE) == 55 * MINUTE  # half of what is left
+
+    def test_a_prediction_never_exceeds_the_limit(self):
+        history = self.history(50)
+        assert history.predict(Job("x", cores(8), 0, limit=5 * MINUTE, user="ada"), 0, 0) == 5 * MINUTE
+
+    def test_it_can_be_left_out(self):
+        queue = pool("easy", forecasts=False)
+        queue.submit(job("a", 16, 60))
+        entry = queue.submit(job("b", 16, 60))
+        run(queue, 0)
+        assert entry.expected is None
+        assert entry.no_later_than is not None
+
+
+def test_a_job_that_need_not_wait_is_promised_nothing():
+    queue = pool("conservative")
+    entry = queue.submit(job("a", 1, 10))
+    run(queue, 0)
+    assert (entry.promised, entry.no_later_than, entry.expected) == (None, None, None)
