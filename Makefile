@@ -41,7 +41,7 @@ bench: setup  ## speed and memory; AGAINST=/path/to/resource-query adds Fluxion;
 	@$(BIN)/python benchmarks/kube.py
 
 bench-cluster: setup  ## pods bound per second on 1,000 simulated nodes, beside kube-scheduler; BENCH=--help
-	@$(BIN)/python benchmarks/cluster.py $(BENCH)
+	@$(BIN)/python benchmarks/schedulers.py $(BENCH)
 
 soak: setup  ## kill the scheduler 200 times, with and without faults; KILLS=20 for less
 	@FLUENCE_SOAK=$(KILLS) $(BIN)/pytest tests/integration/schedule/test_kills.py

@@ -1,0 +1,289 @@
+"""Pods bound per second on a simulated cluster, by Fluence and by kube-scheduler, on one real control plane.
+
+    python benchmarks/schedulers.py [--nodes 1000] [--pods 3000] [--cases 1,3,100] [--repeat 1] [--kwok]
+
+For each case all pods are there before the scheduler starts: as single pods, in native gangs of 3, in native
+gangs of 100. The clock starts with the process; binds are counted from a watch. Both schedulers have the same
+client limits (1,000 calls a second, bursts of 2,000). The simulated kubelets rest meanwhile (--kwok: they do
+not), since they would take their share of the cores. The raw ceiling is a bare loop of binds that decides
+nothing (benchmarks/kube.py).
+"""
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from fluence.kube.access import Access
+from fluence.kube.client import Client
+from fluence.kube.gangs import PodGroups136, PodGroups137, discover_gangs
+from fluence.kube.reflector import Reflector
+from fluence.kube.resource import NAMESPACES, NODES, PODS
+from fluence.model.group import Group
+from fluence.model.pod import Pod
+from fluence.sandbox import plane
+from fluence.sandbox.nodes import NodeKind, create_nodes, wait_ready
+from fluence.sandbox.programs import find_programs
+from fluence.sandbox.releases import release
+from fluence.sandbox.sandbox import Sandbox
+from kube import PARALLEL, bind_bare, each
+
+QPS = 1000
+CPU_PER_NODE, PODS_PER_NODE = 32, 110
+TICK = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass
+class Run:
+    """What one scheduler did with one case."""
+
+    pods: int
+    began: float = 0.0
+    bound: dict[str, float] = field(default_factory=dict)  # by pod
+    done: asyncio.Event = field(default_factory=asyncio.Event)
+    cpu: float = 0.0
+    peak: float = 0.0
+    partial: int = 0
+    overfull: int = 0
+
+    def see(self, old: Pod | None, new: Pod | None) -> None:
+        if new is not None and new.spec.node_name and new.metadata.name not in self.bound:
+            self.bound[new.metadata.name] = time.perf_counter() - self.began
+            if len(self.bound) == self.pods:
+                self.done.set()
+
+    @property
+    def first(self) -> float:
+        return min(self.bound.values(), default=float("nan"))
+
+    @property
+    def last(self) -> float:
+        return max(self.bound.values(), default=float("nan"))
+
+    @property
+    def rate(self) -> float:
+        """From the first bind to the last."""
+        return (len(self.bound) - 1) / max(self.last - self.first, 1e-9)
+
+    @property
+    def overall(self) -> float:
+        """From the start of the process to the last bind."""
+        return len(self.bound) / self.last
+
+
+def pod(name: str, scheduler: str, link: dict[str, object]) -> dict[str, object]:
+    container = {
+        "name": "main",
+        "image": "registry.example.org/team/app:1",
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": "bench"}},
+        "spec": {
+            "schedulerName": scheduler,
+            "automountServiceAccountToken": False,
+            "terminationGracePeriodSeconds": 0,
+            "containers": [container],
+            **link,
+        },
+    }
+
+
+async def fill(access: Access, namespace: str, scheduler: str, pods: int, size: int) -> None:
+    """All pods and their groups."""
+    async with Client(access, connections=PARALLEL) as client:
+        gangs = await discover_gangs(client)
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+        await client.create(NAMESPACES, body)
+        for _ in range(100):
+            with contextlib.suppress(Exception):
+                await client.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
+                break
+            await asyncio.sleep(0.1)
+        if size > 1:
+            assert isinstance(gangs, PodGroups136 | PodGroups137), "no native gangs here"
+            resource = gangs.resource.raw()
+
+            async def group(index: int) -> None:
+                made = Group(namespace=namespace, name=f"g{index}", min_count=size)
+                await client.create(resource, gangs.manifest(made), namespace=namespace)
+
+            await each(pods // size, group)
+
+        async def one(index: int) -> None:
+            link = gangs.pod_link(f"g{index // size}") if size > 1 else {}
+            await client.create(PODS, pod(f"p-{index}", scheduler, link), namespace=namespace)
+
+        await each(pods, one)
+
+
+async def clear(access: Access, namespace: str) -> None:
+    async with Client(access) as client:
+        path = PODS.path(namespace=namespace)
+        await client.request("DELETE", path, body=b'{"gracePeriodSeconds": 0}', timeout_s=300)
+        await client.delete(NAMESPACES, namespace)
+        while (await client.list(PODS, namespace=namespace, limit=1)).items:
+            await asyncio.sleep(0.2)
+
+
+async def measure(
+    access: Access, namespace: str, command: list[str], log: Path, pods: int, size: int, timeout_s: float
+) -> Run:
+    run = Run(pods)
+    async with Client(access) as client:
+        reflector = Reflector(client, PODS, namespace=namespace)
+        reflector.store.on_change(run.see)
+        watch = asyncio.create_task(reflector.run())
+        await reflector.synced.wait()
+        await asyncio.sleep(2)  # what creating them left to do is done
+        with log.open("wb") as out:
+            run.began = time.perf_counter()
+            process = subprocess.Popen(command, stdout=out, stderr=out)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s):
+                    await run.done.wait()
+            run.cpu, run.peak = usage(process.pid)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+            watch.cancel()
+            await asyncio.wait({watch})
+        found = (await client.list(PODS, namespace=namespace)).items or []
+    judge(run, found, size)
+    return run
+
+
+def usage(pid: int) -> tuple[float, float]:
+    """CPU seconds and peak memory in MB of a process and its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    status = Path(f"/proc/{pid}/status").read_text()
+    peak = next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
+    return (int(fields[11]) + int(fields[12])) / TICK, peak / 1024
+
+
+def judge(run: Run, pods: list[Pod], size: int) -> None:
+    """Gangs in part and nodes with too much, by what the server holds."""
+    bound = [each for each in pods if each.spec.node_name]
+    nodes = Counter(each.spec.node_name for each in bound)
+    run.overfull = sum(count > min(CPU_PER_NODE, PODS_PER_NODE) for count in nodes.values())
+    groups = Counter(int(each.metadata.name.partition("-")[2]) // size for each in bound)
+    run.partial = sum(0 < count < size for count in groups.values())
+
+
+async def ceiling(access: Access, pods: int, nodes: int) -> float:
+    await fill(access, "ceiling", "nobody", pods, 1)
+    async with Client(access) as client:
+        made = (await client.list(PODS, namespace="ceiling")).items or []
+    await asyncio.sleep(2)  # what creating them left to do is done
+    took = await bind_bare(access, made, nodes)
+    await clear(access, "ceiling")
+    return pods / took
+
+
+def show(label: str, run: Run) -> None:
+    missing = f", {run.pods - len(run.bound)} NOT BOUND" if len(run.bound) < run.pods else ""
+    print(
+        f"  {label:<16}{run.rate:>8.0f}{run.overall:>10.0f}{run.first:>9.2f}{run.last:>9.1f}"
+        f"{run.cpu:>8.1f}{run.peak:>8.0f}{run.partial:>9}{run.overfull:>10}{missing}",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--pods", type=int, default=3000)
+    parser.add_argument("--cases", default="1,3,100", help="sizes of gangs; 1 means single pods")
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--version", default="1.37")
+    parser.add_argument("--only", choices=("fluence", "kube-scheduler"))
+    parser.add_argument("--kwok", action="store_true", help="let the simulated kubelets run meanwhile")
+    parser.add_argument("--no-ceiling", action="store_true")
+    parser.add_argument("--profile", metavar="FILE", help="profile Fluence into FILE")
+    options = parser.parse_args()
+    sizes = [int(text) for text in options.cases.split(",")]
+
+    box, wanted = Sandbox("bench-cluster"), release(options.version)
+    programs = find_programs(wanted, report=lambda progress: None)
+    box.down()
+    box.up(programs, wanted, audit=False, owned=True)
+    try:
+        access, at = box.access(), box.at
+        asyncio.run(_nodes(access, options.nodes))
+        kwok = box.require().parts["kwok"]
+        at.scheduler_config.write_bytes(msgspec.json.encode(plane.scheduler_config(at)))
+        ours = [sys.executable, "-m", "fluence.cli", "scheduler", "run", "--no-lease", "--health-address", ""]
+        if options.profile:
+            ours[1:1] = ["-m", "cProfile", "-o", options.profile]
+        ours += ["--kubeconfig", str(at.kubeconfig()), "--qps", str(QPS), "--log-format", "json"]
+        theirs = plane.scheduler(programs["kube-scheduler"], at, wanted.gates)
+        schedulers = {"kube-scheduler": ("default-scheduler", theirs), "fluence": ("fluence", ours)}
+        print(
+            f"{options.pods} pods on {options.nodes} nodes, Kubernetes {wanted.version}, "
+            f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
+            flush=True,
+        )
+        if not options.no_ceiling:
+            _rest(kwok.pid, options.kwok)
+            rate = asyncio.run(ceiling(access, options.pods, options.nodes))
+            _wake(kwok.pid)
+            print(f"raw ceiling: {rate:.0f} binds/s", flush=True)
+        print(
+            f"  {'':<16}{'pods/s':>8}{'overall':>10}{'first s':>9}{'last s':>9}"
+            f"{'cpu s':>8}{'MB':>8}{'partial':>9}{'overfull':>10}"
+        )
+        for size in sizes:
+            print("single pods" if size == 1 else f"gangs of {size}", flush=True)
+            rates: dict[str, list[float]] = {}
+            for turn in range(options.repeat):
+                for label, (name, command) in schedulers.items():
+                    if options.only not in (None, label):
+                        continue
+                    namespace = f"{label}-{size}-{turn}"
+                    asyncio.run(fill(access, namespace, name, options.pods, size))
+                    _rest(kwok.pid, options.kwok)
+                    log = at.folder / f"{namespace}.log"
+                    run = asyncio.run(measure(access, namespace, command, log, options.pods, size, 180))
+                    _wake(kwok.pid)
+                    show(label, run)
+                    rates.setdefault(label, []).append(run.rate)
+                    asyncio.run(clear(access, namespace))
+                    time.sleep(3)
+            if len(rates) == 2:
+                means = {label: sum(found) / len(found) for label, found in rates.items()}
+                print(f"  {means['fluence'] / means['kube-scheduler']:.2f} times kube-scheduler", flush=True)
+    finally:
+        box.down()
+
+
+def _rest(pid: int, leave: bool) -> None:
+    if not leave:
+        os.kill(pid, signal.SIGSTOP)
+
+
+def _wake(pid: int) -> None:
+    os.kill(pid, signal.SIGCONT)
+
+
+async def _nodes(access: Access, count: int) -> None:
+    async with Client(access) as client:
+        await create_nodes(client, [NodeKind(count=count, cpu=CPU_PER_NODE, pods=PODS_PER_NODE, racks=10)])
+        ready = await wait_ready(client, count, patience_s=60)
+        assert ready == count, f"{ready} of {count} nodes are ready"
+        assert len((await client.list(NODES)).items or ()) == count
+
+
+if __name__ == "__main__":
+    main()
