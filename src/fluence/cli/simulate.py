@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from fluence.cli.choice import Policy
 from fluence.errors import FluenceError, InvalidInput
 from fluence.match import policy as match_policies
 from fluence.queue import policy as policies
-from fluence.queue.job import SECOND
+from fluence.queue.job import FOREVER, SECOND
 
 _LENGTH = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|min|h|d)?")
 _UNITS = {
@@ -36,13 +37,21 @@ class Length(click.ParamType):  # type: ignore[type-arg]
 
     name = "time"
 
+    def __init__(self, least: int = 0) -> None:
+        self.least = least
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
         found = _LENGTH.fullmatch(value)
         if found is None:
             self.fail(f"{value!r} is no length of time: give seconds, or 90s, 15m, 12h, 1d", param, ctx)
-        return round(float(found[1]) * _UNITS[found[2] or ""])
+        length = float(found[1]) * _UNITS[found[2] or ""]
+        if length > FOREVER:
+            self.fail("this length of time is over a hundred years: give less", param, ctx)
+        if self.least and length < self.least:
+            self.fail(f"{value!r} is too short: give 1ms at least", param, ctx)
+        return round(length)
 
 
 class QueuePolicies(click.ParamType):  # type: ignore[type-arg]
@@ -56,6 +65,8 @@ class QueuePolicies(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, tuple):
             return value
         names = tuple(filter(None, (name.strip() for name in value.split(","))))
+        if not names:
+            self.fail(f"no policy is named: choose from {', '.join(policies.names())}", param, ctx)
         try:
             for name in names:
                 policies.find(name)
@@ -143,7 +154,7 @@ class Scales(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--resolution",
     metavar="TIME",
-    type=Length(),
+    type=Length(least=1),
     default="1ms",
     help="Round limits up to a multiple of this.",
 )
@@ -239,6 +250,8 @@ def simulate(
     each waiting job was given: the promise (no later than) and the expectation. Ctrl-C ends a run early and
     reports what is known by then.
 
+    Exit code: 0 done, 1 an input is wrong or a file cannot be written, 130 ended by Ctrl-C.
+
     \b
     Examples:
       fluence simulate --trace log.swf --cluster 240x1
@@ -257,6 +270,8 @@ def simulate(
     chosen = [(name, scale) for scale in arrival_scale for name in compare or policy]
     if snapshot is not None and len(chosen) > 1:
         raise click.UsageError("--snapshot needs one policy and one --arrival-scale")
+    for path in filter(None, (snapshot, html)):
+        _check(path)
     for name, scale in chosen:
         work = workload.read(
             trace,
@@ -313,7 +328,8 @@ def simulate(
                 interrupted=result.interrupted,
             )
         )
-        if snapshot is not None:
+        # NB a queue that was stopped halfway through a cycle is no state to go on from.
+        if snapshot is not None and not result.interrupted:
             from fluence.queue.snapshot import save
 
             _write(snapshot, save(result.queue, result.matcher))
@@ -334,6 +350,15 @@ def simulate(
         click.echo(report.jobs(runs))
     if any(each.interrupted for each in runs):
         ctx.exit(_INTERRUPTED)
+
+
+def _check(path: str) -> None:
+    """A long run must not end with nothing to show."""
+    folder = Path(path).parent
+    if not folder.is_dir():
+        raise FluenceError(f"{path}: cannot be written: there is no folder {folder}")
+    if not os.access(folder, os.W_OK):
+        raise FluenceError(f"{path}: cannot be written: the folder {folder} is read-only")
 
 
 def _write(path: str, content: bytes) -> None:

@@ -125,7 +125,7 @@ def _job(submission: Submission) -> Job:
         limit=submission.limit,
         soft_limit=submission.soft_limit,
         user=submission.user,
-        name=submission.name,
+        # NB no name: those of a workload are unique, so that a singleton waits for all jobs of its user.
         queue=submission.queue,
         priority=submission.priority,
         after=tuple(Dependency(kind, job) for kind, job in submission.after),
