@@ -270,8 +270,8 @@ def simulate(
     chosen = [(name, scale) for scale in arrival_scale for name in compare or policy]
     if snapshot is not None and len(chosen) > 1:
         raise click.UsageError("--snapshot needs one policy and one --arrival-scale")
-    for path in filter(None, (snapshot, html)):
-        _check(path)
+    for wanted in filter(None, (snapshot, html)):
+        _check(wanted)
     for name, scale in chosen:
         work = workload.read(
             trace,

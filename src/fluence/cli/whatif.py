@@ -28,7 +28,7 @@ _SHOWN = 10
     help="The queue, as fluence simulate --snapshot writes it.",
 )
 @click.option(
-    "--limit", metavar="TIME", type=Length(), help="Its walltime.  [default: the jobspec's duration]"
+    "--limit", metavar="TIME", type=Length(least=1), help="Its walltime.  [default: the jobspec's duration]"
 )
 @click.option("--user", default="you", show_default=True, help="Whose history to expect by.")
 @click.option("--priority", type=int, default=16, show_default=True, help="More is earlier.")
