@@ -90,6 +90,26 @@ def easy(pool: Pool) -> None:
     pool.queue = left
 
 
+def conservative(pool: Pool) -> None:
+    """Every job planned in order, the plan made anew each time."""
+    spans = [(pool.now, end, pool.jobs[i].size) for i, end in pool.ends.items()]
+    total = pool.free + sum(size for _, _, size in spans)
+    left = []
+    for i in pool.queue:
+        size, limit = pool.jobs[i].size, pool.limit(i)
+        for at in sorted({pool.now, *(end for _, end, _ in spans)}):
+            times = {at, *(start for start, _, _ in spans if at < start < at + limit)}
+            if all(sum(s for b, e, s in spans if b <= t < e) + size <= total for t in times):
+                break
+        spans.append((at, at + limit, size))
+        if at == pool.now:
+            pool.go(i)
+        else:
+            pool.promised.setdefault(i, at)
+            left.append(i)
+    pool.queue = left
+
+
 def run(
     jobs: Sequence[Submission], processors: int, decide: Callable[[Pool], None], *, until: int | None = None
 ) -> list[Record]:
