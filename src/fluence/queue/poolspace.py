@@ -209,9 +209,7 @@ class PoolSpace:
 
     def stretch(self, task: str, end: int) -> None:
         held = self.tasks[task]
-        begin = max(held.end, self._base.times[0])
-        if end > begin:
-            self._take(begin, end, held.units)
+        self._take(held.end, end, held.units)
         held.end = end
         if held.number >= 0:
             self.matcher.ledger.stretch(held.number, end)
@@ -323,9 +321,10 @@ class PoolSpace:
         self._unnamed.append(task)
 
     def _take(self, start: int, end: int, units: int) -> None:
-        self._base.take(start, end, units)
-        if self._plan is not None:
-            self._plan.take(start, end, units)
+        for line in (self._base, self._plan):
+            # Each has forgotten what is over, as far as its own steps allow.
+            if line is not None and (begin := max(start, line.times[0])) < end:
+                line.take(begin, end, units)
 
     def _forget_plan(self) -> None:
         self._plan = None

@@ -299,6 +299,14 @@ class TestCyclesThatComeLate:
         queue.finish("b", 20 * MINUTE + 5)
         assert run(queue, 20 * MINUTE + 9) == ["c"]
 
+    def test_one_long_after_a_limit_counts_on_the_job_from_then(self, make):
+        queue = make("easy", cores=6)
+        queue.submit(job("a", 1, 1))
+        queue.submit(job("wide", 6, 1))
+        run(queue, 0)
+        assert run(queue, 2 * MINUTE) == []
+        assert queue.space.holding("a")[1] == 3 * MINUTE
+
     def test_it_takes_a_place_from_nobody(self, make):
         queue = make("conservative")
         queue.submit(job("a", 16, 10))

@@ -1,0 +1,129 @@
+"""The queue while nodes go and come back, jobs outlive their limits, and cycles come late."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fluence.queue import PoolSpace, Queue
+from fluence.queue.job import SECOND
+from tests.unit.queue.build import MINUTE, graph, job, pool, run
+
+NODES, CORES = 3, 2
+events = st.lists(
+    st.one_of(
+        st.tuples(st.just("submit"), st.integers(1, NODES * CORES), st.integers(1, 6)),
+        st.tuples(st.just("finish"), st.integers(0, 9), st.just(0)),
+        st.tuples(st.just("down"), st.integers(0, NODES - 1), st.just(0)),
+        st.tuples(st.just("up"), st.integers(0, NODES - 1), st.just(0)),
+        st.tuples(st.just("wait"), st.integers(1, 200), st.sampled_from([0, 0, 7])),
+        st.tuples(st.just("overrun"), st.integers(1, 200), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+def play(queue: Queue, history: list[tuple[str, int, int]]) -> tuple[int, bool]:
+    """Let it happen; says when it is, and whether anything was lost or outlived its limit."""
+    now, lossy = 0, False
+    matcher = queue.space.matcher  # type: ignore[attr-defined]
+    for number, (what, one, other) in enumerate(history):
+        tasks = sorted(queue._tasks)
+        if what == "submit":
+            queue.submit(job(f"j{number}", one, other, at=now))
+        elif what == "finish" and tasks:
+            queue.finish(tasks[one % len(tasks)], now)
+        elif what in ("down", "up"):
+            matcher.set_status(f"/cluster0/node{one}", up=what == "up")
+            lossy = lossy or what == "down"
+            queue.lost(f"node{one} went down")
+        elif what == "wait":
+            until = now + one * SECOND
+            while (due := queue.next_due()) is not None and due <= until:
+                now = max(now, due)
+                for task in [t for t, end in queue._end.items() if end <= now]:
+                    queue.finish(task, now)
+                now += other  # ms by which the timer is late
+                check(queue, run(queue, now), now)
+            now = max(now, until)
+        elif what == "overrun":
+            now += one * SECOND
+            lossy = True
+        check(queue, run(queue, now), now)
+    return now, lossy
+
+
+def check(queue: Queue, started: list[str], now: int) -> None:
+    space: Any = queue.space
+    graph_, ledger = space.matcher.graph, space.matcher.ledger
+    for task in started:
+        rows = ledger.vertex[ledger.job(space.holding(task)[0]).spans].tolist()
+        for row in rows:
+            path = graph_.path(row)
+            node = graph_.vertices_at("/".join(path.split("/")[:3]))[0]
+            assert graph_.up[node], f"{task} was started on a node that is down"
+    if isinstance(space, PoolSpace):
+        assert min(space._base.free) >= 0
+        fresh = space._measure(now)
+        times = {now, *fresh.times, *space._base.times}
+        for time in (time for time in times if time >= now):
+            assert space._base.at(time) == fresh.at(time)
+            if space._plan is not None:
+                held = sum(u for begin, end, u in space.reservations.values() if begin <= time < end)
+                assert space._plan.at(time) == fresh.at(time) - held
+                assert space._plan.at(time) >= 0
+    for entry in queue.pending:
+        if entry.deadline is not None and entry.reserved_at is not None:
+            assert entry.reserved_at <= entry.deadline, f"{entry.key} was pushed back and nobody said so"
+
+
+@pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+@pytest.mark.parametrize("policy", ["easy", "conservative"])
+@settings(max_examples=60)
+@given(history=events)
+def test_nothing_is_started_where_nothing_is_and_promises_break_for_losses_only(
+    make: Any, policy: str, history: list[tuple[str, int, int]]
+) -> None:
+    queue = make(policy, nodes=NODES, cores=CORES)
+    now, lossy = play(queue, history)
+    if policy == "conservative":
+        for entry in queue.entries.values():
+            assert lossy or entry.broken == []
+            for broken in entry.broken:
+                assert "went down" in broken.cause or "runs past its limit" in broken.cause
+    for node in range(NODES):
+        queue.space.matcher.set_status(f"/cluster0/node{node}", up=True)
+    for _ in range(200):  # with all nodes back, every job ends
+        run(queue, now)
+        running = sorted(queue._tasks)
+        if not running and not queue.pending.entries:
+            return
+        if running:
+            now += SECOND
+            queue.finish(running[0], now)
+        else:
+            due = queue.next_due()
+            assert due is not None, "jobs wait and nothing will ever start them"
+            now = max(now, due)
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+@settings(max_examples=40)
+@given(history=events)
+def test_a_late_timer_delays_nobody_by_more_than_it_was_late(
+    make: Any, history: list[tuple[str, int, int]]
+) -> None:
+    queue = make("conservative", nodes=NODES, cores=CORES)
+    history = [event for event in history if event[0] in ("submit", "wait")]
+    now, _ = play(queue, history)
+    play(queue, [("wait", 3600, 0)])
+    assert now >= 0
+    late = sum(1 for event in history if event[0] == "wait") * len(history) * 7 + MINUTE
+    for entry in queue.entries.values():
+        assert entry.broken == []
+        if entry.promised is not None and entry.started is not None:
+            assert entry.started <= entry.promised + late
