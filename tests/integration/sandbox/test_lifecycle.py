@@ -177,7 +177,7 @@ def test_pods_run_fail_and_stop_as_they_are_told(cli: Cli, tmp_path: Path) -> No
         pod("ends", {"run-seconds": "1"}),
         pod("fails", {"run-seconds": "1", "exit-code": "3"}),
         pod("stays", {}),
-        pod("slow", {"stop-seconds": "3"}, terminationGracePeriodSeconds=10),
+        pod("slow", {"stop-seconds": "12"}, terminationGracePeriodSeconds=30),
     )
 
     def phases() -> dict[str, str]:
@@ -191,7 +191,7 @@ def test_pods_run_fail_and_stop_as_they_are_told(cli: Cli, tmp_path: Path) -> No
     soon(lambda: "stays" not in phases())
     assert phases().get("slow") == "Running"
     soon(lambda: "slow" not in phases())
-    assert 2.5 < time.monotonic() - began < 15
+    assert 11.5 < time.monotonic() - began < 29  # when it said, not when its grace was over
     assert "no findings" in cli.ok("audit")
 
 
