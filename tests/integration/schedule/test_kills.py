@@ -27,8 +27,9 @@ from fluence.sandbox.testing import Kube
 from tests.integration.schedule.field import Field, field
 
 KILLS = int(os.environ.get("FLUENCE_SOAK", "0")) or 4
-GANGS = max(8, KILLS)
+GANGS = max(8, KILLS + KILLS // 2)
 RUNS = 8  # seconds: a gang in part is completed before its first pods end
+AHEAD = 8  # pods that wait at a time
 SEED = int(os.environ.get("FLUENCE_SOAK_SEED", "7"))
 
 
@@ -37,7 +38,7 @@ class Run:
 
     def __init__(self, f: Field, kubeconfig: Path, log: Path) -> None:
         self.f = f
-        self.bound = 0
+        self.made = self.bound = 0
         self.ended: set[str] = set()
         self._command = [
             *(sys.executable, "-m", "fluence.cli", "scheduler", "run", "--no-lease", "--health-address", ""),
@@ -82,8 +83,9 @@ class Run:
 
 
 @contextlib.asynccontextmanager
-async def gangs_running(f: Field, count: int, rng: random.Random) -> AsyncIterator[None]:
-    """Gangs that come one after the other, each of two to four pods."""
+async def gangs_running(run: Run, count: int, rng: random.Random) -> AsyncIterator[None]:
+    """Gangs of two to four pods, as many as keep the scheduler busy until the last kill."""
+    f = run.f
 
     async def submit() -> None:
         for index in range(count):
@@ -97,7 +99,9 @@ async def gangs_running(f: Field, count: int, rng: random.Random) -> AsyncIterat
                     for i in range(size)
                 )
             )
-            await asyncio.sleep(rng.uniform(0.0, 0.2))
+            run.made += size
+            while run.made - run.bound > AHEAD:
+                await asyncio.sleep(0.05)
 
     task = asyncio.create_task(submit())
     try:
@@ -117,10 +121,10 @@ async def run(kube: Kube, rules: list[Rule], tmp_path: Path) -> None:
         reflector.store.on_change(scheduler.on_pod)
         watch = asyncio.create_task(reflector.run())
         try:
-            async with gangs_running(f, GANGS, rng):
+            async with gangs_running(scheduler, GANGS, rng):
                 for _ in range(KILLS):
                     await scheduler.start()
-                    await scheduler.wait_bound(scheduler.bound + rng.randint(1, 6), timeout_s=8)
+                    await scheduler.wait_bound(scheduler.bound + rng.randint(1, 4), timeout_s=8)
                     await asyncio.sleep(rng.uniform(0, 0.05))
                     await scheduler.stop(signal.SIGKILL)
             await scheduler.led()
