@@ -7,15 +7,15 @@ A predictor is a plug-in (entry point group `fluence.predictors`): any object wi
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import Protocol
 
 from fluence.errors import InvalidInput
 from fluence.queue import plugins
 from fluence.queue.job import FOREVER, Job
 
-_KEEP = 20  # runs that are remembered per kind of job
-_SHARE = 0.8  # of them end before the prediction: a start that comes too early is the worse error
+_KEEP = 40  # runs that are remembered per kind of job
+_BEFORE, _AFTER = 0.8, 0.5  # the share of them that a prediction exceeds: of a job that waits, or that runs
 
 
 class Predictor(Protocol):
@@ -29,45 +29,55 @@ class Predictor(Protocol):
 
 
 class History:
-    """The last runs of the same user: of this shape and limit, else of this limit, else of any job."""
+    """The last runs of the same user with this limit and shape, else with this limit; else the share of their
+    limits that this user's jobs used, else that all jobs used."""
 
     def __init__(self) -> None:
         self._runs: defaultdict[Hashable, deque[int]] = defaultdict(lambda: deque(maxlen=_KEEP))
-        # What was said of jobs that have not started, by user: all of them are asked about again and again.
-        self._said: defaultdict[str, dict[Hashable, int | None]] = defaultdict(dict)
+        self._shares: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=_KEEP))
+        # What was said, since something was learned, of jobs that have not started: many are alike.
+        self._said: dict[Hashable, int | None] = {}
 
     def learn(self, job: Job, shape: int, runtime: int) -> None:
-        self._said.pop(job.user, None)
+        self._said.clear()
         for kind in _kinds(job, shape):
             self._runs[kind].append(runtime)
+        if job.limit is not None:
+            self._shares[job.user].append(runtime / job.limit)
+            self._shares[None].append(runtime / job.limit)
 
     def predict(self, job: Job, shape: int, elapsed: int) -> int | None:
         if elapsed:
             return self._predict(job, shape, elapsed)
-        said, kind = self._said[job.user], (shape, job.limit, job.soft_limit)
-        if kind not in said:
-            said[kind] = self._predict(job, shape, 0)
-        return said[kind]
+        kind = (job.user, shape, job.limit, job.soft_limit)
+        if kind not in self._said:
+            self._said[kind] = self._predict(job, shape, 0)
+        return self._said[kind]
 
     def _predict(self, job: Job, shape: int, elapsed: int) -> int | None:
         limit = FOREVER if job.limit is None else job.limit
-        for kind in _kinds(job, shape):
-            runs = self._runs.get(kind)
-            if not runs:
-                continue
+        for runs in self._alike(job, shape):
             # Runs that were over by now say nothing about one that goes on.
             longer = sorted(run for run in runs if run > elapsed)
             if longer:
-                return min(longer[int(_SHARE * (len(longer) - 1) + 0.5)], limit)
+                place = (_AFTER if elapsed else _BEFORE) * (len(longer) - 1)
+                return min(round(longer[int(place + 0.5)]), limit)
         if job.soft_limit is not None and job.soft_limit > elapsed:
             return job.soft_limit
         if job.limit is None:
             return None
         return limit if not elapsed else max((elapsed + limit) // 2, elapsed + 1)
 
+    def _alike(self, job: Job, shape: int) -> Iterator[Iterable[float]]:
+        for kind in _kinds(job, shape):
+            yield self._runs.get(kind, ())
+        if job.limit is not None and job.soft_limit is None:
+            for whose in (job.user, None):
+                yield [share * job.limit for share in self._shares.get(whose, ())]
+
 
 def _kinds(job: Job, shape: int) -> tuple[Hashable, ...]:
-    return (job.user, shape, job.limit), (job.user, job.limit), (job.user,)
+    return (job.user, shape, job.limit), (job.user, job.limit)
 
 
 def find(name: str) -> Predictor:
