@@ -15,7 +15,9 @@ ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/api.md", "docs/formats.md", "docs/matcher.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", "docs/api.md", "docs/formats.md", "docs/matcher.md", "docs/queue.md"]
+)
 def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     text = (ROOT / page).read_text()
     examples = "\n".join(_BLOCK.findall(text))
@@ -30,7 +32,9 @@ def test_examples_run(page: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert not failed, "".join(report)
 
 
-@pytest.mark.parametrize(("page", "commands"), [("README.md", 2), ("docs/formats.md", 1)])
+@pytest.mark.parametrize(
+    ("page", "commands"), [("README.md", 2), ("docs/formats.md", 1), ("docs/simulate.md", 1)]
+)
 def test_commands_print_what_the_page_says(page: str, commands: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     shown = 0

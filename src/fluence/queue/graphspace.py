@@ -103,7 +103,8 @@ class GraphSpace:
             return str(fault)
         if not isinstance(outcome, Never):
             return None
-        return f"no empty cluster could hold it: {explain(self.matcher, request).summary()}"
+        cause = explain(self.matcher, request).summary().removeprefix("never: ")
+        return f"no empty cluster could hold it: {cause}"
 
     def relaxed(self, request: Hashable) -> Hashable | None:
         assert isinstance(request, Jobspec)

@@ -125,7 +125,8 @@ class TestBadInput:
     def test_what_the_cluster_has_none_of_is_never(self, run: Run, state: str) -> None:
         done = run("whatif", "-", "--state", state, stdin=spec(1, 60, "gpu"))
         assert done.code == 4
-        assert done.out.startswith("never: ")
+        assert done.out.startswith("never: no empty cluster could hold it: ")
+        assert done.out.count("never") == 1
 
     @pytest.mark.parametrize("text", ["", "{}", "[1]", "nonsense", '{"version": 1, "now": 0}'])
     def test_snapshots(self, run: Run, tmp_path: Path, text: str) -> None:
