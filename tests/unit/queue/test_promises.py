@@ -182,12 +182,12 @@ class TestExpected:
         run(queue, 0)
         assert entry.expected == 60 * MINUTE
 
-    def test_the_runs_of_others_do_not_count(self):
+    def test_of_others_only_the_share_of_their_limits_counts(self):
         queue = pool("easy", predictor=self.history(10, user="bob"))
-        queue.submit(job("a", 16, 60, user="ada"))
-        entry = queue.submit(job("b", 16, 60, user="ada"))
+        queue.submit(job("a", 16, 30, user="ada"))
+        entry = queue.submit(job("b", 16, 30, user="ada"))
         run(queue, 0)
-        assert entry.expected == 60 * MINUTE
+        assert entry.expected == (30 / 6 + 0.15 * (30 - 30 / 6)) * MINUTE
 
     def test_runs_that_would_be_over_by_now_are_left_out(self):
         history = self.history(10, 10, 10, 40)
@@ -197,7 +197,7 @@ class TestExpected:
         assert history.predict(ada, 0, 50 * MINUTE) == 55 * MINUTE  # half of what is left
 
     def test_a_prediction_never_exceeds_the_limit(self):
-        history = self.history(50)
+        history = self.history(70)  # of 60: it ran past its limit
         assert history.predict(Job("x", cores(8), 0, limit=5 * MINUTE, user="ada"), 0, 0) == 5 * MINUTE
 
     def test_it_can_be_left_out(self):
