@@ -23,14 +23,6 @@ class Bind:
         return self.pod.metadata.uid
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
-    """Delete a bound pod whose gang could not be completed; its controller makes it anew."""
-
-    pod: Pod
-    reason: str
-
-
 class Outcome(Enum):
     """What became of a bind."""
 

@@ -30,10 +30,6 @@ class Entry:
     def uid(self) -> str:
         return self.pod.metadata.uid
 
-    @property
-    def is_leaving(self) -> bool:
-        return self.pod.metadata.deletion_timestamp is not None
-
 
 @dataclass(slots=True)
 class Load:

@@ -16,7 +16,7 @@ from fluence.match.request import Request
 from fluence.model.count import Count
 from fluence.model.jobspec import Jobspec
 from fluence.queue.space import Ask, Room, Space
-from fluence.queue.totals import Amounts, Totals, asked_for
+from fluence.queue.totals import Amounts, Totals, asked_for, expected
 
 
 @dataclass(slots=True)
@@ -80,12 +80,6 @@ class GraphSpace:
 
     def shape(self, request: Hashable) -> int:
         return self._shapes.setdefault(self._known(request).shape, len(self._shapes))
-
-    def units(self, request: Hashable) -> int:
-        slots = [
-            need.count.min * (need.slot.count.min if need.slot else 1) for need in self._known(request).needs
-        ]
-        return sum(slots)
 
     def judge(self, request: Hashable) -> str | None:
         shape = self.shape(request)
@@ -175,8 +169,7 @@ class GraphSpace:
     ) -> dict[int, int]:
         some = asks[: max(wanted, default=-1) + 1]
         lasting = ((self._amounts(self._known(ask.request)), ask.duration) for ask in some)
-        starts = self._totals(now, ends).place_all(lasting, now)
-        return {place: start for place, start in enumerate(starts) if start is not None and place in wanted}
+        return expected(self._totals(now, ends).place_all(lasting, now), wanted)
 
     def room(self, request: Hashable, now: int, limit: int) -> Room:
         assert isinstance(request, Jobspec)

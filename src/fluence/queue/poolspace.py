@@ -122,9 +122,6 @@ class PoolSpace:
             self._units = np.append(self._units, units)
         return found
 
-    def units(self, request: Hashable) -> int:
-        return self._known(request)[1]
-
     def judge(self, request: Hashable) -> str | None:
         units = self._known(request)[1]
         total = len(self.matcher.graph.vertices_of_type(self.unit))

@@ -53,9 +53,6 @@ class Space(Protocol):
     def shape(self, request: Hashable) -> int:
         """A small number for a request; requests of equal shape get equal answers."""
 
-    def units(self, request: Hashable) -> int:
-        """How much a request holds, for reports: its processors, nodes or pods."""
-
     def judge(self, request: Hashable) -> str | None:
         """Why no empty cluster could hold a request; None if it could."""
 

@@ -6,7 +6,7 @@ plan that places every job. Good enough for a bound that is widened by how such 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from fluence.match.request import Need, Request
@@ -57,6 +57,11 @@ class Totals:
         for kind, amount in amounts.items():
             if kind in self._lines:
                 self._lines[kind].take(start, end, amount)
+
+
+def expected(starts: Sequence[int | None], wanted: Collection[int]) -> dict[int, int]:
+    """The starts at the places that were asked about, of those that have one."""
+    return {place: start for place, start in enumerate(starts) if start is not None and place in wanted}
 
 
 def asked_for(request: Request) -> Amounts:

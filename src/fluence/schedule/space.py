@@ -22,7 +22,7 @@ from fluence.model.constraint import Constraint
 from fluence.model.pod import Pod
 from fluence.queue.job import FOREVER
 from fluence.queue.space import Ask, Room, Space
-from fluence.queue.totals import Amounts, Totals
+from fluence.queue.totals import Amounts, Totals, expected
 
 HORIZON = 1 << 50  # milliseconds since 1970: the year 37,000
 
@@ -106,9 +106,6 @@ class SeatSpace:
             self._next_shape = max(self._next_shape, found + 1)
             self._of[request] = found
         return found
-
-    def units(self, request: Hashable) -> int:
-        return len(_pods(request).pods)
 
     def judge(self, request: Hashable) -> str | None:
         """Why the cluster as it is could not hold a request, if it were empty; judged once per shape."""
@@ -198,8 +195,7 @@ class SeatSpace:
     ) -> dict[int, int]:
         some = asks[: max(wanted, default=-1) + 1]
         lasting = ((self._amounts(_pods(ask.request)), ask.duration) for ask in some)
-        starts = self._totals(now, ends).place_all(lasting, now)
-        return {place: start for place, start in enumerate(starts) if start is not None and place in wanted}
+        return expected(self._totals(now, ends).place_all(lasting, now), wanted)
 
     def room(self, request: Hashable, now: int, limit: int) -> Room:
         request = _pods(request)
