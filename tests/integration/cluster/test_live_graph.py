@@ -48,12 +48,21 @@ def fluence(kube: Kube, *args: str) -> str:
 
 
 def test_the_live_graph_shows_nodes_and_what_runs_on_them(kube: Kube, audited: None) -> None:
-    async def bind() -> None:
+    async def bind() -> str:
         async with kube.client() as client:
             made = await client.create(PODS, body("solver"), namespace=kube.namespace)
-            await client.bind(made, "node-000")
+            cluster = ClusterGraph()
+            everything = (await client.list(PODS)).items or ()
+            cluster.load((await client.list(NODES)).items or (), everything)
+            gang = cluster.gang([made])
+            assert isinstance(gang, Gang)
+            found = cluster.try_now(gang, now=0)  # other tests' pods may have all that a node has
+            assert isinstance(found, Seated)
+            node = found.nodes[made.metadata.uid]
+            await client.bind(made, node)
+            return node
 
-    asyncio.run(bind())
+    node = asyncio.run(bind())
 
     # Other tests' pods run on the same nodes; ours are known by their namespace.
     value = json.loads(fluence(kube, "-o", "json"))
@@ -63,7 +72,7 @@ def test_the_live_graph_shows_nodes_and_what_runs_on_them(kube: Kube, audited: N
         "job": "Pod/solver",
         "scheduler": "fluence-test",
         "pods": 1,
-        "nodes": ["node-000"],
+        "nodes": [node],
         "holds": {"cpu": 1500, "memory": 2**30, "nvidia.com/gpu": 1, "pods": 1},
     }
     used = {each["resource"]: each for each in value["usage"]}
