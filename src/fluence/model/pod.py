@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 import msgspec
 
 from fluence.model.meta import Condition, LabelSelector, ObjectMeta, Requirement, Wire
@@ -211,6 +213,21 @@ class Pod(Wire, frozen=True):
 
     def condition(self, kind: str) -> Condition | None:
         return next((each for each in self.status.conditions or () if each.type == kind), None)
+
+    @property
+    def bound_at(self) -> datetime | None:
+        """When it got its node, by the API server's clock, in whole seconds as creation times are."""
+        scheduled = self.condition("PodScheduled")
+        text = (
+            scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
+        )
+        if not text:
+            return None
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        return at if at.tzinfo is not None else None
 
     def host_ports(self) -> frozenset[tuple[str, str, int]]:
         """The (address, protocol, port) triples that this pod takes on its node."""

@@ -55,7 +55,7 @@ def running(pods: Iterable[Pod], fallback: int, *, now: int, limit: int | None) 
         if said is not None:
             found.append(Running(number, tuple(members), min(said.start, now), said.end))
             continue
-        start = min((_bound_at(pod) or now) for pod in members)
+        start = min((_ms(pod.bound_at) or now) for pod in members)
         found.append(Running(number, tuple(members), min(start, now), start + limit if limit else None))
     return found
 
@@ -79,13 +79,5 @@ def _allocation(pod: Pod) -> Allocation | None:
     return said if sane else None
 
 
-def _bound_at(pod: Pod) -> int | None:
-    """When a pod got its node, by its condition."""
-    scheduled = pod.condition("PodScheduled")
-    text = scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
-    if not text:
-        return None
-    try:
-        return int(datetime.fromisoformat(text).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        return None
+def _ms(time: datetime | None) -> int | None:
+    return None if time is None else int(time.timestamp() * 1000)

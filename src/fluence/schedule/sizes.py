@@ -6,7 +6,8 @@ its owner; what the owners run at a time; 1. A said size may be smaller than the
 A gang that runs is not asked to start together again: members that run or have succeeded count, so the
 replacement of a failed rank needs no company. Members that are being deleted do not: they may belong to a Job
 that was deleted and made anew under its name. When nothing of a gang runs it starts together, all of it that
-its Jobs still have to complete.
+its Jobs still have to complete; but members that were bound beside those that still wait, and ended before
+these were bound too, count: the gang has begun, and the rest of it follows.
 """
 
 from __future__ import annotations
@@ -69,14 +70,26 @@ def declared(
 def needed(
     minimum: int, *, living: int, pods: Sequence[Pod], ended: Sequence[Pod], owners: Sequence[Owner]
 ) -> int:
-    """How many of the waiting members must be placed together; 0: each as it fits."""
+    """How many of the waiting members must be placed together; 0: each as it fits. ``pods`` are alive."""
+    begun = _begun(pods, ended)
     if living:
-        return max(0, minimum - living - _succeeded(ended, owners))
+        failed = sum(pod.status.phase != "Succeeded" for pod in begun)
+        return max(0, minimum - living - _succeeded(ended, owners) - failed)
     left = [owner.remaining for owner in owners]
     if owners and None not in left and all(_owned(pod, owners) for pod in pods):
         # Ranks that succeeded are not run again: do not wait for them.
         minimum = min(minimum, sum(each or 0 for each in left))
-    return max(1, minimum)
+    return max(0, minimum - len(begun)) if begun else max(1, minimum)
+
+
+def _begun(pods: Sequence[Pod], ended: Sequence[Pod]) -> list[Pod]:
+    """Members that got a node when all that wait were there already, and have ended: a half-bound gang is
+    driven to its end, however short its members run. What waits in place of one that ended is younger."""
+    made = [pod.metadata.creation_timestamp for pod in pods if pod.spec.node_name is None]
+    if not made or None in made:
+        return []
+    last = max(each for each in made if each is not None)
+    return [pod for pod in ended if (at := pod.bound_at) is not None and at >= last]
 
 
 def _succeeded(ended: Sequence[Pod], owners: Sequence[Owner]) -> int:

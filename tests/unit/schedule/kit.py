@@ -7,7 +7,7 @@ from typing import Any
 
 from fluence import names
 from fluence.model.group import Group
-from fluence.model.meta import ObjectMeta, OwnerReference
+from fluence.model.meta import Condition, ObjectMeta, OwnerReference
 from fluence.model.owner import OWNERS, Job, Owner
 from fluence.model.pod import (
     Container,
@@ -41,6 +41,7 @@ def pod(
     deleting: bool = False,
     uid: str = "",
     age: int = 0,
+    bound: int | None = None,
     cpu: str = "1",
     **spec: Any,
 ) -> Pod:
@@ -69,8 +70,13 @@ def pod(
             containers=[Container(name="c", resources=ResourceRequirements(requests={"cpu": cpu}))],
             **spec,
         ),
-        status=PodStatus(phase=phase),
+        status=PodStatus(phase=phase, conditions=None if bound is None else [_scheduled(bound)]),
     )
+
+
+def _scheduled(age: int) -> Condition:
+    at = (T0 - timedelta(seconds=age)).isoformat()
+    return Condition(type="PodScheduled", status="True", last_transition_time=at)
 
 
 def group(name: str, min_count: int | None, *, source: str = V136, **more: Any) -> Group:

@@ -310,6 +310,26 @@ def test_a_half_bound_gang_needs_the_rest() -> None:
     assert gang.needed == 2 and gang.is_ready
 
 
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_members_that_ended_before_the_rest_was_bound_count(phase: str) -> None:
+    """A crash left the gang half bound, and what was bound was over before the rest could be."""
+    over = ranks(2, name="over", field="g", node="n", phase=phase, age=9, bound=5)
+    gang = only(*over, pod("rest", field="g", age=9), group("g", 3))
+    assert gang.needed == 1 and gang.is_ready
+    gang = only(
+        *over, pod("runs", field="g", node="n", age=9, bound=5), pod("rest", field="g", age=9), group("g", 4)
+    )
+    assert gang.needed == 1 and gang.is_ready
+    gang = only(*over, *ranks(2, name="extra", field="g", age=9), group("g", 2))
+    assert gang.needed == 0 and gang.is_ready, "the minimum has run: the rest follow as they fit"
+
+
+def test_members_of_an_earlier_run_do_not_count() -> None:
+    over = ranks(2, name="over", field="g", node="n", phase="Succeeded", age=9, bound=5)
+    gang = only(*over, pod("new", field="g", age=1), group("g", 3))
+    assert gang.needed == 3 and gang.missing == "1 of 3 pods is there"
+
+
 def test_a_replaced_member_joins_the_others() -> None:
     job = owner("j", parallelism=3, completions=3, labels={GROUP: "g"})
     pods = [
