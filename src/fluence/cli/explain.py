@@ -155,7 +155,7 @@ async def _groups(client: Client, namespace: str) -> tuple[bool, list[Group]]:
     if other is not None:
         page = await client.list(other.resource, namespace=namespace)
         found.extend(other.group(each) for each in page.items or ())
-    return not isinstance(native, NoGangs), found
+    return not isinstance(native, NoGangs) or other is not None, found
 
 
 async def _native(client: Client, native: Native, namespace: str) -> list[Group]:

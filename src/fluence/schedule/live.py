@@ -28,7 +28,16 @@ from fluence.cluster.unchecked import Claim
 from fluence.errors import FluenceError
 from fluence.kube.client import Client
 from fluence.kube.events import Recorder, Ref
-from fluence.kube.gangs import AnyGangs, NoGangs, PodGroup, Workload, discover_gangs
+from fluence.kube.gangs import (
+    AnyGangs,
+    Coscheduling,
+    NoGangs,
+    PodGroup,
+    SigPodGroup,
+    Workload,
+    discover_coscheduling,
+    discover_gangs,
+)
 from fluence.kube.lease import Elector, Terms
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import (
@@ -74,6 +83,7 @@ class Live:
         self.settings = settings = settings or SchedulerSettings()
         self.client = client
         self.gangs: AnyGangs = NoGangs("not asked yet")
+        self.coscheduling: Coscheduling | None = None
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}"
         self.groups = Groups(scheduler=settings.scheduler_name)
         self.scheduler = Scheduler(
@@ -123,7 +133,8 @@ class Live:
     async def run(self, stop: asyncio.Event) -> None:
         """Schedule until told to stop: what was sent is waited for, then the lease is given back."""
         self.gangs = await discover_gangs(self.client)
-        self.groups.native = not isinstance(self.gangs, NoGangs)
+        self.coscheduling = await discover_coscheduling(self.client)
+        self.groups.native = not isinstance(self.gangs, NoGangs) or self.coscheduling is not None
         if isinstance(self.gangs, NoGangs):
             log.info("no native gangs", reason=self.gangs.reason)
         async with asyncio.TaskGroup() as tasks:
@@ -339,6 +350,10 @@ class Live:
             groups: Reflector[Any] = Reflector(self.client, resource)
             groups.store.on_change(self._on_group)
             found.append(groups)
+        if self.coscheduling is not None:
+            older = Reflector(self.client, self.coscheduling.resource)
+            older.store.on_change(self._on_older_group)
+            found.append(older)
         self._others = found
         return found
 
@@ -378,6 +393,14 @@ class Live:
         for group in self.gangs.groups(old) if old is not None else ():
             if group.name not in kept:
                 self.scheduler.remove_group(group)
+        self._wake.set()
+
+    def _on_older_group(self, old: SigPodGroup | None, new: SigPodGroup | None) -> None:
+        assert self.coscheduling is not None
+        if new is not None:
+            self.scheduler.set_group(self.coscheduling.group(new))
+        elif old is not None:
+            self.scheduler.remove_group(self.coscheduling.group(old))
         self._wake.set()
 
     def _on_namespace(self, old: KubeObject | None, new: KubeObject | None) -> None:

@@ -1,0 +1,78 @@
+"""The coscheduling plugin's PodGroups, which the first Fluence made, size gangs where they are installed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+
+from fluence.kube.client import Client
+from fluence.kube.errors import ApiError
+from fluence.kube.gangs import Coscheduling, discover_coscheduling
+from fluence.kube.resource import Json, Resource
+from fluence.sandbox.testing import Kube
+from tests.integration.schedule.field import field
+
+CRDS: Resource[Json] = Resource(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    dict,
+    namespaced=False,
+)
+GROUPS = Coscheduling.resource.raw()
+
+
+@contextlib.asynccontextmanager
+async def installed(client: Client) -> AsyncIterator[None]:
+    """As sigs.k8s.io/scheduler-plugins installs it, by its names and its one field that counts here."""
+    spec = {"type": "object", "properties": {"minMember": {"type": "integer", "minimum": 1}}}
+    schema = {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}}
+    name = "podgroups.scheduling.x-k8s.io"
+    crd: Json = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": name,
+            "annotations": {"api-approved.kubernetes.io": "https://github.com/kubernetes-sigs"},
+        },
+        "spec": {
+            "group": "scheduling.x-k8s.io",
+            "scope": "Namespaced",
+            "names": {"plural": "podgroups", "singular": "podgroup", "kind": "PodGroup"},
+            "versions": [{"name": "v1alpha1", "served": True, "storage": True, "schema": schema}],
+        },
+    }
+    await client.create(CRDS, crd)
+    try:
+        async with asyncio.timeout(30):
+            while await discover_coscheduling(client) is None:
+                await asyncio.sleep(0.2)
+        yield
+    finally:
+        await client.delete(CRDS, name)
+
+
+async def test_min_member_is_the_size_of_the_gang(kube: Kube, audited: None) -> None:
+    async with field(kube, 2) as f, installed(f.client), f.scheduler() as live:
+        label = {"scheduling.x-k8s.io/pod-group": "train"}
+        await f.add(f.pod("a", labels=label), f.pod("b", labels=label))
+        assert await f.settled() == {"a": None, "b": None}, "a label that may be ahead of its PodGroup waits"
+        body: Json = {
+            "apiVersion": "scheduling.x-k8s.io/v1alpha1",
+            "kind": "PodGroup",
+            "metadata": {"name": "train"},
+            "spec": {"minMember": 3},
+        }
+        async with asyncio.timeout(30):
+            while True:
+                try:
+                    await f.client.create(GROUPS, body, namespace=f.namespace)
+                    break
+                except ApiError:  # a fresh custom resource is not served at once by all of the server
+                    await asyncio.sleep(0.2)
+        assert await f.settled() == {"a": None, "b": None}
+        assert "2 of 3 pods" in live.scheduler.reasons[f"{f.namespace}/train"].reason
+        await f.add(f.pod("c", labels=label))
+        await f.until_bound({"a", "b", "c"})
