@@ -1,21 +1,28 @@
 """Pods bound per second on a simulated cluster, by Fluence and by kube-scheduler, on one real control plane.
 
     python benchmarks/schedulers.py [--nodes 1000] [--pods 3000] [--cases 1,3,100] [--repeat 1] [--kwok]
+    python benchmarks/schedulers.py --held --nodes 5000 --pods 10000
 
 For each case all pods are there before the scheduler starts: as single pods, in native gangs of 3, in native
 gangs of 100. The clock starts with the process; binds are counted from a watch. Both schedulers have the same
 client limits (1,000 calls a second, bursts of 2,000). The simulated kubelets rest meanwhile (--kwok: they do
 not), since they would take their share of the cores. The raw ceiling is a bare loop of binds that decides
 nothing (benchmarks/kube.py).
+
+With --held the pods are bound first, and held: then the scheduler starts anew and gangs of 3 come one at a
+time. Told are the time from its start to its first bind, from the creation of a gang's last pod to its last
+bind, the length of its cycles (Fluence's, from its log), CPU and memory.
 """
 
 import argparse
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -100,17 +107,21 @@ def pod(name: str, scheduler: str, link: dict[str, object]) -> dict[str, object]
     }
 
 
+async def make_namespace(client: Client, namespace: str) -> None:
+    body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    await client.create(NAMESPACES, body)
+    for _ in range(100):
+        with contextlib.suppress(Exception):
+            await client.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
+            break
+        await asyncio.sleep(0.1)
+
+
 async def fill(access: Access, namespace: str, scheduler: str, pods: int, size: int) -> None:
     """All pods and their groups."""
     async with Client(access, connections=PARALLEL) as client:
         gangs = await discover_gangs(client)
-        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-        await client.create(NAMESPACES, body)
-        for _ in range(100):
-            with contextlib.suppress(Exception):
-                await client.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
-                break
-            await asyncio.sleep(0.1)
+        await make_namespace(client, namespace)
         if size > 1:
             assert isinstance(gangs, PodGroups136 | PodGroups137), "no native gangs here"
             resource = gangs.resource.raw()
@@ -149,7 +160,7 @@ async def measure(
         await asyncio.sleep(2)  # what creating them left to do is done
         with log.open("wb") as out:
             run.began = time.perf_counter()
-            process = subprocess.Popen(command, stdout=out, stderr=out)
+            process = subprocess.Popen(command, stdout=out, stderr=out, env=environment())
         try:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
@@ -163,6 +174,12 @@ async def measure(
         found = (await client.list(PODS, namespace=namespace)).items or []
     judge(run, found, size)
     return run
+
+
+def environment() -> dict[str, str]:
+    """As where a package is installed: modules are compiled once, not at each start."""
+    kept = {name: text for name, text in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return {**kept, "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "fluence-bench-compiled")}
 
 
 def usage(pid: int) -> tuple[float, float]:
@@ -192,6 +209,91 @@ async def ceiling(access: Access, pods: int, nodes: int) -> float:
     return pods / took
 
 
+@dataclass
+class Held:
+    """What a scheduler did that found a full cluster, with gangs that came one at a time."""
+
+    first: float  # from its start to its first bind
+    gangs: list[float]  # from the creation of a gang's last pod to its last bind
+    cycles: list[float]  # ms
+    cpu: float
+    peak: float
+
+
+async def hold(access: Access, namespace: str, name: str, command: list[str], log: Path, gangs: int) -> Held:
+    """Start a scheduler beside what is held already; one gang waits for it, others come one by one."""
+    bound: dict[str, float] = {}
+    more = asyncio.Event()
+
+    def see(old: Pod | None, new: Pod | None) -> None:
+        if new is not None and new.spec.node_name and new.metadata.name not in bound:
+            bound[new.metadata.name] = time.perf_counter()
+            more.set()
+
+    async def until(names: list[str]) -> float:
+        async with asyncio.timeout(180):
+            while not all(each in bound for each in names):
+                more.clear()
+                await more.wait()
+        return max(bound[each] for each in names)
+
+    async with Client(access) as client:
+        found = await discover_gangs(client)
+        assert isinstance(found, PodGroups136 | PodGroups137), "no native gangs here"
+        resource = found.resource.raw()
+
+        async def come(index: int) -> list[str]:
+            made = Group(namespace=namespace, name=f"late{index}", min_count=3)
+            await client.create(resource, found.manifest(made), namespace=namespace)
+            names = [f"late-{index}-{rank}" for rank in range(3)]
+            for each in names:
+                body = pod(each, name, found.pod_link(made.name))
+                await client.create(PODS, body, namespace=namespace)
+            return names
+
+        await make_namespace(client, namespace)
+        reflector = Reflector(client, PODS, namespace=namespace)
+        reflector.store.on_change(see)
+        watch = asyncio.create_task(reflector.run())
+        await reflector.synced.wait()
+        names = await come(0)
+        await asyncio.sleep(2)
+        with log.open("wb") as out:
+            began = time.perf_counter()
+            process = subprocess.Popen(command, stdout=out, stderr=out, env=environment())
+        try:
+            await until(names)
+            first = min(bound[each] for each in names) - began
+            took = []
+            for index in range(1, gangs):
+                names = await come(index)
+                at = time.perf_counter()
+                took.append(await until(names) - at)
+                await asyncio.sleep(0.05)
+            cpu, peak = usage(process.pid)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.wait(30)
+            watch.cancel()
+            await asyncio.wait({watch})
+    lines = [line for line in log.read_text().splitlines() if '"event": "cycle"' in line]
+    return Held(first, sorted(took), sorted(json.loads(line)["ms"] for line in lines[1:]), cpu, peak)
+
+
+def show_held(label: str, held: Held) -> None:
+    def middle(values: list[float]) -> float:
+        return values[len(values) // 2] if values else float("nan")
+
+    def worst(values: list[float]) -> float:
+        return values[-1] if values else float("nan")
+
+    print(
+        f"  {label:<16}{held.first:>8.2f}{middle(held.gangs) * 1000:>10.0f}{worst(held.gangs) * 1000:>9.0f}"
+        f"{middle(held.cycles):>10.1f}{worst(held.cycles):>8.1f}{held.cpu:>8.1f}{held.peak:>8.0f}",
+        flush=True,
+    )
+
+
 def show(label: str, run: Run) -> None:
     missing = f", {run.pods - len(run.bound)} NOT BOUND" if len(run.bound) < run.pods else ""
     print(
@@ -211,16 +313,16 @@ def main() -> None:
     parser.add_argument("--only", choices=("fluence", "kube-scheduler"))
     parser.add_argument("--kwok", action="store_true", help="let the simulated kubelets run meanwhile")
     parser.add_argument("--no-ceiling", action="store_true")
+    parser.add_argument("--held", action="store_true", help="hold the pods, then restart and let gangs come")
     parser.add_argument("--profile", metavar="FILE", help="profile Fluence into FILE")
     options = parser.parse_args()
-    sizes = [int(text) for text in options.cases.split(",")]
-
     box, wanted = Sandbox("bench-cluster"), release(options.version)
     programs = find_programs(wanted, report=lambda progress: None)
     box.down()
     box.up(programs, wanted, audit=False, owned=True)
     try:
         access, at = box.access(), box.at
+        subprocess.run([sys.executable, "-c", "import fluence.cli.scheduler"], env=environment(), check=True)
         asyncio.run(_nodes(access, options.nodes))
         kwok = box.require().parts["kwok"]
         at.scheduler_config.write_bytes(msgspec.json.encode(plane.scheduler_config(at)))
@@ -235,37 +337,71 @@ def main() -> None:
             f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
-        if not options.no_ceiling:
-            _rest(kwok.pid, options.kwok)
-            rate = asyncio.run(ceiling(access, options.pods, options.nodes))
-            _wake(kwok.pid)
-            print(f"raw ceiling: {rate:.0f} binds/s", flush=True)
-        print(
-            f"  {'':<16}{'pods/s':>8}{'overall':>10}{'first s':>9}{'last s':>9}"
-            f"{'cpu s':>8}{'MB':>8}{'partial':>9}{'overfull':>10}"
-        )
-        for size in sizes:
-            print("single pods" if size == 1 else f"gangs of {size}", flush=True)
-            rates: dict[str, list[float]] = {}
-            for turn in range(options.repeat):
-                for label, (name, command) in schedulers.items():
-                    if options.only not in (None, label):
-                        continue
-                    namespace = f"{label}-{size}-{turn}"
-                    asyncio.run(fill(access, namespace, name, options.pods, size))
-                    _rest(kwok.pid, options.kwok)
-                    log = at.folder / f"{namespace}.log"
-                    run = asyncio.run(measure(access, namespace, command, log, options.pods, size, 180))
-                    _wake(kwok.pid)
-                    show(label, run)
-                    rates.setdefault(label, []).append(run.rate)
-                    asyncio.run(clear(access, namespace))
-                    time.sleep(3)
-            if len(rates) == 2:
-                means = {label: sum(found) / len(found) for label, found in rates.items()}
-                print(f"  {means['fluence'] / means['kube-scheduler']:.2f} times kube-scheduler", flush=True)
+        if options.held:
+            _held(access, at.folder, kwok.pid, schedulers, options)
+        else:
+            _rates(access, at.folder, kwok.pid, schedulers, options)
     finally:
         box.down()
+
+
+def _rates(
+    access: Access,
+    folder: Path,
+    kwok: int,
+    schedulers: dict[str, tuple[str, list[str]]],
+    options: argparse.Namespace,
+) -> None:
+    if not options.no_ceiling:
+        _rest(kwok, options.kwok)
+        rate = asyncio.run(ceiling(access, options.pods, options.nodes))
+        _wake(kwok)
+        print(f"raw ceiling: {rate:.0f} binds/s", flush=True)
+    print(
+        f"  {'':<16}{'pods/s':>8}{'overall':>10}{'first s':>9}{'last s':>9}"
+        f"{'cpu s':>8}{'MB':>8}{'partial':>9}{'overfull':>10}"
+    )
+    for size in map(int, options.cases.split(",")):
+        print("single pods" if size == 1 else f"gangs of {size}", flush=True)
+        rates: dict[str, list[float]] = {}
+        for turn in range(options.repeat):
+            for label, (name, command) in schedulers.items():
+                if options.only not in (None, label):
+                    continue
+                namespace = f"{label}-{size}-{turn}"
+                asyncio.run(fill(access, namespace, name, options.pods, size))
+                _rest(kwok, options.kwok)
+                log = folder / f"{namespace}.log"
+                run = asyncio.run(measure(access, namespace, command, log, options.pods, size, 180))
+                _wake(kwok)
+                show(label, run)
+                rates.setdefault(label, []).append(run.rate)
+                asyncio.run(clear(access, namespace))
+                time.sleep(3)
+        if len(rates) == 2:
+            means = {label: sum(found) / len(found) for label, found in rates.items()}
+            print(f"  {means['fluence'] / means['kube-scheduler']:.2f} times kube-scheduler", flush=True)
+
+
+def _held(
+    access: Access,
+    folder: Path,
+    kwok: int,
+    schedulers: dict[str, tuple[str, list[str]]],
+    options: argparse.Namespace,
+) -> None:
+    name, command = schedulers["fluence"]
+    asyncio.run(fill(access, "held", name, options.pods, 100))
+    _rest(kwok, options.kwok)
+    run = asyncio.run(measure(access, "held", command, folder / "held.log", options.pods, 100, 600))
+    print(f"filled by Fluence: {run.rate:.0f} pods/s, {run.cpu:.1f} s of CPU, {run.peak:.0f} MB", flush=True)
+    heads = f"{'first s':>8}{'gang ms':>10}{'worst':>9}{'cycle ms':>10}{'worst':>8}{'cpu s':>8}{'MB':>8}"
+    print(f"  {'':<16}{heads}")
+    for label, (name, command) in schedulers.items():
+        if options.only not in (None, label):
+            continue
+        show_held(label, asyncio.run(hold(access, f"late-{label}", name, command, folder / label, 50)))
+    _wake(kwok)
 
 
 def _rest(pid: int, leave: bool) -> None:
