@@ -301,7 +301,8 @@ class Queue:
         nothing_new = freed == was_freed and not due and not self._new and not self._disturbed
         if nothing_new and opened == was_opened and lost == was_lost:
             return []
-        rebuild = opened != was_opened or lost != was_lost or self._disturbed or self._slip(due, now)
+        slipped = self._slip(due, now)
+        rebuild = slipped or opened != was_opened or lost != was_lost or self._disturbed
         before = {entry: entry.reserved_at for entry in self._reserved}
         if lost != was_lost:
             self._loss, self._cause = (now, self._cause or "resources were lost"), ""
@@ -476,6 +477,8 @@ class Queue:
             if not entry.waiting or promised is None or (at is not None and at <= promised):
                 continue
             entry.deadline = at
+            if at is not None and at <= promised + LATE:
+                continue
             if at is not None or self.policy.promise == "reservation":
                 entry.broken.append(Broken(now, promised, self._loss[1]))
                 entry.no_later_than, entry.told = at, now
@@ -681,7 +684,9 @@ class Queue:
             if not self._still_runs((end, task)):
                 continue
             entry = self._tasks[task]
-            later = now + max(_GRACE, entry.limit // 10)
+            # Ending a job at its limit takes its time: that alone breaks no promise.
+            soon = entry.running[task] + entry.limit + LATE // 2
+            later = soon if now < soon else now + max(_GRACE, entry.limit // 10)
             self.space.stretch(task, later)
             self._end[task] = later
             heappush(self._ends, (later, task))

@@ -120,17 +120,50 @@ class Turn:
         """Start the jobs whose time has come."""
         for entry in due:
             self._release(entry)
-            if not self.start_or_reserve(entry) and entry.reserved_at is None:
+            self._redeem(entry)
+            if entry.waiting and entry.reserved_at is None:
                 raise PromiseAtRisk(entry.key)
 
     def renew(self) -> None:
-        """Move every reservation ahead as far as the others allow, in order."""
-        for entry in self._pending.entries:
-            if entry.reserved_at is not None:
+        """Move every reservation ahead as far as the others allow, in order, and none back. Where the time of
+        some has come they go first, and then the others in the order of the plan: all are late by as much."""
+        reserved = [entry for entry in self._pending.entries if entry.reserved_at is not None]
+        if any((entry.reserved_at or 0) <= self.now for entry in reserved):
+            reserved.sort(key=lambda entry: entry.reserved_at or 0)
+            for entry in reserved:
                 self._release(entry)
-                self.start_or_reserve(entry)
+            for entry in reserved:
+                self._redeem(entry)
+            return
+        for entry in reserved:
+            self._move_ahead(entry)
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _redeem(self, entry: Entry) -> None:
+        """Start a job in the place that was held for it. Others were planned behind it by its limit, so it
+        need not be clear of them for longer, though nothing may end it."""
+        if self._admitted(entry):
+            task = entry.task()
+            self.tries += 1
+            if self._space.start(task, entry.job.request, self.now, entry.limit, entry.limit):
+                self._started(entry, task)
+        if entry.waiting:
+            self.start_or_reserve(entry)
+
+    def _move_ahead(self, entry: Entry) -> None:
+        at, task = entry.reserved_at, entry.reserved_as
+        assert at is not None
+        mark, started = self._space.mark(), len(self.starts)
+        self._release(entry)
+        self.start_or_reserve(entry)
+        later = entry.reserved_at is None or entry.reserved_at > at
+        if later and len(self.starts) == started:
+            # A job that nothing ends finds no place in front of the others' any more, not even its own.
+            self._space.undo(mark)
+            self.claim(entry, int(entry.reserved_at is None))
+            entry.reserved_at, entry.reserved_as = at, task
+            self.planned.pop(entry, None)
 
     def _admitted(self, entry: Entry) -> bool:
         if self._check is not None:

@@ -245,15 +245,28 @@ class TestOverruns:
         run(queue, 0)
         assert queue.next_due() == 10 * MINUTE
         assert run(queue, 10 * MINUTE) == []
-        assert queue.space.holding("long")[1] == 11 * MINUTE
-        assert queue.next_due() == 11 * MINUTE
+        assert queue.space.holding("long")[1] == 10 * MINUTE + 30 * SECOND
+        assert run(queue, 10 * MINUTE + 30 * SECOND) == []
+        assert queue.space.holding("long")[1] == 11 * MINUTE + 30 * SECOND
+        assert queue.next_due() == 11 * MINUTE + 30 * SECOND
 
     def test_the_grace_grows_with_the_limit(self, make):
         queue = make("easy")
         queue.submit(job("long", 16, 600))
         run(queue, 0)
-        run(queue, 600 * MINUTE)
-        assert queue.space.holding("long")[1] == 660 * MINUTE
+        run(queue, 601 * MINUTE)
+        assert queue.space.holding("long")[1] == 661 * MINUTE
+
+    def test_one_that_takes_seconds_to_end_breaks_no_promise(self, make):
+        """A kubelet that kills a pod at its deadline first asks it to go."""
+        queue = make("conservative")
+        for key in ("long", "next", "third"):
+            queue.submit(job(key, 16, 10))
+        run(queue, 0)
+        assert run(queue, 10 * MINUTE) == []
+        queue.finish("long", 10 * MINUTE + 20 * SECOND)
+        assert run(queue, 10 * MINUTE + 20 * SECOND) == ["next"]
+        assert [entry.broken for entry in queue.entries.values()] == [[], [], []]
 
     def test_the_promises_that_it_breaks_name_it(self, make):
         queue = make("conservative")
@@ -262,14 +275,15 @@ class TestOverruns:
         queue.submit(job("third", 16, 10))
         run(queue, 0)
         run(queue, 10 * MINUTE)
+        run(queue, 10 * MINUTE + 30 * SECOND)
         for key, promised in (("next", 10), ("third", 20)):
             entry = queue.entries[key]
             assert [(b.promised, b.cause) for b in entry.broken] == [
                 (promised * MINUTE, "job long runs past its limit")
             ]
-            assert entry.no_later_than == (promised + 1) * MINUTE
-        queue.finish("long", 10 * MINUTE + 5 * SECOND)
-        assert run(queue, 10 * MINUTE + 5 * SECOND) == ["next"]
+            assert entry.no_later_than == (promised + 1) * MINUTE + 30 * SECOND
+        queue.finish("long", 10 * MINUTE + 35 * SECOND)
+        assert run(queue, 10 * MINUTE + 35 * SECOND) == ["next"]
 
     def test_nothing_starts_on_what_it_still_holds(self, make):
         queue = make("easy")

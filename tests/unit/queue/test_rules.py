@@ -77,6 +77,20 @@ class TestJobsWithoutAWalltime:
         queue.submit(job("guess", 4, None))  # four cores are left over beside the head, for ever
         assert run(queue, 0) == ["running", "guess"]
 
+    def test_several_with_places_in_the_plan_do_not_step_behind_each_other_for_ever(self):
+        for policy in ("hybrid(4)", "conservative"):
+            for late in (0, 9):
+                queue = pool(policy)
+                queue.submit(job("past", 1, None, user="ada"))
+                run(queue, 0)
+                queue.finish("past", 10 * MINUTE)
+                for key in "abcd":
+                    queue.submit(job(key, 16, None, at=10 * MINUTE, user="ada"))
+                assert run(queue, 10 * MINUTE) == ["a"]
+                for number, (over, starts) in enumerate(("ab", "bc", "cd"), start=2):
+                    queue.finish(over, number * 10 * MINUTE)
+                    assert run(queue, number * 10 * MINUTE + late * SECOND) == [starts]
+
     def test_alone_it_starts(self):
         queue = pool("easy")
         queue.submit(job("guess", 16, None))
