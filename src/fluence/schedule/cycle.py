@@ -114,7 +114,7 @@ class Scheduler:
         self._told_counts = (0, 0)
         self._seen = (-1, -1, -1)
         self._changed = True
-        self._grown = False
+        self._reshaped = False  # what the cluster could hold if it were empty may have changed
 
     # -- events ----------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Scheduler:
         self.cluster.set_node(node)
         if before is not None and _offers(before) == _offers(node):
             return
-        self._grown = True
+        self._reshaped = True
         self.space.more()
         if before is not None:
             self.space.less()
@@ -135,7 +135,7 @@ class Scheduler:
         freed = self.cluster.remove_node(name)
         self.space.less()
         self.queue.lost(f"node {name} is gone")
-        self._grown = True  # what could be held may not be any more
+        self._reshaped = True
         for uid in [uid for each in freed for uid in each.pods]:
             part = self._of.get(uid)
             if part is not None and uid in part.unbound and uid in self._again:
@@ -186,7 +186,7 @@ class Scheduler:
 
     def set_claim(self, namespace: str, name: str, claim: Claim | None) -> None:
         self.cluster.set_claim(namespace, name, claim)
-        self._grown = True
+        self._reshaped = True
         self.space.more()
 
     def set_namespace(self, name: str, labels: Mapping[str, str]) -> None:
@@ -214,10 +214,11 @@ class Scheduler:
     def cycle(self, now: int) -> Decisions:
         """Take in what changed, start what fits, say why the rest waits."""
         decisions = Decisions()
+        self._start_over()
         self._finish(now)
-        if self._grown:
-            self._grown = False
-            self._touch([part.gang for part in self._never.values()])
+        if self._reshaped:
+            self._reshaped = False
+            self._judge_again(now)
         for key in self._next_groups():
             self._reconcile(key, now, decisions)
         seen = (self.space.freed, self.space.opened, self.space.lost)
@@ -298,14 +299,13 @@ class Scheduler:
         wanted: dict[str, tuple[tuple[Pod, ...], int]] = {}
         if waiting and not gang.fault and not gang.missing:
             self._reuse(key, len(waiting))
-            held = parts.get(key)
+            begun = [part for part in parts.values() if part.stage is not Stage.QUEUED]
             if together <= 0:
-                wanted = {f"{key}+{pod.metadata.uid}": ((pod,), 1) for pod in waiting}
-            elif held is None or held.stage is Stage.QUEUED:
+                wanted = {_name(key, pod.metadata.uid, begun): ((pod,), 1) for pod in waiting}
+            elif all(part.key != key for part in begun):
                 wanted[key] = (waiting, together)
             else:
-                first = min(pod.metadata.uid for pod in waiting)
-                wanted[f"{key}+{first}"] = (waiting, together)
+                wanted[_name(key, min(pod.metadata.uid for pod in waiting), begun)] = (waiting, together)
         for part in [part for part in parts.values() if part.stage is Stage.QUEUED]:
             if part.key not in wanted:
                 self._withdraw(part, now, "its group changed")
@@ -321,14 +321,14 @@ class Scheduler:
         """Have these pods in the queue under this name, exactly so."""
         part = self.parts.get(name)
         exclude = frozenset(self.excluded.get(gang.key, ()))
-        uid = gang.uid if name == gang.key else name.rpartition("+")[2]
+        uid = gang.uid if name == gang.key else name.removeprefix(f"{gang.key}+")
         if part is not None:
             was, job = part.request, part.job
             asked = (minimum, gang.policy, exclude, gang.constraint)
             same = (was.minimum, was.policy, was.exclude, was.constraint) == asked
             same = same and (job.priority, job.limit, job.queue) == (gang.priority, gang.limit, gang.queue)
             same = same and len(was.pods) == len(pods) and all(map(_same, was.pods, pods))
-            if same and (name not in self._never or self.space.judge(was) is not None):
+            if same:
                 return
             self._withdraw(part, now, "its group changed")
         request = Pods(job_number(uid), pods, minimum, gang.policy, exclude, gang.constraint)
@@ -349,6 +349,13 @@ class Scheduler:
             self._never[name] = part
         self._to_tell[name] = None
         self._changed = True
+
+    def _judge_again(self, now: int) -> None:
+        """Jobs that can be held now and could not, and those that never will: these must block nobody."""
+        for part in [part for part in self.parts.values() if part.stage is Stage.QUEUED]:
+            if (self.space.judge(part.request) is None) == (part.key in self._never):
+                self._withdraw(part, now, "what the cluster could hold has changed")
+                self._dirty[part.gang] = None
 
     def _enlist(self, part: Part) -> None:
         self.parts[part.key] = part
@@ -500,11 +507,33 @@ class Scheduler:
             self._dirty[part.gang] = None
             self._changed = True
 
+    def _start_over(self) -> None:
+        """A gang of which nothing is bound, and that lost a member which had a seat, would begin in part:
+        what is not under way waits again with the rest. One that has begun is driven to its end."""
+        for key in {self._of[uid].gang for uid in self._again}:
+            gang = self.groups.gang(key)
+            if gang is None or gang.placed:
+                continue
+            seated = [pod.metadata.uid for pod in gang.members if pod.metadata.uid in self._of]
+            if gang.needed > len(seated):
+                for uid in [uid for uid in seated if uid in self._again]:
+                    self._lose(self._of[uid], uid)
+
     def _try_again(self, now: int, decisions: Decisions) -> None:
-        for uid, (at, bind) in list(self._again.items()):
-            if at <= now:
-                del self._again[uid]
-                decisions.binds.append([bind])
+        if not any(at <= now for at, _ in self._again.values()):
+            return
+        of: dict[str, list[str]] = {}
+        for uid in self._again:
+            of.setdefault(self._of[uid].gang, []).append(uid)
+        for key, uids in of.items():
+            due = [uid for uid in uids if self._again[uid][0] <= now]
+            gang = self.groups.gang(key)
+            if due and (gang is None or not gang.placed):
+                due = (
+                    uids  # the first binds of a gang are looked at together, and none is sent if one is stale
+                )
+            if due:
+                decisions.binds.append([self._again.pop(uid)[1] for uid in due])
 
     # -- saying why ------------------------------------------------------------------------------------------
 
@@ -577,6 +606,15 @@ def _offers(node: Node) -> tuple[object, ...]:
         node.is_ready,
         node.status.allocatable,
     )
+
+
+def _name(key: str, uid: str, begun: list[Part]) -> str:
+    """The name of a part, by one of its pods. One that has begun may have this name, or its number, though
+    the pod found no seat in it."""
+    taken, numbers = {part.key for part in begun}, {part.number for part in begun}
+    while (name := f"{key}+{uid}") in taken or job_number(uid) in numbers:
+        uid += "'"
+    return name
 
 
 def _is_alone(gang: str) -> bool:

@@ -341,7 +341,9 @@ class SeatSpace:
         found = self._asked.get(shape)
         if found is None:
             gang, found = self._gang(request), {}
-            for members in () if isinstance(gang, Refused) else gang.members:
+            if isinstance(gang, Refused):
+                return found  # not remembered: a claim may come
+            for members in gang.members:
                 for kind, amount in members.needs.items():
                     found[kind] = found.get(kind, 0) + amount * len(members.pods)
             self._asked[shape] = found

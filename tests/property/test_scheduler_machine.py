@@ -1,0 +1,353 @@
+"""A scheduler whose world changes, fails and restarts books no node twice and starts no gang in part."""
+
+from __future__ import annotations
+
+import sys
+from datetime import UTC, datetime, timedelta
+
+import hypothesis.strategies as st
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec.structs import replace
+
+from fluence import names
+from fluence.act.action import Bind, Outcome, Result
+from fluence.model.group import Group
+from fluence.model.meta import Condition, ObjectMeta
+from fluence.model.node import Node, NodeSpec, NodeStatus
+from fluence.model.pod import Pod
+from fluence.schedule.cycle import Decisions, Scheduler, cluster_for
+from fluence.schedule.groups import Groups
+from tests.unit.schedule import kit
+
+T0 = datetime(2026, 9, 1, tzinfo=UTC)
+POLICIES = ["easy", "conservative", "fcfs", "first-fit", "hybrid"]
+
+
+def node(name: str, cpu: int, *, closed: bool = False) -> Node:
+    return Node(
+        metadata=ObjectMeta(name=name, labels={"kubernetes.io/hostname": name}),
+        spec=NodeSpec(unschedulable=closed or None),
+        status=NodeStatus(
+            allocatable={"cpu": str(cpu), "memory": "1Gi", "pods": "10"},
+            conditions=[Condition(type="Ready", status="True")],
+        ),
+    )
+
+
+class Machine(RuleBasedStateMachine):
+    """What the API server has is the truth; the scheduler is told all of it, in order."""
+
+    @initialize(
+        policy=st.sampled_from(POLICIES),
+        each=st.booleans(),
+        sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+    )
+    def begin(self, policy: str, each: bool, sizes: list[int]) -> None:
+        self.policy, self.each = policy, each
+        self.now = int(T0.timestamp() * 1000)
+        self.nodes: dict[str, Node] = {}
+        self.pods: dict[str, Pod] = {}
+        self.groups: dict[str, Group] = {}
+        self.flight: dict[str, Bind] = {}
+        self.made = 0
+        self.scheduler = self.fresh()
+        for cpu in sizes:
+            self.add_node(cpu)
+
+    def fresh(self) -> Scheduler:
+        return Scheduler(
+            Groups(native=True),
+            cluster_for(release_each=self.each),
+            policy=self.policy,
+            backoff=(100, 1000),
+        )
+
+    # -- the world -------------------------------------------------------------------------------------------
+
+    def time(self) -> datetime:
+        """As an API server stamps: whole seconds."""
+        return (T0 + timedelta(milliseconds=self.now - int(T0.timestamp() * 1000))).replace(microsecond=0)
+
+    def put(self, pod: Pod) -> None:
+        self.pods[pod.metadata.name] = pod
+        self.scheduler.set_pod(pod)
+
+    def new_pod(self, name: str, **more: object) -> Pod:
+        self.made += 1
+        made = kit.pod(name, uid=f"uid-{self.made}", **more)
+        return replace(made, metadata=replace(made.metadata, creation_timestamp=self.time()))
+
+    @rule(cpu=st.integers(1, 4))
+    def add_node(self, cpu: int) -> None:
+        if len(self.nodes) < 6:
+            self.made += 1
+            found = node(f"n{self.made}", cpu)
+            self.nodes[found.name] = found
+            self.scheduler.set_node(found)
+
+    @rule(data=st.data())
+    def remove_node(self, data: st.DataObject) -> None:
+        """Its pods go as the garbage collector takes them: after the node."""
+        if len(self.nodes) > 1:
+            name = data.draw(st.sampled_from(sorted(self.nodes)))
+            del self.nodes[name]
+            self.scheduler.remove_node(name)
+            for pod in [pod for pod in self.pods.values() if pod.spec.node_name == name]:
+                del self.pods[pod.metadata.name]
+                self.scheduler.remove_pod(pod)
+
+    @rule(data=st.data(), closed=st.booleans())
+    def cordon(self, data: st.DataObject, closed: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.nodes)))
+        cpu = int((self.nodes[name].status.allocatable or {})["cpu"])
+        self.nodes[name] = node(name, cpu, closed=closed)
+        self.scheduler.set_node(self.nodes[name])
+
+    @rule(
+        size=st.integers(1, 4),
+        minimum=st.integers(1, 4),
+        cpu=st.integers(1, 3),
+        mixed=st.booleans(),
+        limit=st.none() | st.integers(1, 30),
+        priority=st.sampled_from([0, 0, 5]),
+    )
+    def submit(
+        self, size: int, minimum: int, cpu: int, mixed: bool, limit: int | None, priority: int
+    ) -> None:
+        self.made += 1
+        notes = {} if limit is None else {names.DURATION: f"{limit}s"}
+        group = None
+        if size > 1:
+            group = kit.group(
+                f"g{self.made}", min(minimum, size), uid=f"uid-g{self.made}", created=self.time()
+            )
+            self.groups[group.name] = group
+            self.scheduler.set_group(group)
+        for index in range(size):
+            need = str(cpu if not mixed or index else 1)
+            self.put(
+                self.new_pod(
+                    f"{'s' if group is None else group.name}-{self.made}-{index}",
+                    field=None if group is None else group.name,
+                    cpu=need,
+                    annotations=notes,
+                    priority=priority,
+                )
+            )
+
+    @rule(data=st.data(), cpu=st.integers(1, 2))
+    def foreign(self, data: st.DataObject, cpu: int) -> None:
+        """Another scheduler's pod, wherever it likes."""
+        self.made += 1
+        where = data.draw(st.sampled_from(sorted(self.nodes)))
+        self.put(self.new_pod(f"x{self.made}", scheduler="other", node=where, cpu=str(cpu)))
+
+    @rule(data=st.data(), phase=st.sampled_from(["Succeeded", "Failed"]))
+    def end(self, data: st.DataObject, phase: str) -> None:
+        runs = sorted(name for name, pod in self.pods.items() if pod.spec.node_name and not pod.is_terminal)
+        if runs:
+            pod = self.pods[data.draw(st.sampled_from(runs))]
+            self.put(replace(pod, status=replace(pod.status, phase=phase)))
+
+    @rule(data=st.data())
+    def delete(self, data: st.DataObject) -> None:
+        if self.pods:
+            pod = self.pods.pop(data.draw(st.sampled_from(sorted(self.pods))))
+            self.scheduler.remove_pod(pod)
+
+    @rule(ms=st.integers(1, 20_000))
+    def wait(self, ms: int) -> None:
+        self.now += ms
+
+    # -- the scheduler ---------------------------------------------------------------------------------------
+
+    @rule()
+    def cycle(self) -> None:
+        for _ in range(50):
+            decisions = self.scheduler.cycle(self.now)
+            self.judge(decisions)
+            for binds in decisions.binds:
+                self.take(binds)
+            if not self.scheduler.has_more:
+                return
+        raise AssertionError("cycles without end")
+
+    def take(self, binds: list[Bind]) -> None:
+        """As the binder does: one stale place, and none is sent."""
+        stale = [bind for bind in binds if self.is_stale(bind)]
+        if stale:
+            for bind in binds:
+                gone = self.pods.get(bind.pod.metadata.name) is None
+                self.scheduler.told(Result(bind, Outcome.GONE if gone else Outcome.STALE), self.now)
+            return
+        for bind in binds:
+            assert bind.uid not in self.flight, "bound twice"
+            self.flight[bind.uid] = bind
+
+    def is_stale(self, bind: Bind) -> bool:
+        pod, home = self.pods.get(bind.pod.metadata.name), self.nodes.get(bind.node)
+        return pod is None or home is None or bool(home.spec.unschedulable)
+
+    @precondition(lambda self: self.flight)
+    @rule(
+        data=st.data(), fate=st.sampled_from(["ok", "ok", "ok", "told later", "again", "lost", "impossible"])
+    )
+    def answer(self, data: st.DataObject, fate: str) -> None:
+        bind = self.flight.pop(data.draw(st.sampled_from(sorted(self.flight))))
+        pod = self.pods.get(bind.pod.metadata.name)
+        if pod is None:
+            outcome = Outcome.GONE
+        elif self.is_stale(bind):
+            outcome = Outcome.STALE
+        elif fate == "again":
+            outcome = Outcome.AGAIN
+        elif fate == "impossible":
+            outcome = Outcome.IMPOSSIBLE
+        else:
+            assert not pod.spec.node_name, "bound twice"
+            status = replace(
+                pod.status,
+                conditions=[
+                    Condition(
+                        type="PodScheduled", status="True", last_transition_time=self.time().isoformat()
+                    )
+                ],
+            )
+            meta = replace(pod.metadata, annotations={**pod.annotations, **bind.annotations})
+            bound = replace(pod, metadata=meta, spec=replace(pod.spec, node_name=bind.node), status=status)
+            self.pods[pod.metadata.name] = bound
+            if fate == "lost":  # carried out, and nothing heard of it but the watch
+                self.scheduler.set_pod(bound)
+                return
+            outcome = Outcome.BOUND
+            if fate == "told later":
+                self.scheduler.told(Result(bind, outcome), self.now)
+                self.scheduler.set_pod(bound)
+                return
+            self.scheduler.set_pod(bound)
+        self.scheduler.told(Result(bind, outcome), self.now)
+
+    @rule()
+    def crash(self) -> None:
+        """What was sent and not answered may have been carried out, or not: those that were are in `pods`."""
+        self.flight.clear()
+        self.scheduler = self.fresh()
+        for found in self.nodes.values():
+            self.scheduler.set_node(found)
+        for group in self.groups.values():
+            self.scheduler.set_group(group)
+        for pod in self.pods.values():
+            self.scheduler.set_pod(pod)
+
+    # -- what must hold --------------------------------------------------------------------------------------
+
+    def judge(self, decisions: Decisions) -> None:
+        took: dict[str, int] = {}
+        for pod in self.pods.values():
+            if pod.spec.node_name and not pod.is_terminal:
+                took[pod.spec.node_name] = took.get(pod.spec.node_name, 0) + _cpu(pod)
+        for bind in self.flight.values():
+            if not self.is_stale(bind):
+                took[bind.node] = took.get(bind.node, 0) + _cpu(bind.pod)
+        for binds in decisions.binds:
+            for bind in binds:
+                known = self.pods.get(bind.pod.metadata.name)
+                assert known is not None and known.metadata.uid == bind.uid and not known.spec.node_name
+                if bind.node not in self.nodes:
+                    continue  # tried again on a node that went: the binder sees that
+                took[bind.node] = took.get(bind.node, 0) + _cpu(bind.pod)
+                has = int((self.nodes[bind.node].status.allocatable or {})["cpu"])
+                again = bind.uid in self.scheduler._tries
+                assert again or took[bind.node] <= has, (
+                    f"{bind.node} has {has} and would give {took[bind.node]}"
+                )
+        begun: dict[str, list[Bind]] = {}
+        for binds in decisions.binds:
+            for bind in binds:
+                link = bind.pod.spec.scheduling_group
+                if link is not None:
+                    begun.setdefault(link.pod_group_name or "", []).append(bind)
+        for name, binds in begun.items():
+            self.judge_gang(self.groups[name], binds)
+
+    def judge_gang(self, group: Group, binds: list[Bind]) -> None:
+        """With these the gang is as large as it must be."""
+        # Members that ended count: a gang that has begun is driven to its end.
+        there = sum(bool(each.spec.node_name) for each in self.of(group))
+        there += len(self.mine(group))
+        assert there + len(binds) >= (group.min_count or 1), (
+            f"{group.name}: {[b.uid for b in binds]} and {there} of {group.min_count}"
+        )
+
+    def of(self, group: Group) -> list[Pod]:
+        return [
+            pod
+            for pod in self.pods.values()
+            if pod.spec.scheduling_group is not None
+            and pod.spec.scheduling_group.pod_group_name == group.name
+        ]
+
+    def mine(self, group: Group) -> list[Bind]:
+        return [bind for bind in self.flight.values() if bind.pod in self.of(group)]
+
+    def teardown(self) -> None:
+        """When everything calms down, everything that can run runs, ends, and leaves nothing behind."""
+        if not hasattr(self, "scheduler") or sys.exc_info()[0] is not None:
+            return
+        for name in list(self.nodes):
+            cpu = int((self.nodes[name].status.allocatable or {})["cpu"])
+            self.nodes[name] = node(name, cpu)
+            self.scheduler.set_node(self.nodes[name])
+        for turn in range(10 + 2 * len(self.pods)):
+            self.now += 70_000
+            self.cycle()
+            while self.flight:
+                self.settle(sorted(self.flight)[0])
+            runs = [pod for pod in self.pods.values() if pod.spec.node_name and not pod.is_terminal]
+            for pod in runs:
+                self.put(replace(pod, status=replace(pod.status, phase="Succeeded")))
+            if not runs and turn > 1:
+                break
+        else:
+            raise AssertionError("it never comes to rest")
+        cluster = self.scheduler.cluster
+        assert cluster.jobs == {}
+        seats = cluster.seats
+        rows = [seats.position[name] for name in self.nodes]
+        assert (seats.free("cpu")[rows] == seats.size("cpu")[rows]).all()
+        most = max(int((each.status.allocatable or {})["cpu"]) for each in self.nodes.values())
+        for pod in self.pods.values():
+            if pod.spec.node_name or pod.is_terminal:
+                continue
+            gang = self.scheduler.groups.gang(self.scheduler.groups.of(pod))
+            assert gang is not None
+            excluded = self.scheduler.excluded.get(gang.key)
+            whole = not excluded and not gang.missing and max(map(_cpu, gang.members)) <= most
+            room = sum(int((each.status.allocatable or {})["cpu"]) for each in self.nodes.values())
+            slots = sum(
+                int((each.status.allocatable or {})["cpu"]) // max(map(_cpu, gang.members))
+                for each in self.nodes.values()
+            )
+            assert not (whole and gang.needed <= slots), (
+                f"{pod.key} waits in an empty cluster of {room} cores"
+            )
+
+    def settle(self, uid: str) -> None:
+        bind = self.flight.pop(uid)
+        pod = self.pods.get(bind.pod.metadata.name)
+        if pod is None or self.is_stale(bind):
+            self.scheduler.told(Result(bind, Outcome.GONE if pod is None else Outcome.STALE), self.now)
+            return
+        meta = replace(pod.metadata, annotations={**pod.annotations, **bind.annotations})
+        self.put(replace(pod, metadata=meta, spec=replace(pod.spec, node_name=bind.node)))
+        self.scheduler.told(Result(bind, Outcome.BOUND), self.now)
+
+
+def _cpu(pod: Pod) -> int:
+    assert pod.spec.containers and pod.spec.containers[0].resources
+    return int((pod.spec.containers[0].resources.requests or {})["cpu"])
+
+
+TestScheduler = Machine.TestCase
+TestScheduler.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
