@@ -523,6 +523,9 @@ class Queue:
         for entry in entries:
             if entry.deadline is not None and entry.no_later_than is not None:
                 entry.no_later_than = min(entry.no_later_than, entry.deadline)
+                if entry.reserved_at is not None:
+                    # A sketch counts sums; the plan knows that what is free may be in pieces.
+                    entry.no_later_than = max(entry.no_later_than, entry.reserved_at)
             entry.told = now
             if entry.promised is None:
                 entry.promised = entry.no_later_than

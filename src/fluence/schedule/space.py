@@ -212,8 +212,10 @@ class SeatSpace:
         return Room("; ".join(causes), start=start, fewer=self._most(gang, now, duration))
 
     def why(self, request: Hashable, now: int, limit: int) -> list[str]:
-        """What stands in the way of a request now, in words."""
+        """What stands in the way of a request now, in words; its own place in the plan does not."""
         request = _pods(request)
+        task = self._names.get(request.number, "")
+        planned = self._lift(request.number) if task in self.reservations else None
         told = self.cluster.why(
             request.pods,
             now=now,
@@ -221,6 +223,7 @@ class SeatSpace:
             policy=request.policy,
             exclude=self._excluded(request),
         )
+        self._put_back(task, planned)
         return [each.reason if isinstance(each, Refused) else str(each) for each in told]
 
     # -- inside ----------------------------------------------------------------------------------------------

@@ -168,3 +168,34 @@ def test_ten_thousand_jobs_of_one_shape_that_cannot_start_cost_one_try() -> None
     assert queue.cycle(NOW) == []
     assert len(tried) < 10
     assert np.all(found.cluster.seats.free("cpu") == 0)
+
+
+def test_a_job_does_not_stand_in_its_own_way() -> None:
+    found = space()
+    assert found.start("a", pods("a", 1, "4"), NOW, HOUR, HOUR)
+    waits = pods("b", 2, "4")
+    assert found.start_or_reserve("b", waits, NOW, HOUR, HOUR) == NOW + HOUR
+    planned = dict(found.cluster.seats.jobs[waits.number].seats)
+    (told,) = found.why(waits, NOW, 2 * HOUR)  # its own place in the plan is no obstacle
+    assert "1 of 2 seats" in told
+    assert found.cluster.seats.jobs[waits.number].seats == planned
+    assert found.reservations == {"b": waits.number}
+
+
+def test_no_start_is_promised_before_the_place_in_the_plan() -> None:
+    """Four cores are free, two on each node: enough by their sum, and no seat for a pod that wants four."""
+    found = space()
+    queue = Queue(found, "easy")
+    for name in "ab":
+        queue.submit(Job(name, pods(name, 1, "2"), NOW, HOUR))
+    queue.cycle(NOW)
+    for name, cpu in (("c", "2"), ("d", "2")):
+        queue.submit(Job(name, pods(name, 1, cpu), NOW, 2 * HOUR))
+    queue.cycle(NOW)
+    queue.finish("a", NOW + 1)
+    queue.finish("c", NOW + 1)
+    queue.submit(Job("wide", pods("wide", 1, "4"), NOW + 1, HOUR))
+    assert queue.cycle(NOW + 1) == []
+    entry = queue.entries["wide"]
+    assert entry.reserved_at is not None and entry.reserved_at > NOW + 1
+    assert entry.no_later_than == entry.reserved_at
