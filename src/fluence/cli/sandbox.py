@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fluence.cli.progress import Meter
 from fluence.errors import FluenceError, InvalidInput
 
 if TYPE_CHECKING:
-    from fluence.sandbox.gobuild import Progress
     from fluence.sandbox.nodes import NodeKind
     from fluence.sandbox.sandbox import Sandbox, State
 
@@ -70,6 +70,9 @@ def sandbox() -> None:
 )
 @click.option("--scheduler/--no-scheduler", default=False, help="Also run kube-scheduler.", show_default=True)
 @click.option(
+    "--fluence/--no-fluence", default=False, help="Also run Fluence's own scheduler.", show_default=True
+)
+@click.option(
     "--audit/--no-audit", default=True, help="Watch for overbooked nodes and half gangs.", show_default=True
 )
 @click.option(
@@ -85,6 +88,7 @@ def up(
     racks: int,
     node_file: Path | None,
     scheduler: bool,
+    fluence: bool,
     audit: bool,
     gates: tuple[str, ...],
 ) -> None:
@@ -102,10 +106,11 @@ def up(
     wanted = release(version)
     box = Sandbox(name)
     began = time.monotonic()
-    with _Meter() as meter:
+    with Meter() as meter:
         programs = find_programs(wanted, report=meter.report)
     started = time.monotonic()
-    box.up(programs, wanted, scheduler=scheduler, audit=audit, gates=_gates(gates), say=_say)
+    chosen = _gates(gates)
+    box.up(programs, wanted, scheduler=scheduler, fluence=fluence, audit=audit, gates=chosen, say=_say)
     total = sum(kind.count for kind in kinds)
     _say(f"making {total} nodes")
     try:
@@ -250,7 +255,7 @@ def kubectl(name: str, arguments: tuple[str, ...]) -> None:
 
     box = Sandbox(name)
     wanted = release(box.require().version)
-    with _Meter() as meter:
+    with Meter() as meter:
         program = find_programs(wanted, names=("kubectl",), report=meter.report)["kubectl"]
     env = {**os.environ, "KUBECONFIG": str(box.at.kubeconfig())}
     sys.stdout.flush()
@@ -344,41 +349,10 @@ def build(version: str) -> None:
     from fluence.sandbox.programs import find_programs
     from fluence.sandbox.releases import release
 
-    with _Meter() as meter:
+    with Meter() as meter:
         programs = find_programs(release(version), report=meter.report)
     for program, path in programs.items():
         click.echo(f"{program:<24} {path}")
-
-
-class _Meter:
-    """Shows a build: one line that changes on a terminal, a line a minute elsewhere."""
-
-    def __init__(self) -> None:
-        self._is_terminal = sys.stderr.isatty()
-        self._shown = ""
-        self._shown_at = 0.0
-
-    def __enter__(self) -> _Meter:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
-        if self._is_terminal and self._shown:
-            click.echo("\r\033[K", err=True, nl=False)
-        if self._shown and kind is KeyboardInterrupt:
-            click.echo("interrupted; the next build goes on from here", err=True)
-
-    def report(self, progress: Progress) -> None:
-        text = f"{progress.step} ({_minutes(progress.elapsed_s)} of about {_minutes(progress.expected_s)})"
-        if self._is_terminal:
-            click.echo(f"\r\033[K{text}", err=True, nl=False)
-        elif progress.step != self._shown or time.monotonic() - self._shown_at > 60:
-            click.echo(text, err=True)
-            self._shown_at = time.monotonic()
-        self._shown = progress.step
-
-
-def _minutes(seconds: float) -> str:
-    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
 
 
 def _say(text: str) -> None:

@@ -13,6 +13,7 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -46,6 +47,8 @@ _EXPECTED = {
 _BUSY = re.compile(
     r"\b(429|50[0234])\b|Too Many Requests|connection (reset|refused)|i/o timeout|unexpected EOF|TLS hand"
 )
+_DISK = 7 << 30  # what a first build takes, Go's own cache included
+_DISK_AGAIN = 1 << 30  # what the programs themselves take
 _PAUSES_S = (5, 15, 30, 60, 120, 120)
 
 
@@ -67,6 +70,25 @@ def bin_dir(release: Release) -> Path:
 
 def kwok_dir() -> Path:
     return cache_dir() / f"kwok-{KWOK_VERSION}" / "bin"
+
+
+def expected_s(names: Sequence[str]) -> float:
+    """How long a first build of these takes on two cores."""
+    return _expected(names)
+
+
+def obstacle() -> str | None:
+    """Why nothing can be built on this machine, as far as can be told without trying."""
+    if not sys.platform.startswith("linux"):
+        return f"the sandbox needs Linux, this is {sys.platform}"
+    there = next(each for each in (cache_dir(), *cache_dir().parents) if each.exists())
+    if not os.access(there, os.W_OK):
+        return f"{there} is not writable: set XDG_CACHE_HOME"
+    begun = Path(os.environ.get("GOCACHE") or cache_dir().parents[1] / "go-build").exists()
+    free, needed = shutil.disk_usage(there).free, _DISK_AGAIN if begun else _DISK
+    if free < needed:
+        return f"a build needs {needed >> 30} GB of disk in {there}, and {free / (1 << 30):.1f} GB are free"
+    return None
 
 
 def build(release: Release, names: Sequence[str], report: Report) -> None:

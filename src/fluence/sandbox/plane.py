@@ -190,5 +190,13 @@ def audit(at: Layout) -> list[str]:
     return [sys.executable, "-m", "fluence.sandbox.auditor", str(at.folder)]
 
 
+def fluence(at: Layout) -> list[str]:
+    """This very installation's scheduler; one is enough, so no lease, and no port that could be taken."""
+    return [
+        *(sys.executable, "-m", "fluence.cli", "scheduler", "run"),
+        *("--kubeconfig", str(at.kubeconfig()), "--no-lease", "--health-address", "", "--log-format", "text"),
+    ]
+
+
 def _gates(gates: dict[str, bool]) -> str:
     return ",".join(f"{name}={str(value).lower()}" for name, value in gates.items())

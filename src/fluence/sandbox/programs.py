@@ -32,6 +32,11 @@ def find_programs(
     return found
 
 
+def missing_programs(release: Release, names: tuple[str, ...]) -> list[str]:
+    """Those that this machine does not have."""
+    return [name for name in names if existing(name, release) is None]
+
+
 def existing(name: str, release: Release, *, env: Mapping[str, str] | None = None) -> Path | None:
     """The program if this machine has one that fits."""
     env = os.environ if env is None else env

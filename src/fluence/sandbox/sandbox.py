@@ -23,7 +23,7 @@ from pathlib import Path
 import msgspec
 import yaml
 
-from fluence.errors import Conflict, FluenceError, NotFound
+from fluence.errors import Conflict, FluenceError, InvalidInput, NotFound
 from fluence.kube.access import Access, find_access
 from fluence.kube.client import Client
 from fluence.kube.errors import KubeError, Unauthorized
@@ -45,8 +45,9 @@ USERS = (
     ("system:kube-scheduler", None, "kube-scheduler"),
     ("kwok", "system:masters", "kwok"),
 )
-PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "audit")
+PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "audit", "fluence")
 CORE = ("etcd", "kube-apiserver")
+_MODULES = (b"\0fluence.sandbox.auditor\0", b"\0fluence.cli\0scheduler\0")  # parts that Python runs
 
 Say = Callable[[str], None]
 
@@ -115,6 +116,7 @@ class Sandbox:
         release: Release,
         *,
         scheduler: bool = False,
+        fluence: bool = False,
         audit: bool = True,
         gates: dict[str, bool] | None = None,
         owned: bool = False,
@@ -133,7 +135,9 @@ class Sandbox:
             for tries_left in (2, 1, 0):
                 self._clear(keep_folder=True)
                 try:
-                    return self._start(programs, release, scheduler, audit, gates or {}, owned, say)
+                    return self._start(
+                        programs, release, scheduler, fluence, audit, gates or {}, owned, say
+                    )
                 except BaseException as error:
                     # Between choosing a port and using it, somebody else may take it.
                     if (
@@ -151,6 +155,7 @@ class Sandbox:
         programs: dict[str, Path],
         release: Release,
         scheduler: bool,
+        fluence: bool,
         audit: bool,
         more_gates: dict[str, bool],
         owned: bool,
@@ -184,6 +189,8 @@ class Sandbox:
         start("kwok", plane.kwok(programs["kwok"], at))
         if audit:
             start("audit", plane.audit(at))
+        if fluence:
+            start("fluence", plane.fluence(at))
         self._wait_default_account(state)
         return state
 
@@ -327,6 +334,18 @@ def names() -> list[str]:
     return sorted(each.name for each in state_dir().iterdir() if each.is_dir())
 
 
+def clear_stale(prefix: str) -> None:
+    """Remove the sandboxes of this prefix whose owners were killed."""
+    for name in names():
+        if name.startswith(prefix):
+            try:
+                orphan = Sandbox(name)
+            except InvalidInput:
+                continue
+            if orphan.status() == "stale":
+                orphan.down()
+
+
 def last_words(log: Path, lines: int = 3) -> str:
     """The end of a log, on one line, for an error message."""
     try:
@@ -385,7 +404,7 @@ def _strays(folder: Path) -> list[Process]:
         with contextlib.suppress(OSError):
             line = (entry / "cmdline").read_bytes()
             program = Path(os.fsdecode(line.split(b"\0")[0])).name
-            if program not in PARTS and b"fluence.sandbox.auditor" not in line:
+            if program not in PARTS and not any(module in line for module in _MODULES):
                 continue
             if entry.stat().st_uid == os.getuid() and any(mark in line for mark in marks):
                 pid = int(entry.name)

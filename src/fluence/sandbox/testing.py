@@ -25,7 +25,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fluence.errors import FluenceError, InvalidInput
+from fluence.errors import FluenceError
 from fluence.kube.access import Access
 from fluence.kube.client import Client
 from fluence.kube.resource import NAMESPACES
@@ -36,7 +36,7 @@ from fluence.sandbox.nodes import NodeKind
 from fluence.sandbox.process import Process, boot_id, start_time
 from fluence.sandbox.programs import find_programs
 from fluence.sandbox.releases import DEFAULT, release
-from fluence.sandbox.sandbox import Sandbox, names
+from fluence.sandbox.sandbox import Sandbox, clear_stale
 
 NODES = 10
 PREFIX = "test-"
@@ -81,7 +81,7 @@ def sandbox(request: pytest.FixtureRequest) -> Sandbox:
     found = Sandbox(_name(owner))
     with locked(state_dir()):  # one worker starts it, the others find it
         if found.status() != "up":
-            _clear_orphans()
+            clear_stale(PREFIX)
             _start(found, owner, request.config)
     return found
 
@@ -144,18 +144,6 @@ def _start(found: Sandbox, owner: int, config: pytest.Config) -> None:
     state.owner = Process("owner", owner, start_time(owner) or "", [], boot_id())
     found._save(state)
     found.add_nodes([NodeKind(count=NODES, racks=2, gpu=4)])
-
-
-def _clear_orphans() -> None:
-    """Sandboxes of runs that were killed."""
-    for name in names():
-        if name.startswith(PREFIX):
-            try:
-                orphan = Sandbox(name)
-            except InvalidInput:
-                continue
-            if orphan.status() == "stale":
-                orphan.down()
 
 
 def _name(owner: int) -> str:

@@ -1,0 +1,58 @@
+"""Progress: what takes its time, on stderr: one line that changes on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from fluence.sandbox.gobuild import Progress
+
+
+class Meter:
+    """Shows what goes on: a line that changes on a terminal; elsewhere a line per step, and one a minute."""
+
+    def __init__(self) -> None:
+        self._is_terminal = sys.stderr.isatty()
+        self._shown = ""
+        self._shown_at = 0.0
+        self._builds = False
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
+        self.clear()
+        if self._builds and kind is KeyboardInterrupt:
+            click.echo("interrupted; the next build goes on from here", err=True)
+
+    def report(self, progress: Progress) -> None:
+        """A step of a build."""
+        self._builds = True
+        took, expected = minutes(progress.elapsed_s), minutes(progress.expected_s)
+        self._show(progress.step, f"{progress.step} ({took} of about {expected})")
+
+    def say(self, step: str) -> None:
+        """A step of anything else."""
+        self._show(step, f"{step} …")
+
+    def clear(self) -> None:
+        """Leave no line behind."""
+        if self._is_terminal and self._shown:
+            click.echo("\r\033[K", err=True, nl=False)
+        self._shown = ""
+
+    def _show(self, step: str, text: str) -> None:
+        if self._is_terminal:
+            click.echo(f"\r\033[K{text}", err=True, nl=False)
+        elif step != self._shown or time.monotonic() - self._shown_at > 60:
+            click.echo(text, err=True)
+            self._shown_at = time.monotonic()
+        self._shown = step
+
+
+def minutes(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"
