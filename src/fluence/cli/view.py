@@ -30,14 +30,15 @@ def clean(text: str) -> str:
 
 
 def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns two blanks apart; nothing is cut off, and a pipe gets the same as a terminal."""
-    lines = [[click.style(title, bold=True) for title in titles], *(list(row) for row in rows)]
-    widths = [max(width(line[i]) for line in lines) for i in range(len(titles))]
-    text = []
-    for line in lines:
-        cells = [pad(cell, w) for cell, w in zip(line, widths, strict=True)]
-        text.append("  ".join(cells).rstrip())
-    return "\n".join(text)
+    """Columns under titles; nothing is cut off, and a pipe gets the same as a terminal."""
+    return "\n".join(columns([[click.style(title, bold=True) for title in titles], *rows]))
+
+
+def columns(rows: Iterable[Sequence[str]]) -> list[str]:
+    """Lines whose cells stand below each other, two blanks apart."""
+    rows = list(rows)
+    widths = [max(map(width, cells)) for cells in zip(*rows, strict=True)]
+    return ["  ".join(pad(cell, w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def pad(text: str, columns: int) -> str:

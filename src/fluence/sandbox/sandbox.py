@@ -135,9 +135,7 @@ class Sandbox:
             for tries_left in (2, 1, 0):
                 self._clear(keep_folder=True)
                 try:
-                    return self._start(
-                        programs, release, scheduler, fluence, audit, gates or {}, owned, say
-                    )
+                    return self._start(programs, release, scheduler, fluence, audit, gates or {}, owned, say)
                 except BaseException as error:
                     # Between choosing a port and using it, somebody else may take it.
                     if (
@@ -239,9 +237,6 @@ class Sandbox:
             return False
         with locked(self._dir, what=f"sandbox {self.name!r}"):
             self._clear()
-        for folder in (state_dir(), state_dir().parent):  # the last one out
-            with contextlib.suppress(OSError):
-                folder.rmdir()
         return True
 
     def _clear(self, *, keep_folder: bool = False) -> None:
@@ -257,6 +252,9 @@ class Sandbox:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         else:
             shutil.rmtree(self._dir, ignore_errors=True)
+            for folder in (state_dir(), state_dir().parent):  # the last one out
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
 
     # Details
 

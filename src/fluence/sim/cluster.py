@@ -1,12 +1,12 @@
-"""EmbeddedCluster: Kubernetes in a few lines of memory, for the live scheduler's cycle and a clock that jumps.
+"""EmbeddedCluster: a little Kubernetes in memory, for the live scheduler's cycle and a clock that jumps.
 
     cluster = EmbeddedCluster(nodes)
     cluster.apply(manifest)         PodGroup, Pod, Job or Deployment: its pods are there at once
     cluster.settle()                cycles until nothing more happens at this instant
     cluster.step()                  on to the next time at which something does
 
-The controllers make pods as the real ones do, nodes run a pod for its `sleep N`, and every bind succeeds. What
-decides is `fluence.schedule.cycle.Scheduler`, with the live scheduler's settings.
+The controllers make pods as the real ones do, nodes run a pod for its `sleep N`, and every bind succeeds.
+What decides is `fluence.schedule.cycle.Scheduler`, with the live scheduler's settings.
 """
 
 from __future__ import annotations
@@ -89,7 +89,9 @@ class EmbeddedCluster:
         elif (shape := OWNERS.get((version, kind))) is not None:
             self._create_owner(shape, document)
         else:
-            raise InvalidInput(f"{version} {kind}: the embedded cluster has Pod, PodGroup, Job and Deployment")
+            raise InvalidInput(
+                f"{version} {kind}: the embedded cluster has Pod, PodGroup, Job and Deployment"
+            )
 
     def _create_group(self, version: str, document: Json) -> None:
         adapter = next((each for each in ADAPTERS if version.endswith(f"/{each.version}")), None)
@@ -104,8 +106,8 @@ class EmbeddedCluster:
         self._set_owner(owner)
         template, spec = document["spec"]["template"], document["spec"]
         if owner.kind == "Deployment":
-            meta = self._meta({"name": f"{owner.metadata.name}-{self._word(9)}"}, owner)
-            owner = ReplicaSet(metadata=meta, spec=owner.spec)
+            name = f"{owner.metadata.name}-{self._word(9)}"
+            owner = ReplicaSet(metadata=self._meta({"name": name}, owner), spec=owner.spec)
             self._set_owner(owner)
         indexed = spec.get("completionMode") == "Indexed"
         for index in range(owner.pods):
@@ -233,9 +235,7 @@ class EmbeddedCluster:
         patch = conditions.group_condition(gang.group, report, now=self.now)
         if patch is not None:
             told = _conditions(patch)
-            group: Group = replace(
-                gang.group, conditions=tuple(told), is_scheduled=told[0].status == "True"
-            )
+            group: Group = replace(gang.group, conditions=tuple(told), is_scheduled=told[0].status == "True")
             self.scheduler.set_group(group)
 
 
@@ -252,7 +252,7 @@ def _ready(document: Json) -> Node:
 
 
 def _runs(pod: Pod) -> float | None:
-    """How many seconds a pod runs, by the sandbox's rule: its `sleep N`; a Job's pod without one, a second."""
+    """How many seconds a pod runs, by the sandbox's rule: its `sleep N`; without one, a second in a Job."""
     if pod.spec.restart_policy not in ("Never", "OnFailure"):
         return None
     for container in pod.spec.containers or ():

@@ -14,7 +14,7 @@ from fluence.cli import main
 from fluence.cli.program import run as end
 from fluence.errors import Conflict
 
-from .conftest import CLUSTER, DEMO, Result, Run, job
+from .conftest import CLUSTER, Result, Run, job
 
 FLUENCE = str(Path(sys.executable).with_name("fluence"))
 COMMANDS = ("demo", "match", "graph", "resource-query", "completion")
@@ -95,7 +95,7 @@ def test_completions(process: Run, words: str, expected: set[str]) -> None:
 
 
 def test_a_pipe_gets_no_colour(process: Run) -> None:
-    assert "\x1b" not in process("demo").out
+    assert "\x1b" not in process("demo", "--simulated").out
 
 
 def test_colour_can_be_forced_and_forbidden(process: Run) -> None:
@@ -196,7 +196,7 @@ def test_every_fault_has_a_line_and_a_code(
     assert capsys.readouterr().err.startswith(line)
 
 
-# -- resource-query and demo ---------------------------------------------------------------------------------
+# -- resource-query ------------------------------------------------------------------------------------------
 
 
 def test_resource_query_in_the_group(run: Run, tmp_path: Path) -> None:
@@ -213,28 +213,6 @@ def test_resource_query_in_the_group(run: Run, tmp_path: Path) -> None:
 def test_resource_query_without_a_graph(run: Run) -> None:
     assert run("resource-query").is_one_line_error("--load-file")
     assert run("resource-query", "-L", "none.json").is_one_line_error("none.json")
-
-
-def test_the_demo_places_everybody_it_can(run: Run) -> None:
-    done = run("demo")
-    assert done.code == 0
-    rows = [line.split() for line in done.out.splitlines()]
-    states = {row[0]: row[1] for row in rows if len(row) > 1 and row[1] in ("now", "later", "never", "wait")}
-    assert states["mpi"] == "now" and states["large"] == "later" and states["impossible"] == "never"
-    assert done.out.splitlines()[-1].startswith("Try next: fluence match ")
-
-
-def test_what_the_demo_suggests_works(process: Run, run: Run) -> None:
-    suggested = run("demo").out.splitlines()[-1].removeprefix("Try next: fluence ")
-    done = subprocess.run(
-        ["sh", "-c", f"{FLUENCE} {suggested}"], capture_output=True, text=True, cwd=DEMO.parents[3]
-    )
-    assert done.returncode == 4  # the impossible job is among them
-    assert done.stderr == ""
-
-
-def test_the_demo_says_where_its_files_are(run: Run) -> None:
-    assert Path(run("demo", "--files").out.strip(), "cluster.json").is_file()
 
 
 def test_a_result_is_only_an_error_if_it_is_one() -> None:

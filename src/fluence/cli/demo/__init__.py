@@ -1,83 +1,174 @@
-"""`fluence demo`: the example gangs on the example cluster, and who got what.
+"""`fluence demo`: the example workloads on a cluster: who lands where, who waits, why and until when.
 
-The cluster and the jobs lie beside this file, so that they are there wherever Fluence is installed; the
-directory `examples` of the repository points to them.
+The manifests, the nodes and the files of `fluence match`'s examples lie beside this file, so that they are
+there wherever Fluence is installed; the directory `examples` of the repository points to them.
 """
 
 from __future__ import annotations
 
+import shutil
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
-from fluence.cli import tree as trees
-from fluence.cli import view
-from fluence.cli.answers import answer, notes, tabulate
-from fluence.cli.choice import Policy
-from fluence.graph.graph import ResourceGraph
-from fluence.match.matcher import Matcher
-from fluence.match.policy import MatchPolicy
-from fluence.model.jobspec import Jobspec
-
-FILES = Path(__file__).parent
-JOBS = ("mpi", "training", "hybrid", "compile", "exclusive", "large", "impossible")  # in order of arrival
+from fluence.cli.demo.live import PROGRAMS, cleans_up, play, sandbox
+from fluence.cli.demo.script import FILES, Work, read_script, where
+from fluence.cli.demo.show import Show
+from fluence.cli.demo.simulated import play as play_simulated
+from fluence.cli.progress import Meter
+from fluence.errors import FluenceError, InvalidInput
+from fluence.sandbox import gobuild
+from fluence.sandbox.folders import cache_dir
+from fluence.sandbox.programs import find_programs, missing_programs
+from fluence.sandbox.releases import DEFAULT, Release, release
 
 
 @click.command()
+@click.option("--live", is_flag=True, help="Insist on a real control plane: an error if it cannot run here.")
+@click.option("--simulated", is_flag=True, help="Nothing is built or started: a cluster in memory, at once.")
+@click.option("--keep", is_flag=True, help="Leave the sandbox `demo` and its scheduler running.")
 @click.option(
-    "-P",
-    "--policy",
-    type=Policy(),
-    default="first",
-    show_default=True,
-    metavar="POLICY",
-    help="Place them by another policy.",
+    "--version", default=DEFAULT, show_default=True, metavar="X.Y", help="Kubernetes release: 1.36 or 1.37."
 )
 @click.option("--files", is_flag=True, help="Only print the directory of the example files.")
-def demo(policy: MatchPolicy, files: bool) -> None:
-    """Build an example cluster, place example gangs on it, and show who got what.
+def demo(live: bool, simulated: bool, keep: bool, version: str, files: bool) -> None:
+    """Run the scheduler on a cluster, apply example workloads, and watch their pods land.
 
-    The cluster has racks, GPU nodes, a quantum computer and licences. One of the jobs has to wait and gets a
-    reservation; one can never start, and is told so.
+    A real Kubernetes control plane with simulated nodes comes up on this machine, without Docker
+    (`fluence sandbox`), and goes again at the end. Its programs are built first if this machine has none:
+    once, about 10 minutes on two cores; Ctrl-C skips that. Where they cannot be built it says why, and a
+    cluster in memory takes their place, with the same scheduling cycle.
+
+    \b
+    Examples:
+      fluence demo                     about 20 seconds, once the programs are there
+      fluence demo --keep              and go on: fluence sandbox kubectl --name demo get pods
+      fluence demo --simulated         nothing is built
+
+    \b
+    Exit codes: 0 shown; 1 it failed, or --live is not possible; 2 a wrong command line; 130 Ctrl-C.
     """
     if files:
         click.echo(str(FILES))
         return
-    graph = ResourceGraph.load(FILES / "cluster.json")
-    matcher = Matcher(graph, policy)
-    click.echo(f"The cluster, {len(graph)} vertices:\n")
-    for line in trees.lines(graph, trees.fold(graph)):
-        click.echo(f"  {line}")
-    click.echo("\nThe jobs, in order of arrival:\n")
-    answers = []
-    widest = max(map(len, JOBS))
-    for job, name in enumerate(JOBS, start=1):
-        path = FILES / "jobs" / f"{name}.yaml"
-        text = path.read_bytes()
-        click.echo(f"  {view.pad(click.style(name, bold=True), widest)}  {_purpose(text)}")
-        request = matcher.compile(Jobspec.parse(text, source=str(path)))
-        answers.append(
-            answer(matcher, request, job=job, name=name, source=str(path), now=0, reserve=True, explain=True)
+    if simulated and (live or keep):
+        raise click.UsageError("--simulated has no sandbox: leave out --live and --keep")
+    wanted = release(version)
+    if simulated:
+        _simulated(wanted)
+        return
+    with cleans_up():
+        why = _live(wanted, keep=keep, insist=live or keep)
+    if why is not None:
+        click.echo(f"No real control plane: {why}.")
+        _simulated(wanted)
+
+
+def _simulated(wanted: Release) -> None:
+    click.echo(
+        f"{click.style('Simulated', bold=True)}: the live scheduler's cycle on a cluster in memory, with a "
+        "clock that jumps.\n"
+    )
+    script = read_script(wanted.minor)
+    play_simulated(script, _show(script))
+    here = where()
+    _go_on(
+        ("fluence demo --live", "the same on a real control plane"),
+        (f"fluence sandbox up --fluence --node-file {here}/nodes.yaml", "a cluster to try things on"),
+        (f"fluence match {here}/cluster.json {here}/jobs/*.yaml --reserve", "the matcher by itself"),
+    )
+
+
+def _live(wanted: Release, *, keep: bool, insist: bool) -> str | None:
+    """Show it on a sandbox; else why that cannot be."""
+    try:
+        programs = _programs(wanted, PROGRAMS)
+    except KeyboardInterrupt:
+        if insist:
+            raise
+        return "the build was interrupted; `fluence sandbox build` goes on with it"
+    except (FluenceError, OSError) as error:
+        if insist:
+            raise
+        return f"no Kubernetes programs, and they cannot be built: {_brief(error)}"
+    began, shown = time.monotonic(), False
+    try:
+        with Meter() as meter, sandbox(programs, wanted, keep=keep, say=meter.say) as box:
+            meter.clear()
+            took = time.monotonic() - began
+            shown = True
+            click.echo(
+                f"{click.style(f'Kubernetes {wanted.version}', bold=True)}: a real control plane on this "
+                f"machine with simulated nodes, and Fluence's scheduler, up in {took:.1f} s.\n"
+            )
+            script = read_script(wanted.minor)
+            play(box, script, _show(script))
+            log = box.at.log("fluence")
+    except KeyboardInterrupt:
+        click.echo("\ninterrupted: the sandbox is taken down", err=True)
+        raise
+    except (FluenceError, OSError) as error:
+        if insist or shown:
+            raise
+        return f"the sandbox does not start: {_brief(error)}"
+    here, which = where(), "" if wanted.minor == DEFAULT else f" --version {wanted.minor}"
+    if keep:
+        _go_on(
+            (
+                "fluence sandbox kubectl --name demo get pods -o wide",
+                "it is still up, and so is its scheduler",
+            ),
+            (
+                "fluence explain group huge --kubeconfig $(fluence sandbox kubeconfig --path --name demo)",
+                "why, and what would help",
+            ),
+            (f"tail -f {log}", "the scheduler's log"),
+            ("fluence sandbox down --name demo", "the end"),
         )
-    click.echo("\nWho got what:\n")
-    for line in (*tabulate(answers, horizon=matcher.horizon).splitlines(), "", *notes(answers)):
-        click.echo(f"  {line}".rstrip())
-    here = _where()
-    click.echo(f"\nTry next: fluence match {here}/cluster.json {here}/jobs/*.yaml --policy lonode -o wide")
+    else:
+        _go_on(
+            (f"fluence demo{which} --keep", "the same, and it stays: for kubectl, and for `fluence explain`"),
+            (f"fluence sandbox up{which} --fluence --node-file {here}/nodes.yaml", "an empty cluster"),
+            (
+                f"fluence sandbox kubectl apply -f {here}/cluster -f {here}/cluster/{wanted.minor}",
+                "all of this at once",
+            ),
+            ("fluence sandbox kubectl get pods -o wide", ""),
+        )
+    return None
 
 
-def _purpose(text: bytes) -> str:
-    """The first sentence of the comment that a jobspec starts with."""
-    lines = []
-    for line in text.decode().splitlines():
-        if not line.startswith("#"):
-            break
-        lines.append(line.lstrip("# "))
-    comment = " ".join(lines)
-    end = comment.find(". ")
-    return comment if end < 0 else comment[: end + 1]
+def _programs(wanted: Release, names: tuple[str, ...]) -> dict[str, Path]:
+    """The sandbox's programs, built if need be and said so."""
+    missing = missing_programs(wanted, names)
+    if missing:
+        problem = gobuild.obstacle()
+        if problem is not None:
+            raise InvalidInput(problem)
+        minutes = round(gobuild.expected_s(missing) / 60)
+        click.echo(
+            f"This machine has no {', '.join(missing)} of Kubernetes {wanted.minor} yet.\n"
+            f"They are built now, once, into {cache_dir()}: about {minutes} minutes on two cores.\n"
+            "Ctrl-C skips this and shows a simulated cluster; the next build goes on where this one stopped.",
+            err=True,
+        )
+    with Meter() as meter:
+        return find_programs(wanted, names=names, report=meter.report)
 
 
-def _where() -> str:
-    """The example files as seen from here."""
-    return "examples" if Path("examples/cluster.json").exists() else str(FILES)
+def _go_on(*lines: tuple[str, str]) -> None:
+    click.echo("\n" + click.style("Go on", bold=True))
+    for command, note in lines:
+        click.echo(f"  {click.style(command, fg='cyan')}{note and f'  # {note}'}")
+
+
+def _show(script: Sequence[Work]) -> Show:
+    """As wide as the terminal, within reason; a pipe gets the widest."""
+    return Show(script, width=min(max(shutil.get_terminal_size((110, 24)).columns, 72), 110))
+
+
+def _brief(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= 200 else text[:199] + "…"

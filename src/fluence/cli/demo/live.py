@@ -1,0 +1,154 @@
+"""Live: the examples on a sandbox of their own, bound by `fluence scheduler run`; nothing is left of it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from fluence.cli.demo.script import NODES as NODE_FILE
+from fluence.cli.demo.script import Json, Work, where
+from fluence.cli.demo.show import Show
+from fluence.errors import Conflict, FluenceError
+from fluence.kube.client import Client
+from fluence.kube.reflector import Reflector
+from fluence.kube.resource import DEPLOYMENTS, JOBS, NODES, PODS, Resource
+from fluence.model.pod import Pod
+from fluence.sandbox.auditor import ask
+from fluence.sandbox.nodes import read_nodes
+from fluence.sandbox.releases import Release
+from fluence.sandbox.sandbox import Sandbox, Say, clear_stale, last_words
+
+PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")
+PREFIX = "demo-"
+_NAMESPACE = "default"
+_PATIENCE_S = 60.0  # far more than anything takes: a machine may be busy
+_KINDS = {each.kind: each.raw() for each in (PODS, JOBS, DEPLOYMENTS)}
+
+
+@contextlib.contextmanager
+def sandbox(programs: dict[str, Path], release: Release, *, keep: bool, say: Say) -> Iterator[Sandbox]:
+    """A sandbox with nodes and Fluence's scheduler, taken down in any case unless it is to be kept."""
+    clear_stale(PREFIX)
+    box = Sandbox("demo" if keep else f"{PREFIX}{os.getpid()}")
+    stays = False
+    try:
+        box.up(programs, release, fluence=True, owned=not keep, say=say)
+        say("making the nodes")
+        count, ready = box.add_nodes(read_nodes(NODE_FILE))
+        if ready < count:
+            raise FluenceError(f"only {ready} of {count} simulated nodes became Ready")
+        yield box
+        stays = keep
+    except Conflict:  # somebody else's sandbox
+        stays = True
+        raise
+    finally:
+        if not stays:
+            with _undisturbed():
+                box.down()
+
+
+def play(box: Sandbox, script: Sequence[Work], show: Show) -> None:
+    """Apply the examples one after the other, and watch until everybody has started who ever will."""
+    asyncio.run(_play(box, script, show))
+
+
+async def _play(box: Sandbox, script: Sequence[Work], show: Show) -> None:
+    async with Client(box.access()) as client:
+        watch: Reflector[Pod] = Reflector(client, PODS, namespace=_NAMESPACE)
+        changed = asyncio.Event()
+        watch.store.on_change(lambda old, new: changed.set())
+        task = asyncio.create_task(watch.run())
+        began = time.monotonic()
+
+        def at() -> float:
+            return time.monotonic() - began
+
+        async def until(check: Callable[[], bool], what: str) -> None:
+            deadline = time.monotonic() + _PATIENCE_S
+            while True:
+                changed.clear()
+                show.see(watch.store, at())
+                if check():
+                    return
+                _alive(box)
+                if time.monotonic() > deadline:
+                    raise FluenceError(
+                        f"waited {_PATIENCE_S:.0f} s for {what}; the scheduler's last words: {_words(box)}"
+                    )
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(changed.wait(), 0.5)
+
+        try:
+            await watch.synced.wait()
+            nodes = (await client.list(NODES)).items or []
+            show.cluster(nodes)
+            show.titles(f"{where()}/cluster")
+            began = time.monotonic()
+            for work in script:
+                show.opens(work, at())
+                for document in work.documents:
+                    await client.apply(
+                        _resource(document), document, namespace=_NAMESPACE, manager="fluence-demo"
+                    )
+                await until(lambda work=work: show.knows(work), work.name)  # type: ignore[misc]
+            await until(lambda: show.is_over, "those that wait")
+            show.summary(nodes, watch.store, await ask(box.at.folder))
+        finally:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+
+def _resource(document: Json) -> Resource[dict[str, object]]:
+    kind = document["kind"]
+    if kind in _KINDS:
+        return _KINDS[kind]
+    group, _, version = document["apiVersion"].partition("/")
+    return Resource(group, version, f"{kind.lower()}s", kind, dict[str, object])
+
+
+def _alive(box: Sandbox) -> None:
+    dead = [name for name, part in box.require().parts.items() if not part.is_alive]
+    if dead:
+        raise FluenceError(f"{dead[0]} died: {last_words(box.at.log(dead[0]))}")
+
+
+def _words(box: Sandbox) -> str:
+    return last_words(box.at.log("fluence"))
+
+
+@contextlib.contextmanager
+def cleans_up() -> Iterator[None]:
+    """A closed terminal or a `kill` ends this as Ctrl-C does: with everything taken down."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # NB nohup
+            signal.signal(number, _end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _end(number: int, frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C does not stop the cleaning."""
+    before = {
+        each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
