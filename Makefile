@@ -21,7 +21,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-run: setup  ## place the example gangs on the example cluster
+run: setup  ## a cluster, the scheduler, and example pods that land; the first run builds Kubernetes (about 10 minutes)
 	@$(BIN)/fluence demo
 
 test: check  ## the checks, then every test; the first run builds Kubernetes (about 10 minutes on 2 cores)

@@ -5,11 +5,17 @@ import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from fluence.cli import main
+from fluence.cli.demo.script import read_script
+from fluence.cli.demo.show import Show
+from fluence.cli.demo.simulated import play
 from fluence.match import policy as policies
+from fluence.sandbox.releases import DEFAULT
+from tests.demo import timeline
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```pycon\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -48,6 +54,15 @@ def test_commands_print_what_the_page_says(page: str, commands: int, monkeypatch
                 assert CliRunner().invoke(main, words[1:]).output == output
                 shown += 1
     assert shown == commands
+
+
+def test_the_readme_shows_what_make_run_prints() -> None:
+    """By the simulated cluster, which shows the same; times and names of pods aside."""
+    shown = timeline((ROOT / "README.md").read_text().partition("$ make run\nKubernetes")[2])
+    script = read_script(DEFAULT)
+    lines: list[str] = []
+    play(script, Show(script, echo=lambda text: lines.append(click.unstyle(text))))
+    assert shown == timeline("\n".join(lines))
 
 
 PAGES = ["README.md", "CONTRIBUTING.md", "examples/README.md"]

@@ -7,7 +7,7 @@ import click
 from fluence.cli.program import Program, color_option
 
 _COMMANDS = {
-    "demo": ("fluence.cli.demo:demo", "Place example gangs on an example cluster."),
+    "demo": ("fluence.cli.demo:demo", "Watch example pods land on a cluster of its own."),
     "match": ("fluence.cli.match:match", "Place jobspecs on a graph: where, when, or why not."),
     "graph": ("fluence.cli.graph:graph", "Summarise, draw, search or convert a resource graph."),
     "simulate": ("fluence.cli.simulate:simulate", "Drive the queue over a workload: waits, use, promises."),

@@ -40,6 +40,7 @@ class Ports(msgspec.Struct, frozen=True):
     etcd: int
     etcd_peer: int
     api: int
+    fluence: int = 0  # the health and the metrics of its scheduler
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -190,11 +191,11 @@ def audit(at: Layout) -> list[str]:
     return [sys.executable, "-m", "fluence.sandbox.auditor", str(at.folder)]
 
 
-def fluence(at: Layout) -> list[str]:
-    """This very installation's scheduler; one is enough, so no lease, and no port that could be taken."""
+def fluence(at: Layout, ports: Ports) -> list[str]:
+    """This very installation's scheduler; it is alone, so there is no lease."""
     return [
-        *(sys.executable, "-m", "fluence.cli", "scheduler", "run"),
-        *("--kubeconfig", str(at.kubeconfig()), "--no-lease", "--health-address", "", "--log-format", "text"),
+        *(sys.executable, "-m", "fluence.cli", "scheduler", "run", "--no-lease", "--log-format", "text"),
+        *("--kubeconfig", str(at.kubeconfig()), "--health-address", f"127.0.0.1:{ports.fluence}"),
     ]
 
 

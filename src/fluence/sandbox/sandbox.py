@@ -20,6 +20,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
+import aiohttp
 import msgspec
 import yaml
 
@@ -159,7 +160,7 @@ class Sandbox:
         owned: bool,
         say: Say,
     ) -> State:
-        at, ports = self.at, Ports(*_free_ports(3))
+        at, ports = self.at, Ports(*_free_ports(4))
         gates = {**release.gates, **more_gates}
         for folder in (at.folder, at.folder / "pki", at.folder / "logs", at.data):
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -188,8 +189,10 @@ class Sandbox:
         if audit:
             start("audit", plane.audit(at))
         if fluence:
-            start("fluence", plane.fluence(at))
+            start("fluence", plane.fluence(at, ports))
         self._wait_default_account(state)
+        if fluence:
+            asyncio.run(self._wait(state, self._follows, "Fluence's scheduler to start", parts=PARTS))
         return state
 
     def add_nodes(
@@ -318,6 +321,18 @@ class Sandbox:
     @staticmethod
     async def _is_ready(client: Client) -> None:
         await client.request("GET", "/readyz", timeout_s=2.0, retry=ONCE)
+
+    async def _follows(self, client: Client) -> None:
+        """Fluence's scheduler has seen the cluster."""
+        try:
+            async with (
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2.0)) as session,
+                session.get(f"http://127.0.0.1:{self.require().ports.fluence}/readyz") as answer,
+            ):
+                if answer.status != 200:
+                    raise KubeError(f"Fluence's scheduler: {(await answer.text()).strip()}")
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise KubeError(f"Fluence's scheduler does not answer yet: {error}") from None
 
     @staticmethod
     async def _has_account(client: Client) -> None:

@@ -16,6 +16,7 @@ from fluence.cli.demo.script import MANIFESTS, read_script
 from fluence.kube.discovery import dropped_fields
 from fluence.kube.resource import DEPLOYMENTS, JOBS, PODS, Json, Resource
 from fluence.sandbox.testing import Kube
+from tests.demo import timeline
 
 VERSION = os.environ.get("FLUENCE_TEST_VERSION", "1.36")
 FLUENCE = str(Path(sys.executable).with_name("fluence"))
@@ -62,18 +63,6 @@ def home(tmp_path: Path) -> Iterator[Home]:
     made = Home(tmp_path)
     yield made
     made.run("sandbox", "down", "--all")
-
-
-def timeline(text: str) -> list[str]:
-    """What happens, without times, names that controllers make up, and which of equal nodes it is."""
-    lines = text.partition("WHAT HAPPENS\n")[2].partition("\n\nWho is where")[0]
-    flat = re.sub(r"\n {18,}", " ", lines)
-    flat = re.sub(r"^ *[\d.]+s  ", "", flat, flags=re.M)
-    flat = re.sub(r"training-\w+-\w+", "training-#", flat)
-    flat = re.sub(r"(solver-b-0|huge-0)-\w{5}", r"\1-#", flat)
-    flat = re.sub(r"[a-z]{3}-\d{3}", "node", flat)
-    flat = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ", "then", flat)
-    return [" ".join(line.split()) for line in flat.splitlines()]
 
 
 @pytest.mark.release

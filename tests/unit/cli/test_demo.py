@@ -1,7 +1,6 @@
 """`fluence demo`: the examples as users see them, on the cluster in memory."""
 
 import re
-import shlex
 import subprocess
 from pathlib import Path
 
@@ -194,18 +193,19 @@ def test_simulated_and_a_sandbox_exclude_each_other(run: Run, wrong: list[str]) 
 
 def test_what_the_demo_suggests_for_the_matcher_works(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    last = run("demo", "--simulated").out.splitlines()[-1]
-    command = shlex.split(last, comments=True)
-    assert command[:2] == ["fluence", "match"]
-    done = subprocess.run(
-        ["sh", "-c", f"{FLUENCE} {last.strip().removeprefix('fluence ')}"],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-    )
+    program, words = run("demo", "--simulated").out.splitlines()[-1].strip().split(" ", 1)
+    assert program.endswith("fluence") and words.startswith("match ")
+    done = subprocess.run(["sh", "-c", f"{FLUENCE} {words}"], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 4  # the impossible job is among them
     assert done.stderr == ""
 
 
 def test_the_demo_says_where_its_files_are(run: Run) -> None:
     assert Path(run("demo", "--files").out.strip(), "cluster", "1-hello.yaml").is_file()
+
+
+def test_the_directory_of_examples_has_a_link_to_each() -> None:
+    """Each by itself: kubectl does not follow a link to a directory."""
+    for path in (FILES / "cluster").rglob("*.yaml"):
+        shown = ROOT / "examples" / path.relative_to(FILES)
+        assert not shown.parent.is_symlink() and shown.samefile(path)

@@ -73,11 +73,11 @@ def _simulated(wanted: Release) -> None:
     )
     script = read_script(wanted.minor)
     play_simulated(script, _show(script))
-    here = where()
+    me, here = _program(), where()
     _go_on(
-        ("fluence demo --live", "the same on a real control plane"),
-        (f"fluence sandbox up --fluence --node-file {here}/nodes.yaml", "a cluster to try things on"),
-        (f"fluence match {here}/cluster.json {here}/jobs/*.yaml --reserve", "the matcher by itself"),
+        (f"{me} demo --live", "the same on a real control plane"),
+        (f"{me} sandbox up --fluence --node-file {here}/nodes.yaml", "a cluster to try things on"),
+        (f"{me} match {here}/cluster.json {here}/jobs/*.yaml --reserve", "the matcher by itself"),
     )
 
 
@@ -113,29 +113,22 @@ def _live(wanted: Release, *, keep: bool, insist: bool) -> str | None:
         if insist or shown:
             raise
         return f"the sandbox does not start: {_brief(error)}"
-    here, which = where(), "" if wanted.minor == DEFAULT else f" --version {wanted.minor}"
+    me, here = _program(), where()
+    which = "" if wanted.minor == DEFAULT else f" --version {wanted.minor}"
     if keep:
+        config = f"$({me} sandbox kubeconfig --path --name demo)"
         _go_on(
-            (
-                "fluence sandbox kubectl --name demo get pods -o wide",
-                "it is still up, and so is its scheduler",
-            ),
-            (
-                "fluence explain group huge --kubeconfig $(fluence sandbox kubeconfig --path --name demo)",
-                "why, and what would help",
-            ),
-            (f"tail -f {log}", "the scheduler's log"),
-            ("fluence sandbox down --name demo", "the end"),
+            (f"{me} sandbox kubectl --name demo get pods -o wide", "it is up, and its scheduler runs"),
+            (f"{me} explain group huge --kubeconfig {config}", "why, and what would help"),
+            (f"{me} sandbox logs fluence --name demo -f", f"the scheduler's log, {log}"),
+            (f"{me} sandbox down --name demo", "the end"),
         )
     else:
+        manifests = f"-f {here}/cluster -f {here}/cluster/{wanted.minor}"
         _go_on(
-            (f"fluence demo{which} --keep", "the same, and it stays: for kubectl, and for `fluence explain`"),
-            (f"fluence sandbox up{which} --fluence --node-file {here}/nodes.yaml", "an empty cluster"),
-            (
-                f"fluence sandbox kubectl apply -f {here}/cluster -f {here}/cluster/{wanted.minor}",
-                "all of this at once",
-            ),
-            ("fluence sandbox kubectl get pods -o wide", ""),
+            (f"{me} demo{which} --keep", f"the same, and it stays: for kubectl, and for `{me} explain`"),
+            (f"{me} sandbox up{which} --fluence --node-file {here}/nodes.yaml", "an empty cluster"),
+            (f"{me} sandbox kubectl apply {manifests}", "all of this at once"),
         )
     return None
 
@@ -167,6 +160,12 @@ def _go_on(*lines: tuple[str, str]) -> None:
 def _show(script: Sequence[Work]) -> Show:
     """As wide as the terminal, within reason; a pipe gets the widest."""
     return Show(script, width=min(max(shutil.get_terminal_size((110, 24)).columns, 72), 110))
+
+
+def _program() -> str:
+    """How this program is called from here."""
+    local = Path(".venv/bin/fluence")
+    return str(local) if shutil.which("fluence") is None and local.exists() else "fluence"
 
 
 def _brief(error: Exception) -> str:
