@@ -1,6 +1,8 @@
 """`fluence demo`: the examples as users see them, on the cluster in memory."""
 
+import os
 import re
+import signal
 import subprocess
 from pathlib import Path
 
@@ -184,6 +186,99 @@ def test_a_disk_that_is_too_small_is_named(run: Run, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
     monkeypatch.setattr("fluence.sandbox.gobuild._DISK", 1 << 60)
     assert run("demo", "--live").is_one_line_error("GB of disk in", str(tmp_path))
+
+
+class Machine:
+    """A machine whose programs are shell scripts."""
+
+    def __init__(self, folder: Path) -> None:
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.temporary = folder / "tmp"
+        self.temporary.mkdir()
+        self.state = folder / "state"
+        self.env = {
+            **{key: value for key, value in os.environ.items() if key != "KUBEBUILDER_ASSETS"},
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "TMPDIR": str(self.temporary),
+            "XDG_CACHE_HOME": str(folder / "cache"),
+            "XDG_STATE_HOME": str(self.state),
+        }
+
+    def program(self, name: str, script: str) -> None:
+        path = self.bin / name
+        path.write_text(f"#!/bin/sh\n{script}\n")
+        path.chmod(0o755)
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [FLUENCE, "demo", *arguments],
+            env=self.env,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+GO = 'test "$1" = version && exec echo go version go1.26.0 linux/amd64\n'
+
+
+def test_a_build_that_fails_is_named_in_a_line(machine: Machine) -> None:
+    machine.program("go", f"{GO}echo 'dial tcp: lookup proxy.example: no such host' >&2; exit 1")
+    demo = machine.start()
+    out, err = demo.communicate(timeout=60)
+    assert demo.returncode == 0
+    assert "This machine has no etcd, kube-apiserver, kube-controller-manager, kwok" in err
+    assert "about 10 minutes on two cores" in err
+    why = "downloading Go modules failed: dial tcp: lookup proxy.example: no such host"
+    assert out.splitlines()[0].endswith(f"they cannot be built: {why}.")
+    assert "7 workloads started whole" in out
+
+
+@pytest.mark.parametrize("insist", [False, True])
+def test_ctrl_c_skips_the_build_and_leaves_nothing_of_it(machine: Machine, insist: bool) -> None:
+    machine.program("go", f"{GO}exec sleep 1000.125")
+    demo = machine.start(*["--live"][:insist])
+    assert demo.stderr is not None
+    for line in demo.stderr:
+        if line.startswith("downloading Go modules"):
+            break
+    demo.send_signal(signal.SIGINT)
+    out, err = demo.communicate(timeout=60)
+    assert demo.returncode == (130 if insist else 0)
+    assert "interrupted; the next build goes on from here" in err
+    assert ("7 workloads started whole" in out) is not insist
+    assert not list(machine.temporary.iterdir())
+    assert not [each for each in Path("/proc").glob("[0-9]*/cmdline") if b"1000.125" in _content(each)]
+
+
+def test_a_sandbox_that_does_not_start_is_named_in_a_line(machine: Machine) -> None:
+    versions = {
+        "etcd": "3.6.0",
+        "kube-apiserver": "1.36.4",
+        "kube-controller-manager": "1.36.4",
+        "kwok": "0.8.0",
+    }
+    for name, version in versions.items():
+        machine.program(name, f'test "$1" = --version && exec echo v{version}\necho no luck >&2; exit 1')
+    demo = machine.start()
+    out, _ = demo.communicate(timeout=60)
+    assert demo.returncode == 0
+    assert re.match(r"No real control plane: the sandbox does not start: [a-z-]+ died: no luck\.\n", out)
+    assert "7 workloads started whole" in out
+    assert not machine.state.exists() or not list(machine.state.iterdir())
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
 
 
 @pytest.mark.parametrize("wrong", [["--simulated", "--live"], ["--simulated", "--keep"]])
