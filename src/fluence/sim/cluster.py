@@ -40,6 +40,7 @@ _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # of the names that controllers make 
 _SLEEP = re.compile(r"(?:^|[\s/;&|])sleep +(\d+(?:\.\d+)?)([smh]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
 _GROUP = "PodGroup"
+_MADE = (("batch/v1", "Job"), ("apps/v1", "Deployment"))  # whose controllers are played here
 
 Json = dict[str, Any]
 OnPod = Callable[[Pod | None, Pod | None], None]
@@ -86,8 +87,8 @@ class EmbeddedCluster:
             self._create(document["metadata"], document["spec"], None)
         elif kind == _GROUP:
             self._create_group(version, document)
-        elif (shape := OWNERS.get((version, kind))) is not None:
-            self._create_owner(shape, document)
+        elif (version, kind) in _MADE:
+            self._create_owner(OWNERS[version, kind], document)
         else:
             raise InvalidInput(
                 f"{version} {kind}: the embedded cluster has Pod, PodGroup, Job and Deployment"
@@ -252,7 +253,7 @@ def _ready(document: Json) -> Node:
 
 
 def _runs(pod: Pod) -> float | None:
-    """How many seconds a pod runs, by the sandbox's rule: its `sleep N`; without one, a second in a Job."""
+    """How many seconds a pod runs, as in the sandbox: its `sleep N`; without one, a second in a Job."""
     if pod.spec.restart_policy not in ("Never", "OnFailure"):
         return None
     for container in pod.spec.containers or ():
