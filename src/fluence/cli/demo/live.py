@@ -35,6 +35,10 @@ def sandbox(programs: dict[str, Path], release: Release, *, keep: bool, say: Say
     """A sandbox with nodes and Fluence's scheduler, taken down in any case unless it is to be kept."""
     clear_stale(PREFIX)
     box = Sandbox("demo" if keep else f"{PREFIX}{os.getpid()}")
+    if box.status() in ("up", "degraded"):  # one that was kept; it is not ours to take down
+        raise Conflict(
+            f"sandbox {box.name!r} is already up; `fluence sandbox down --name {box.name}` it first"
+        )
     stays = False
     try:
         box.up(programs, release, fluence=True, owned=not keep, say=say)
@@ -44,9 +48,6 @@ def sandbox(programs: dict[str, Path], release: Release, *, keep: bool, say: Say
             raise FluenceError(f"only {ready} of {count} simulated nodes became Ready")
         yield box
         stays = keep
-    except Conflict:  # somebody else's sandbox
-        stays = True
-        raise
     finally:
         if not stays:
             with _undisturbed():
@@ -78,9 +79,8 @@ async def _play(box: Sandbox, script: Sequence[Work], show: Show) -> None:
                     return
                 _alive(box)
                 if time.monotonic() > deadline:
-                    raise FluenceError(
-                        f"waited {_PATIENCE_S:.0f} s for {what}; the scheduler's last words: {_words(box)}"
-                    )
+                    words = last_words(box.at.log("fluence"))
+                    raise FluenceError(f"waited {_PATIENCE_S:.0f} s for {what}; the scheduler said: {words}")
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), 0.5)
 
@@ -117,10 +117,6 @@ def _alive(box: Sandbox) -> None:
     dead = [name for name, part in box.require().parts.items() if not part.is_alive]
     if dead:
         raise FluenceError(f"{dead[0]} died: {last_words(box.at.log(dead[0]))}")
-
-
-def _words(box: Sandbox) -> str:
-    return last_words(box.at.log("fluence"))
 
 
 @contextlib.contextmanager
