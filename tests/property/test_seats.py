@@ -68,6 +68,9 @@ class _Apart:
         mask[list(self.used)] = False
         return mask
 
+    def together(self, members: int) -> None:
+        return None
+
     def sit(self, members: int, node: int, count: int) -> None:
         self.used.add(node)
 

@@ -23,6 +23,17 @@ class Bind:
         return self.pod.metadata.uid
 
 
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """Tell a claim that waits for its first consumer where its volume is to be, or take that back."""
+
+    claim: tuple[str, str]  # namespace, name
+    uid: str
+    node: str | None  # None: take it back
+    volume: str | None = None  # one that is there; None: it is made on the node
+    was: str | None = None  # the choice to take back: another's is left alone
+
+
 class Outcome(Enum):
     """What became of a bind."""
 

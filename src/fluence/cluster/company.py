@@ -147,6 +147,9 @@ class Table:
     def open(self, members: int) -> Mask:
         return self._places[members].open()
 
+    def together(self, members: int) -> None:
+        """Nobody must follow anybody to a node: affinity knows domains."""
+
     def causes(self, members: int) -> list[tuple[str, Mask]]:
         """Each rule with the nodes that it leaves open."""
         return self._places[members].causes()

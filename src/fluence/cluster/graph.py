@@ -17,13 +17,15 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fluence.cluster.claims import Claim
 from fluence.cluster.columns import NodeColumns
 from fluence.cluster.layout import DEFAULT, Layout
 from fluence.cluster.neighbours import Neighbours
 from fluence.cluster.pods import Entry, PodTable, place_of
 from fluence.cluster.reasons import Shortage
 from fluence.cluster.requests import Requests
-from fluence.cluster.unchecked import Claim, Refused
+from fluence.cluster.storage import Stow, mounts
+from fluence.cluster.unchecked import Refused
 from fluence.cluster.vertices import NodeVertices
 from fluence.errors import Conflict, NotFound
 from fluence.graph.graph import ResourceGraph
@@ -34,7 +36,8 @@ from fluence.match.policy import MatchPolicy
 from fluence.match.seats import Seats
 from fluence.model.constraint import Constraint
 from fluence.model.node import Node
-from fluence.model.pod import Pod
+from fluence.model.pod import NodeSelector, Pod
+from fluence.model.volume import Key
 
 _OTHERS = -(1 << 40)  # jobs of this number and below stand for what others run, one per node
 _OVERRUN = 60  # by which a job that runs past its end is prolonged, again and again; seconds, if times are
@@ -192,9 +195,34 @@ class ClusterGraph:
         """The labels of a namespace, for affinity that selects namespaces."""
         self._requests.neighbours.set_namespace(name, labels)
 
-    def set_claim(self, namespace: str, name: str, claim: Claim | None) -> None:
-        """What is known of a PersistentVolumeClaim; None: it is gone."""
-        self._requests.set_claim(namespace, name, claim)
+    def set_claim(self, namespace: str, name: str, claim: Claim | None) -> bool:
+        """What is known of a PersistentVolumeClaim; None: it is gone. Says whether that is new."""
+        return self._requests.set_claim(namespace, name, claim)
+
+    def mounts_claims(self, pods: Iterable[Pod]) -> bool:
+        """Whether some pod's seat depends on claims."""
+        return any(mounts(pod) for pod in pods if pod.spec.volumes)
+
+    def claim(self, key: Key) -> Claim | None:
+        return self._requests.storage.claims.get(key)
+
+    def pick(self, claim: Key, volume: str | None) -> None:
+        """A claim was told to take a volume that is there, so nobody else is to have it; None: no more."""
+        picked = self._requests.storage.picked
+        if volume is None:
+            picked.pop(claim, None)
+        else:
+            picked[claim] = volume
+
+    def stow(self, nodes: Mapping[str, str], pods: Mapping[str, Pod]) -> list[Stow]:
+        """What is to be done for the claims of pods that have seats, both by uid, before they are bound."""
+        self.sync()
+        return self._requests.storage.stow(nodes, pods)
+
+    def reaches(self, selector: NodeSelector | None, node: str) -> bool:
+        """Whether a node is one of those that a selector matches; no selector matches all."""
+        at = self.columns.position.get(node)
+        return at is not None and (selector is None or bool(self.columns.selected(selector)[at]))
 
     # -- gangs -----------------------------------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from fluence.cluster.columns import NodeColumns
 from fluence.cluster.company import Guest, Table
 from fluence.cluster.layout import Layout
 from fluence.cluster.rules import RuleBook
+from fluence.cluster.storage import Rooms
 from fluence.graph.graph import Mask
 from fluence.match.gang import Members
 from fluence.match.room import View
@@ -62,7 +63,7 @@ def causes(
     columns: NodeColumns,
     book: RuleBook,
     layout: Layout,
-    table: Table | None,
+    table: Table | Rooms | None,
     number: int,
     whole: bool,
 ) -> Iterator[tuple[str, Mask]]:
@@ -82,7 +83,7 @@ def causes(
         elif name == "node affinity":
             yield "required node affinity does not match", open_
         else:
-            yield (f"{name}: not reachable" if name.startswith("volume") else name), open_
+            yield name, open_
     if members.allowed is not None:
         yield "excluded for this group", members.allowed | ~book.allowed(rules)
     yield "held as a whole by another job", np.asarray(view.free[seats.nodes] > 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
+from fluence.cluster.claims import Claim
 from fluence.cluster.columns import NodeColumns
 from fluence.cluster.company import Company, Demands, Guest
 from fluence.cluster.layout import Layout
@@ -12,12 +13,14 @@ from fluence.cluster.neighbours import Neighbours
 from fluence.cluster.pods import PodTable
 from fluence.cluster.reasons import Shortage, causes, sort_out
 from fluence.cluster.rules import NodeRules, RuleBook
-from fluence.cluster.unchecked import Claim, Refused, claims_of, unchecked, volumes_of
+from fluence.cluster.storage import Housing, Storage, Wishes, mounts
+from fluence.cluster.unchecked import Refused, unchecked
 from fluence.match.gang import Gang, Members, Seated
 from fluence.match.policy import MatchPolicy, find
 from fluence.match.seats import Seats
 from fluence.model.pod import Pod
-from fluence.model.resources import pod_requests
+from fluence.model.resources import add_into, pod_requests
+from fluence.model.volume import Key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,6 +31,7 @@ class Profile:
     needs: dict[str, int]
     guest: Guest
     key: tuple[object, ...]  # equal for pods that are alike, their own labels aside
+    mounts: tuple[Key, ...] = ()
 
 
 class Requests:
@@ -42,13 +46,13 @@ class Requests:
         gone_by: Callable[[int], Collection[str]],
     ) -> None:
         self.neighbours = neighbours
+        self.storage = Storage(pods, columns)
         self._layout = layout
-        self._pods = pods
         self._columns = columns
         self._book = RuleBook(columns)
         self._gone_by = gone_by
-        self._claims: dict[tuple[str, str], Claim] = {}
         self._profiles: dict[str, Profile] = {}
+        self._mounting: dict[Key, set[str]] = {}  # claim -> uids of pods that were asked for with it
 
     def known(self, uid: str) -> Profile | None:
         """What was worked out of a pod."""
@@ -62,18 +66,18 @@ class Requests:
             self._profile(pod)
 
     def forget(self, uid: str) -> None:
-        self._profiles.pop(uid, None)
+        found = self._profiles.pop(uid, None)
+        for key in found.mounts if found is not None else ():
+            self._mounting.get(key, set()).discard(uid)
 
-    def set_claim(self, namespace: str, name: str, claim: Claim | None) -> None:
-        if self._claims.get((namespace, name)) == claim:
-            return
-        if claim is None:
-            self._claims.pop((namespace, name), None)
-        else:
-            self._claims[namespace, name] = claim
-        self._profiles = {
-            uid: profile for uid, profile in self._profiles.items() if not profile.pod.spec.volumes
-        }
+    def set_claim(self, namespace: str, name: str, claim: Claim | None) -> bool:
+        """Whether something changed."""
+        key = namespace, name
+        if not self.storage.set_claim(key, claim):
+            return False
+        for uid in self._mounting.pop(key, ()):
+            self._profiles.pop(uid, None)
+        return True
 
     def gang(
         self,
@@ -87,15 +91,15 @@ class Requests:
         profiles: list[Profile] = []
         for pod in pods:
             profile = self._profile(pod)
-            refused = profile if isinstance(profile, Refused) else self._taken_claim(profile)
-            if refused is not None:
-                return refused
-            assert isinstance(profile, Profile)
+            if isinstance(profile, Refused):
+                return profile
             profiles.append(profile)
+        mounting = [profile.pod for profile in profiles if profile.mounts]
+        if mounting and (refused := self.storage.taken(mounting)) is not None:
+            return refused
         groups = self._alike(profiles)
         members = tuple(self._members_of(group, exclude) for group in groups)
-        company = self._company([group[0].guest for group in groups])
-        return Gang(members, minimum, policy, company, self._columns.generation)
+        return Gang(members, minimum, policy, self._rules(groups), self._columns.generation)
 
     def alike(self, pods: Sequence[Pod]) -> Hashable | None:
         """A key that is equal for gangs that find the same seats; None: only a try can tell."""
@@ -104,7 +108,7 @@ class Requests:
         counts: dict[Hashable, int] = {}
         for pod in pods:
             profile = self._profile(pod)
-            if isinstance(profile, Refused) or profile.guest.demands or pod.spec.volumes:
+            if isinstance(profile, Refused) or profile.guest.demands or profile.mounts:
                 return None
             counts[profile.key] = counts.get(profile.key, 0) + 1
         return frozenset(counts.items())
@@ -125,11 +129,11 @@ class Requests:
             return [gang]
         view = seats.look(now, duration)
         groups = self._alike([each for pod in pods if isinstance(each := self._profile(pod), Profile)])
-        table = gang.rules.begin(now) if isinstance(gang.rules, Company) else None
+        table = gang.rules.begin(now) if isinstance(gang.rules, Company | Housing) else None
         whole = (find(gang.policy) if isinstance(gang.policy, str) else gang.policy).node_exclusive
         found: list[Shortage | Refused] = []
         for number, (members, group) in enumerate(zip(gang.members, groups, strict=True)):
-            alone = Gang((members,), 1, gang.policy, self._company([group[0].guest]))
+            alone = Gang((members,), 1, gang.policy, self._rules([group]))
             fits = seats.try_now(alone, now=now, duration=duration)
             steps = causes(
                 members,
@@ -158,28 +162,20 @@ class Requests:
         refused = unchecked(pod)
         if refused is not None:
             return refused
-        volumes = volumes_of(pod, self._claims) if pod.spec.volumes else ()
+        mounted = mounts(pod)
+        volumes = self.storage.wants(pod) if mounted else ()
         if isinstance(volumes, Refused):
             return volumes
         needs = self._layout.types(pod_requests(pod))
         guest = Guest(pod, Demands.of(pod), NodeRules.of(pod, volumes))
-        key = (tuple(needs.items()), guest.rules.key, guest.demands.key)
-        found = self._profiles[uid] = Profile(pod, needs, guest, key)
+        key: tuple[object, ...] = (tuple(needs.items()), guest.rules.key, guest.demands.key)
+        if mounted:
+            claims = [self.storage.claims[each] for each in mounted]
+            key = (*key, tuple(tuple(c.volume for c in claim.choices) for claim in claims if claim.picks))
+            for each in mounted:
+                self._mounting.setdefault(each, set()).add(uid)
+        found = self._profiles[uid] = Profile(pod, needs, guest, key, mounted)
         return found
-
-    def _taken_claim(self, profile: Profile) -> Refused | None:
-        """A claim that one pod alone may use, and another one uses."""
-        pod = profile.pod
-        if not pod.spec.volumes:
-            return None
-        namespace = pod.metadata.namespace
-        alone = {name for name in claims_of(pod) if self._claims[namespace, name].one_pod}
-        for entry in self._pods if alone else ():
-            if entry.pod.metadata.namespace == namespace and entry.uid != pod.metadata.uid:
-                for name in alone.intersection(claims_of(entry.pod)):
-                    reason = f"claim {name!r} is ReadWriteOncePod, and pod {entry.pod.key} uses it"
-                    return Refused(pod.key, reason, False)
-        return None
 
     def _alike(self, profiles: Sequence[Profile]) -> list[list[Profile]]:
         """Pods of one shape together; labels count only where a rule looks at them."""
@@ -188,8 +184,12 @@ class Requests:
         for each in demands.values():
             keys |= each.label_keys
         groups: dict[tuple[object, ...], list[Profile]] = {}
+        mounting = [profile.pod for profile in profiles if profile.mounts]
+        shared = self.storage.shared(mounting) if mounting else frozenset()
         for profile in profiles:
             key = profile.key
+            if shared and profile.mounts:
+                key = (*key, frozenset(shared.intersection(profile.mounts)))
             if keys:
                 labels = profile.pod.labels
                 seen = tuple((name, labels.get(name)) for name in sorted(keys))
@@ -213,6 +213,26 @@ class Requests:
             self._book.score(guest.rules),
             1 if once else None,
         )
+
+    def _rules(self, groups: Sequence[Sequence[Profile]]) -> Company | Housing | None:
+        """The rules about other pods and about volumes, where there are any."""
+        company = self._company([group[0].guest for group in groups])
+        mounting = [profile.pod for group in groups for profile in group if profile.mounts]
+        if not mounting or not self.storage.needs_rules(mounting):
+            return company
+        shared = self.storage.shared(mounting)
+        needs: dict[Key, dict[str, int]] = {key: {} for key in shared}
+        for group in groups:
+            for profile in group:
+                for key in shared.intersection(profile.mounts):
+                    add_into(needs[key], profile.needs)
+        wishes = []
+        for group in groups:
+            keys = tuple(sorted(shared.intersection(group[0].mounts)))
+            picks = (self.storage.claims[key] for key in group[0].mounts)
+            together = max((needs[key] for key in keys), key=lambda each: sum(each.values()), default={})
+            wishes.append(Wishes(keys, tuple(claim for claim in picks if claim.picks), together))
+        return Housing(self.storage, wishes, company)
 
     def _company(self, guests: Sequence[Guest]) -> Company | None:
         """The rules about other pods, where there are any."""

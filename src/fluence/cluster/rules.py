@@ -34,7 +34,7 @@ class NodeRules:
     required: NodeSelector | None
     preferred: tuple[PreferredSchedulingTerm, ...]
     tolerations: tuple[Toleration, ...]
-    volumes: tuple[tuple[str, NodeSelector], ...] = ()  # (claim, where its volume can be reached)
+    volumes: tuple[tuple[str, NodeSelector], ...] = ()  # (what to say of other nodes, where it can be)
 
     @classmethod
     def of(cls, pod: Pod, volumes: tuple[tuple[str, NodeSelector], ...] = ()) -> NodeRules:
@@ -113,8 +113,8 @@ class RuleBook:
             yield "nodeSelector", self._selected(rules)
         if rules.required is not None:
             yield "node affinity", self._affine(rules)
-        for claim, selector in rules.volumes:
-            yield f"volume of claim {claim}", columns.selected(selector)
+        for said, selector in rules.volumes:
+            yield said, columns.selected(selector)
 
     def _selected(self, rules: NodeRules) -> Mask:
         mask = np.ones(len(self._columns), np.bool_)

@@ -1,4 +1,4 @@
-"""Needs that this scheduler does not check itself, and what is known of a pod's volumes.
+"""Needs that this scheduler does not check itself.
 
 A pod whose needs we do not understand is left to kube-scheduler (the delegating mode) or refused with a
 reason; it is never guessed at.
@@ -6,28 +6,13 @@ reason; it is never guessed at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from fluence.model.pod import NodeSelector, Pod
+from fluence.model.pod import Pod
 
 _CURE = "use the delegating mode, in which kube-scheduler binds it"
 _OPERATORS = frozenset(("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"))
 _POLICIES = frozenset(("Honor", "Ignore"))
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """What is known of a PersistentVolumeClaim.
-
-    bound: its volume can be reached from ``nodes`` (None: from all). waits: it is bound when its first pod
-    has a node (WaitForFirstConsumer), and ``nodes`` are those where a volume can be made. pending: neither.
-    """
-
-    state: Literal["bound", "waits", "pending"]
-    nodes: NodeSelector | None = None
-    one_pod: bool = False  # ReadWriteOncePod
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,31 +50,6 @@ def unchecked(pod: Pod) -> Refused | None:
         if not known or {spread.node_affinity_policy, spread.node_taints_policy} - _POLICIES:
             return _left(pod, "spec.topologySpreadConstraints: a policy in it is not known here")
     return None
-
-
-def claims_of(pod: Pod) -> Iterator[str]:
-    """The names of the claims that a pod mounts, those made for it alone included."""
-    for volume in pod.spec.volumes or ():
-        if volume.persistent_volume_claim is not None:
-            yield volume.persistent_volume_claim.claim_name
-        elif volume.ephemeral is not None:
-            yield f"{pod.metadata.name}-{volume.name}"
-
-
-def volumes_of(
-    pod: Pod, known: Mapping[tuple[str, str], Claim]
-) -> tuple[tuple[str, NodeSelector], ...] | Refused:
-    """Where the volumes of a pod can be reached; or what is still missing."""
-    found: list[tuple[str, NodeSelector]] = []
-    for name in claims_of(pod):
-        claim = known.get((pod.metadata.namespace, name))
-        if claim is None:
-            return Refused(pod.key, f"claim {name!r} is not there: create it", False)
-        if claim.state == "pending":
-            return Refused(pod.key, f"claim {name!r} has no volume yet: it must be bound first", False)
-        if claim.nodes is not None:
-            found.append((name, claim.nodes))
-    return tuple(found)
 
 
 def _left(pod: Pod, reason: str) -> Refused:

@@ -99,7 +99,7 @@ class Arranger:
             for number in turns:
                 members = gang.members[number]
                 seated = 0
-                for share in self._sit(members, number, view, policy, order, mine, sitting):
+                for share in self._sit(members, number, view, policy, order, mine, sitting, partial=partial):
                     seated += sum(share.counts)
                     rows, taken = self.taken(members, share)
                     view.free[rows] -= taken
@@ -126,12 +126,18 @@ class Arranger:
         order: Ints,
         mine: Mask,
         sitting: Sitting | None,
+        *,
+        partial: bool,
     ) -> Iterator[Share]:
         """The seats of some members: at once, or one by one where each changes the rules for the next."""
         left = len(members.pods)
         used: dict[int, int] = {}
         while left:
             open_ = sitting.open(number) if sitting is not None else None
+            together = sitting.together(number) if sitting is not None and not partial else None
+            if together is not None:
+                fits = self.table.fits(self.table.shape(together), view)
+                open_ = fits if open_ is None else open_ & fits
             if members.most is not None:
                 full = [node for node, count in used.items() if count >= members.most]
                 if full:

@@ -98,3 +98,8 @@ def forbids(node: Node, pod: Pod) -> str | None:
         shown = f"{taint.key}={taint.value}" if taint.value else taint.key
         return f"taint {shown}:{taint.effect} is not tolerated"
     return None
+
+
+def closed_to(node: Node, pod: Pod) -> str | None:
+    """Why a pod must not be bound to a node, by what both say now."""
+    return forbids(node, pod) or (None if node.is_ready else "it is not ready")

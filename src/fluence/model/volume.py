@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from fluence.model.meta import ObjectMeta, Wire
-from fluence.model.pod import NodeSelector
+from fluence.model.meta import LabelSelector, ObjectMeta, Requirement, Wire
+from fluence.model.pod import NodeSelector, NodeSelectorTerm, ResourceRequirements
+from fluence.units import parse_quantity
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+
+Key = tuple[str, str]  # namespace, name
 
 
 class _ClaimSpec(Wire, frozen=True):
     volume_name: str | None = None
     storage_class_name: str | None = None
     access_modes: list[str] | None = None
+    volume_mode: str | None = None
+    selector: LabelSelector | None = None
+    resources: ResourceRequirements = ResourceRequirements()
 
 
 class _ClaimStatus(Wire, frozen=True):
@@ -23,13 +33,53 @@ class VolumeClaim(Wire, frozen=True):
     spec: _ClaimSpec = _ClaimSpec()
     status: _ClaimStatus = _ClaimStatus()
 
+    @property
+    def key(self) -> Key:
+        return self.metadata.namespace, self.metadata.name
+
+    @property
+    def size(self) -> int:
+        """What it asks for, in nanobytes: the unit in which quantities compare exactly."""
+        return parse_quantity((self.spec.resources.requests or {}).get("storage", "0"))
+
+    @property
+    def selected_node(self) -> str | None:
+        """The node that a scheduler chose for it."""
+        return (self.metadata.annotations or {}).get(SELECTED_NODE) or None
+
+    @property
+    def owner(self) -> str | None:
+        """The uid of the object that made it and removes it."""
+        return next((each.uid for each in self.metadata.owner_references or () if each.controller), None)
+
 
 class _Affinity(Wire, frozen=True):
     required: NodeSelector | None = None
 
 
+class _ClaimRef(Wire, frozen=True):
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _Csi(Wire, frozen=True):
+    driver: str = ""
+    volume_handle: str = ""
+
+
 class _VolumeSpec(Wire, frozen=True):
     node_affinity: _Affinity | None = None
+    storage_class_name: str | None = None
+    access_modes: list[str] | None = None
+    volume_mode: str | None = None
+    capacity: dict[str, str] | None = None
+    claim_ref: _ClaimRef | None = None
+    csi: _Csi | None = None
+
+
+class _VolumeStatus(Wire, frozen=True):
+    phase: str = ""
 
 
 class Volume(Wire, frozen=True):
@@ -37,3 +87,64 @@ class Volume(Wire, frozen=True):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: _VolumeSpec = _VolumeSpec()
+    status: _VolumeStatus = _VolumeStatus()
+
+    @property
+    def nodes(self) -> NodeSelector | None:
+        """From where it can be reached; None: from everywhere."""
+        return self.spec.node_affinity.required if self.spec.node_affinity is not None else None
+
+    @property
+    def size(self) -> int:
+        return parse_quantity((self.spec.capacity or {}).get("storage", "0"))
+
+    def is_meant_for(self, claim: VolumeClaim) -> bool:
+        """Whether somebody has given it to this claim; without a uid, to whatever claim has the name."""
+        ref = self.spec.claim_ref
+        return (
+            ref is not None and (ref.namespace, ref.name) == claim.key and ref.uid in ("", claim.metadata.uid)
+        )
+
+
+class _TopologyRequirement(Wire, frozen=True):
+    key: str
+    values: list[str] | None = None
+
+
+class _TopologyTerm(Wire, frozen=True):
+    match_label_expressions: list[_TopologyRequirement] | None = None
+
+
+class StorageClass(Wire, frozen=True):
+    """How volumes of one kind are made."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    provisioner: str = ""
+    volume_binding_mode: str = "Immediate"
+    allowed_topologies: list[_TopologyTerm] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether its claims are bound when their first pod has a node."""
+        return self.volume_binding_mode == "WaitForFirstConsumer"
+
+    @property
+    def provisions(self) -> bool:
+        """Whether volumes are made on demand."""
+        return self.provisioner not in ("", NO_PROVISIONER)
+
+    @property
+    def nodes(self) -> NodeSelector | None:
+        """Where volumes can be made; None: anywhere."""
+        if not self.allowed_topologies:
+            return None
+        terms = [
+            NodeSelectorTerm(
+                match_expressions=[
+                    Requirement(key=each.key, operator="In", values=each.values)
+                    for each in term.match_label_expressions or ()
+                ]
+            )
+            for term in self.allowed_topologies
+        ]
+        return NodeSelector(node_selector_terms=terms)

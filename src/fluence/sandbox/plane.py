@@ -26,6 +26,10 @@ CONTROLLERS = (
     "daemonset-controller",
     "disruption-controller",
     "resourceclaim-controller",
+    "persistentvolume-binder-controller",
+    "persistentvolume-protection-controller",
+    "persistentvolumeclaim-protection-controller",
+    "ephemeral-volume-controller",
     "podgroup-protection-controller",
     "clusterrole-aggregation-controller",
 )

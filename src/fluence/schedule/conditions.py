@@ -5,6 +5,7 @@ cycle. Start times move a little all the time; one that was told stays until the
 
     pods        PodScheduled=False      Unschedulable      it waits, or it never fits; autoscalers read this
                                         WaitingForGroup    its siblings or its PodGroup are not there yet
+                                        WaitingForVolumes  it has a node, and its claims are being bound
     PodGroups   PodGroupScheduled (1.36), PodGroupInitiallyScheduled (1.37)
                 True Scheduled; False Unschedulable; False SchedulerError for a group that is refused
 
@@ -59,7 +60,11 @@ class Outcome(Enum):
     WAITS = "waits"  # for resources or for its turn
     NEVER = "never"  # this cluster cannot hold it
     INCOMPLETE = "incomplete"  # members, its PodGroup or its owner are not there
+    PREPARES = "prepares"  # it has seats, and its claims are being bound
     REFUSED = "refused"  # what it asks for contradicts itself, or is not ours to check
+
+
+_POD_REASONS = {Outcome.INCOMPLETE: "WaitingForGroup", Outcome.PREPARES: "WaitingForVolumes"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +153,8 @@ def pod_condition(pod: Pod, report: Report, *, now: int) -> Json | None:
         return None
     there = pod.condition(POD_SCHEDULED) or Condition()
     text = message(settle(report, there.message, now=now))
-    reason = "WaitingForGroup" if report.outcome is Outcome.INCOMPLETE else "Unschedulable"
+    # NB autoscalers add nodes for Unschedulable, and more nodes would help neither of the other two.
+    reason = _POD_REASONS.get(report.outcome, "Unschedulable")
     if there.status == "False" and there.reason == reason and same(there.message, text):
         return None
     return _patch(pod.metadata.uid, there, POD_SCHEDULED, "False", reason, text, now)
@@ -178,6 +184,8 @@ def note(report: Report, *, pod: Pod | None = None, node: str = "") -> Note:
     if report.outcome is Outcome.SCHEDULED:
         what = f"Successfully assigned {pod.key} to {node}" if pod is not None else "All its pods have a node"
         return Note("Normal", "Scheduled", "Binding", clip(what, NOTE_BYTES))
+    if report.outcome is Outcome.PREPARES:
+        return Note("Normal", "WaitingForVolumes", "Scheduling", clip(message(report), NOTE_BYTES))
     return Note("Warning", "FailedScheduling", "Scheduling", clip(message(report), NOTE_BYTES))
 
 

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
-from fluence.act.action import Bind, Outcome, Result
+from fluence.act.action import Bind, Choose, Outcome, Result
 from fluence.cluster.graph import Claim, ClusterGraph, Freed
 from fluence.cluster.ids import job_number
 from fluence.cluster.layout import DEFAULT, Layout
@@ -28,6 +28,7 @@ from fluence.schedule.conditions import Outcome as States
 from fluence.schedule.conditions import Report
 from fluence.schedule.groups import Gang, Groups
 from fluence.schedule.part import Part, Stage
+from fluence.schedule.preparing import Failed, Preparation, Ready
 from fluence.schedule.space import HORIZON, Pods, SeatSpace, is_whole
 
 SLICE = 128  # groups that are taken in per cycle: the first binds need not wait for the last list
@@ -35,6 +36,7 @@ _TOLD_AGAIN = 30_000  # a reason that may have changed is looked at again after 
 _AT_ONCE = (-(1 << 40), 0.0)
 _PROMISES = 256  # waiting jobs that are told when they start; others when they come so far ahead
 _REASONS = 24  # reasons worked out per cycle
+_SHUN = 60_000  # a node on which a group got no volume is left out for so long: there may be room again
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class Decisions:
     binds: list[list[Bind]] = field(default_factory=list)  # one list per job
     waiting: list[Waiting] = field(default_factory=list)
     begun: list[Gang] = field(default_factory=list)  # have on nodes all that they need
+    choices: list[Choose] = field(default_factory=list)  # for claims that wait
 
 
 def cluster_for(
@@ -81,6 +84,7 @@ class Scheduler:
         resolution: int = 1,
         replan: bool = False,
         backoff: tuple[int, int] = (1_000, 10_000),
+        volume_timeout: int = 600_000,
     ) -> None:
         self.groups = groups
         self.cluster = cluster or cluster_for()
@@ -96,9 +100,13 @@ class Scheduler:
             promises=_PROMISES,
         )
         self.backoff = backoff  # the first and the longest pause between tries of one bind
+        self.volume_timeout = volume_timeout  # how long claims may take before other nodes are tried
         self.parts: dict[str, Part] = {}  # by the queue's key
+        self.preparing: dict[str, Preparation] = {}  # parts whose claims are not bound yet
         self.excluded: dict[str, set[str]] = {}  # per group: nodes that the server refused for its pods
         self.reasons: dict[str, Waiting] = {}  # per group: what was said last
+        self._shunned: dict[str, dict[str, int]] = {}  # per group: nodes without volumes, and until when
+        self._choices: list[Choose] = []
         self._of: dict[str, Part] = {}  # by the uid of a pod with a seat
         self._parts_of: dict[str, dict[str, Part]] = {}  # by group
         self._dirty: dict[str, None] = {}
@@ -185,9 +193,11 @@ class Scheduler:
         self._touch(keys)
 
     def set_claim(self, namespace: str, name: str, claim: Claim | None) -> None:
-        self.cluster.set_claim(namespace, name, claim)
-        self._reshaped = True
-        self.space.more()
+        for preparation in self.preparing.values():
+            preparation.saw((namespace, name), claim)
+        if self.cluster.set_claim(namespace, name, claim):
+            self._reshaped = True
+            self.space.more()
 
     def set_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         self.cluster.set_namespace(name, labels)
@@ -202,6 +212,8 @@ class Scheduler:
     def next_due(self) -> int | None:
         """When to run a cycle even if nothing happens."""
         times = [at for at, _ in self._again.values()]
+        times += [each.deadline for each in self.preparing.values()]
+        times += [until for nodes in self._shunned.values() for until in nodes.values()]
         due = self.queue.next_due()
         if due is not None:
             times.append(due)
@@ -216,6 +228,7 @@ class Scheduler:
         decisions = Decisions()
         self._start_over()
         self._finish(now)
+        self._forgive(now)
         if self._reshaped:
             self._reshaped = False
             self._judge_again(now)
@@ -228,8 +241,10 @@ class Scheduler:
             for start in self.queue.cycle(now):
                 self._start(start, now, decisions)
             self._seen = (self.space.freed, self.space.opened, self.space.lost)
+        self._prepare(now, decisions)
         self._try_again(now, decisions)
         self._tell(now, decisions)
+        decisions.choices, self._choices = self._choices, []
         return decisions
 
     def told(self, result: Result, now: int) -> None:
@@ -299,6 +314,8 @@ class Scheduler:
         wanted: dict[str, tuple[tuple[Pod, ...], int]] = {}
         if waiting and not gang.fault and not gang.missing:
             self._reuse(key, len(waiting))
+            if together <= 0 and gang.needed and any(name in self.preparing for name in parts):
+                return  # all or nothing: the rest follow when the first have their volumes
             begun = [part for part in parts.values() if part.stage is not Stage.QUEUED]
             if together <= 0:
                 wanted = {_name(key, pod.metadata.uid, begun): ((pod,), 1) for pod in waiting}
@@ -320,7 +337,7 @@ class Scheduler:
     def _want(self, gang: Gang, name: str, pods: tuple[Pod, ...], minimum: int, now: int) -> None:
         """Have these pods in the queue under this name, exactly so."""
         part = self.parts.get(name)
-        exclude = frozenset(self.excluded.get(gang.key, ()))
+        exclude = frozenset((*self.excluded.get(gang.key, ()), *self._shunned.get(gang.key, ())))
         uid = gang.uid if name == gang.key else name.removeprefix(f"{gang.key}+")
         if part is not None:
             was, job = part.request, part.job
@@ -367,6 +384,7 @@ class Scheduler:
         self._never.pop(part.key, None)
         self._to_tell.pop(part.key, None)
         self.space.forget(part.request)
+        self._stop_preparing(part)
         of = self._parts_of.get(part.gang)
         if of is not None:
             of.pop(part.key, None)
@@ -447,9 +465,70 @@ class Scheduler:
             self._of[uid] = part
             binds.append(Bind(pods[uid], seat.node, part.key, said))
         self._to_tell.pop(part.key, None)
-        decisions.binds.append(binds)
+        stows = (
+            self.cluster.stow(part.unbound, pods) if any(pod.spec.volumes for pod in pods.values()) else ()
+        )
+        if stows:
+            preparation = self.preparing[part.key] = Preparation(stows, binds, now + self.volume_timeout)
+            self._choices += preparation.begin(self.cluster)
+            for stow in stows:
+                self.cluster.pick(stow.claim, stow.volume)
+            self._say_prepares(part, preparation, decisions)
+        else:
+            decisions.binds.append(binds)
         if len(binds) < len(pods):
             self._dirty[part.gang] = None  # the rest follow
+
+    def _prepare(self, now: int, decisions: Decisions) -> None:
+        """Parts whose claims are all bound are bound; others go on waiting, or are seated anew."""
+        for key, preparation in list(self.preparing.items()):
+            part = self.parts[key]
+            found = preparation.look(self.cluster, part.unbound, now)
+            if isinstance(found, Ready):
+                self._stop_preparing(part)
+                self._shunned.pop(part.gang, None)
+                self._dirty[part.gang] = None
+                decisions.binds.append(preparation.binds)
+            elif isinstance(found, Failed):
+                self._stop_preparing(part)
+                until = dict.fromkeys(found.nodes, now + _SHUN)
+                self._shunned.setdefault(part.gang, {}).update(until)
+                for uid in list(part.unbound):
+                    self._lose(part, uid)
+
+    def _say_prepares(self, part: Part, preparation: Preparation, decisions: Decisions) -> None:
+        """Each pod is told of its own claims; the group, and whoever asks for its reason, of all."""
+        gang = self.groups.gang(part.gang)
+        if gang is None:
+            return
+        pods = tuple(bind.pod for bind in preparation.binds)
+        for pod in pods if len(pods) > 1 else ():
+            report = Report(States.PREPARES, preparation.reason_of(pod.metadata.uid))
+            decisions.waiting.append(Waiting(gang, (pod,), report))
+        everyone = Waiting(gang, pods, Report(States.PREPARES, preparation.reason))
+        self.reasons[gang.key] = everyone
+        decisions.waiting.append(everyone if len(pods) == 1 else replace(everyone, pods=()))
+
+    def _stop_preparing(self, part: Part) -> None:
+        """Choices for claims that are still without a volume are taken back, unless others count on them."""
+        preparation = self.preparing.pop(part.key, None)
+        if preparation is None:
+            return
+        awaited = {stow.claim for each in self.preparing.values() for stow in each.stows}
+        self._choices += [each for each in preparation.end(self.cluster) if each.claim not in awaited]
+        for stow in preparation.stows:
+            if stow.claim not in awaited:
+                self.cluster.pick(stow.claim, None)
+
+    def _forgive(self, now: int) -> None:
+        """Nodes that had no volume for a group may be tried again."""
+        for gang, nodes in list(self._shunned.items()):
+            kept = {node: until for node, until in nodes.items() if until > now}
+            if len(kept) < len(nodes):
+                self._dirty[gang] = None
+                self._shunned[gang] = kept
+            if not kept:
+                del self._shunned[gang]
 
     def _confirm(self, part: Part, uid: str) -> None:
         """A pod is bound."""

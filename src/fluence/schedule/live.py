@@ -22,9 +22,9 @@ import structlog
 
 from fluence.act.action import Bind, Outcome, Result
 from fluence.act.binder import Binder
+from fluence.act.chooser import Chooser
 from fluence.act.teller import Teller
-from fluence.cluster.claims import Claims
-from fluence.cluster.unchecked import Claim
+from fluence.cluster.claims import Change, Claims
 from fluence.errors import FluenceError
 from fluence.kube.client import Client
 from fluence.kube.events import Recorder, Ref
@@ -49,14 +49,15 @@ from fluence.kube.resource import (
     PODS,
     REPLICASETS,
     STATEFULSETS,
+    STORAGE_CLASSES,
     VOLUMES,
     Resource,
 )
 from fluence.model.meta import KubeObject
-from fluence.model.node import Node, forbids
+from fluence.model.node import Node, closed_to
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
-from fluence.model.volume import Volume, VolumeClaim
+from fluence.model.volume import StorageClass, Volume, VolumeClaim
 from fluence.schedule import conditions
 from fluence.schedule.cycle import Decisions, Scheduler, Waiting, cluster_for
 from fluence.schedule.groups import Gang, Groups
@@ -96,6 +97,7 @@ class Live:
             resolution=settings.queue_resolution,
             replan=settings.queue_replan,
             backoff=(int(settings.backoff * 1000), int(settings.backoff_max * 1000)),
+            volume_timeout=int(settings.volume_timeout * 1000),
         )
         self.metrics = Metrics(self.scheduler, profile=settings.scheduler_name)
         self.elector: Elector | None = None
@@ -116,6 +118,7 @@ class Live:
             client, self._answered, check=self._check, held=self._held, in_flight=settings.in_flight
         )
         self.teller = Teller(client, held=self._held)
+        self.chooser = Chooser(client, held=self._held)
         self.recorder = Recorder(client, controller=settings.scheduler_name, instance=self.identity)
         self.synced = asyncio.Event()
         self.leads = False
@@ -177,13 +180,15 @@ class Live:
         log.info("leads", identity=self.identity, **self._counts())
         binder = asyncio.create_task(self.binder.run())
         teller = asyncio.create_task(self.teller.run())
+        chooser = asyncio.create_task(self.chooser.run())
         try:
             self._wake.set()
             cycles = asyncio.create_task(self._cycles())
             stopping = asyncio.create_task(stop.wait())
-            await asyncio.wait({cycles, stopping, binder, teller}, return_when=asyncio.FIRST_COMPLETED)
+            working = (cycles, binder, teller, chooser)
+            await asyncio.wait({*working, stopping}, return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
-            for task in (cycles, binder, teller):
+            for task in working:
                 if task.done():
                     task.result()
             await _cancel(cycles)
@@ -191,8 +196,8 @@ class Live:
         finally:
             self.leads = False
             self.metrics.leader.labels(self.settings.lease_name).set(0)
-            await _cancel(binder)
-            await _cancel(teller)
+            for task in (binder, teller, chooser):
+                await _cancel(task)
 
     async def _cycles(self) -> None:
         loop = asyncio.get_running_loop()
@@ -204,6 +209,7 @@ class Live:
             self._wake.clear()
             if timer is not None:
                 timer.cancel()
+            self._claimed(self._claims.settle())
             now = self._now()
             self._cycle_began = loop.time()
             decisions = self.scheduler.cycle(now)
@@ -227,6 +233,9 @@ class Live:
                 self._submitted[bind.uid] = at
             self.binder.submit(binds)
             log.debug("binds", job=binds[0].job, pods=len(binds))
+        for choice in decisions.choices:
+            self.chooser.choose(choice)
+            log.info("volume", claim=choice.claim[1], node=choice.node, volume=choice.volume)
         for waiting in decisions.waiting:
             self.metrics.started(waits=True)
             self._tell(waiting, now)
@@ -316,9 +325,7 @@ class Live:
         node = self._nodes.store.get(bind.node)
         if node is None:
             return Result(bind, Outcome.STALE, f"node {bind.node} is gone")
-        closed = forbids(node, pod)
-        if closed is None and not node.is_ready:
-            closed = "it is not ready"
+        closed = closed_to(node, pod)
         if closed is not None:
             return Result(bind, Outcome.STALE, f"node {bind.node}: {closed}")
         return None
@@ -341,7 +348,9 @@ class Live:
         claims.store.on_change(self._on_claim)
         volumes: Reflector[Volume] = Reflector(self.client, VOLUMES)
         volumes.store.on_change(self._on_volume)
-        found += [claims, volumes]
+        classes: Reflector[StorageClass] = Reflector(self.client, STORAGE_CLASSES)
+        classes.store.on_change(self._on_class)
+        found += [claims, volumes, classes]
         namespaces: Reflector[KubeObject] = Reflector(self.client, NAMESPACES)
         namespaces.store.on_change(self._on_namespace)
         found.append(namespaces)
@@ -412,17 +421,25 @@ class Live:
             self._claimed(self._claims.set_claim(new))
         elif old is not None:
             self._claimed(self._claims.remove_claim(old))
+        self._wake.set()
 
     def _on_volume(self, old: Volume | None, new: Volume | None) -> None:
         if new is not None:
             self._claimed(self._claims.set_volume(new))
         elif old is not None:
             self._claimed(self._claims.remove_volume(old))
+        self._wake.set()
 
-    def _claimed(self, changed: list[tuple[str, str, Claim | None]]) -> None:
+    def _on_class(self, old: StorageClass | None, new: StorageClass | None) -> None:
+        if new is not None:
+            self._claims.set_class(new)
+        elif old is not None:
+            self._claims.remove_class(old)
+        self._wake.set()
+
+    def _claimed(self, changed: list[Change]) -> None:
         for namespace, name, claim in changed:
             self.scheduler.set_claim(namespace, name, claim)
-        self._wake.set()
 
     # -- how it is -------------------------------------------------------------------------------------------
 

@@ -96,6 +96,15 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     ] = 1.0
     backoff_max: Annotated[float, Meta(ge=0, description="The longest such pause.", extra=_S)] = 10.0
 
+    volume_timeout: Annotated[
+        float,
+        Meta(
+            gt=0,
+            description="How long claims may take to be bound on a chosen node before another one is tried.",
+            extra=_S,
+        ),
+    ] = 600.0
+
     # -- the graph --
     topology: Annotated[
         tuple[str, ...],

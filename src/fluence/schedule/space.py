@@ -123,7 +123,8 @@ class SeatSpace:
         if self.cluster.is_impossible(gang):
             causes = self.why(request, self.cluster.seats.room.now, FOREVER)
             told = "; ".join(causes) or "the cluster has no nodes for it"
-        self._judged[shape] = (at, told)
+        if not self.cluster.mounts_claims(request.pods):  # volumes come while all nodes stay as they are
+            self._judged[shape] = (at, told)
         return told
 
     def relaxed(self, request: Hashable) -> Hashable | None:

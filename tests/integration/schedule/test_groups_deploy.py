@@ -15,8 +15,18 @@ from fluence.config import load
 from fluence.kube.client import Client, PatchType
 from fluence.kube.errors import ApiError, Forbidden, Missing
 from fluence.kube.gangs import NoGangs, discover_gangs
-from fluence.kube.resource import EVENTS, LEASES, NODES, PODS, Resource
+from fluence.kube.resource import (
+    CLAIMS,
+    EVENTS,
+    LEASES,
+    NODES,
+    PODS,
+    STORAGE_CLASSES,
+    VOLUMES,
+    Resource,
+)
 from fluence.model.group import Group
+from fluence.model.volume import SELECTED_NODE
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
 
@@ -93,12 +103,29 @@ def pod(name: str) -> dict[str, Any]:
     }
 
 
+def claim(name: str = "data") -> dict[str, Any]:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {**spec, "storageClassName": "nobody-makes-these"},
+    }
+
+
+def volume(name: str) -> dict[str, Any]:
+    spec = {"accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}, "hostPath": {"path": "/none"}}
+    return {"apiVersion": "v1", "kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}
+
+
 async def test_the_account_may_do_what_is_needed_and_nothing_else(kube: Kube) -> None:
     space = kube.namespace
     async with kube.client() as admin:
         await install(admin)
         made = await admin.create(PODS, pod("solver"), namespace=space)
         gangs = await discover_gangs(admin)
+        await admin.create(CLAIMS.raw(), claim(), namespace=space)
+        await admin.create(VOLUMES.raw(), volume(f"pv-{space}"))
         other = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "another"}}
         await admin.apply(LEASES, other, namespace="fluence-system", manager="test")
         group = None
@@ -133,6 +160,10 @@ async def test_the_account_may_do_what_is_needed_and_nothing_else(kube: Kube) ->
             kind=PatchType.STRATEGIC,
             subresource="status",
         )
+        chosen = {"metadata": {"annotations": {SELECTED_NODE: "node-000"}}}
+        await client.patch(CLAIMS, "data", chosen, namespace=space)
+        given = {"spec": {"claimRef": {"namespace": space, "name": "data"}}}
+        await client.patch(VOLUMES, f"pv-{space}", given)
         lease = {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -181,6 +212,13 @@ async def test_the_account_may_do_what_is_needed_and_nothing_else(kube: Kube) ->
             client.delete(PODS, "solver", namespace=space),
             client.patch(PODS, "solver", {"metadata": {"labels": {"a": "b"}}}, namespace=space),
             client.patch(NODES, "node-000", {"metadata": {"labels": {"a": "b"}}}),
+            client.create(CLAIMS, claim("more"), namespace=space),
+            client.delete(CLAIMS, "data", namespace=space),
+            client.patch(CLAIMS, "data", {"status": {}}, namespace=space, subresource="status"),
+            client.create(VOLUMES, volume("more")),
+            client.delete(VOLUMES, f"pv-{space}"),
+            client.patch(VOLUMES, f"pv-{space}", {"status": {}}, subresource="status"),
+            client.delete(STORAGE_CLASSES, "none"),
             client.list(SECRETS, namespace="kube-system"),
             client.list(CONFIGMAPS, namespace="kube-system"),
             client.get(LEASES, "another", namespace="fluence-system"),
@@ -195,6 +233,7 @@ async def test_the_account_may_do_what_is_needed_and_nothing_else(kube: Kube) ->
 
     async with kube.client() as admin:
         await admin.delete(LEASES, "fluence", namespace="fluence-system")
+        await admin.delete(VOLUMES, f"pv-{space}")
 
 
 async def settled(client: Client) -> None:

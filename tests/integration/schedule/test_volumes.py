@@ -1,0 +1,336 @@
+"""Volumes that are bound when their first pod has a node, on a real control plane.
+
+kube-controller-manager binds claims and volumes for real. The one part that a local control plane lacks is
+an external provisioner, so the tests play it: it makes a volume where a claim's selected-node says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from fluence.kube.client import Client
+from fluence.kube.errors import KubeError
+from fluence.kube.resource import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES, Json
+from fluence.model.volume import SELECTED_NODE, VolumeClaim
+from fluence.sandbox.testing import Kube
+from tests.integration.schedule.field import Field, field
+
+HOST = "kubernetes.io/hostname"
+
+
+class Disks:
+    """Claims, classes and volumes of one test, and the provisioner that makes volumes for it."""
+
+    def __init__(self, f: Field) -> None:
+        self.f = f
+        self.kind = f"disks-{f.namespace}"
+        self.made: list[str] = []
+        self.chosen: list[tuple[str, str]] = []  # (claim, node), as the provisioner saw it
+        self.refuses: Callable[[str, str], bool] = lambda claim, node: False
+        self.paused = False
+
+    async def add_class(self, *, provisioner: str = "disks.example", **more: Any) -> None:
+        body = {
+            "apiVersion": "storage.k8s.io/v1",
+            "kind": "StorageClass",
+            "metadata": {"name": self.kind},
+            "provisioner": provisioner,
+            "volumeBindingMode": "WaitForFirstConsumer",
+            **more,
+        }
+        await self.f.client.create(STORAGE_CLASSES.raw(), body)
+
+    def claim(self, name: str, *, size: str = "1Gi", modes: tuple[str, ...] = ("ReadWriteOnce",)) -> Json:
+        return {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name},
+            "spec": self.claim_spec(size=size, modes=modes),
+        }
+
+    def claim_spec(self, *, size: str = "1Gi", modes: tuple[str, ...] = ("ReadWriteOnce",)) -> Json:
+        return {
+            "accessModes": list(modes),
+            "storageClassName": self.kind,
+            "resources": {"requests": {"storage": size}},
+        }
+
+    async def add(self, *names: str, **more: Any) -> None:
+        for name in names:
+            await self.f.client.create(CLAIMS, self.claim(name, **more), namespace=self.f.namespace)
+
+    async def claims(self) -> dict[str, VolumeClaim]:
+        page = await self.f.client.list(CLAIMS, namespace=self.f.namespace)
+        return {claim.metadata.name: claim for claim in page.items or ()}
+
+    async def add_volume(self, name: str, node: str, *, size: str = "1Gi", **spec: Any) -> None:
+        term = {"key": HOST, "operator": "In", "values": [node]}
+        body = {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": self.kind,
+                "capacity": {"storage": size},
+                "local": {"path": "/none"},
+                "persistentVolumeReclaimPolicy": "Retain",
+                "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}},
+                **spec,
+            },
+        }
+        self.made.append(name)
+        await self.f.client.create(VOLUMES.raw(), body)
+
+    async def provision(self) -> None:
+        """The external provisioner: looks for claims with a node, and makes or refuses."""
+        done: set[str] = set()
+        while True:
+            for name, claim in () if self.paused else (await self.claims()).items():
+                node, uid = claim.selected_node, claim.metadata.uid
+                if node is None or claim.spec.volume_name or uid in done:
+                    continue
+                self.chosen.append((name, node))
+                if self.refuses(name, node):
+                    gone = {"metadata": {"annotations": {SELECTED_NODE: None}}}
+                    await self.f.client.patch(CLAIMS.raw(), name, gone, namespace=self.f.namespace)
+                    continue
+                done.add(uid)
+                ref = {
+                    "apiVersion": "v1",
+                    "kind": "PersistentVolumeClaim",
+                    "namespace": self.f.namespace,
+                    "name": name,
+                    "uid": uid,
+                }
+                modes = claim.spec.access_modes
+                await self.add_volume(f"pvc-{uid}", node, claimRef=ref, accessModes=modes)
+            await asyncio.sleep(0.05)
+
+    async def until_chosen(self, count: int = 1) -> None:
+        async with asyncio.timeout(20):
+            while sum(claim.selected_node is not None for claim in (await self.claims()).values()) < count:
+                await asyncio.sleep(0.05)
+
+    async def clean(self, client: Client) -> None:
+        for name in self.made:
+            with contextlib.suppress(KubeError):
+                await client.delete(VOLUMES, name)
+        with contextlib.suppress(KubeError):
+            await client.delete(STORAGE_CLASSES, self.kind)
+
+
+@contextlib.asynccontextmanager
+async def disks(f: Field, **kind: Any) -> AsyncIterator[Disks]:
+    found = Disks(f)
+    await found.add_class(**kind)
+    task = asyncio.create_task(found.provision())
+    try:
+        yield found
+        if task.done():
+            task.result()
+    finally:
+        if task.done() and task.exception() is not None:
+            print("the provisioner failed:", task.exception())
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError, KubeError):
+            await task
+        await found.clean(f.client)
+
+
+def mounts(*names: str) -> list[Json]:
+    return [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
+
+
+async def test_a_pod_is_bound_when_its_volume_was_made_on_the_node_chosen_for_it(
+    kube: Kube, audited: None
+) -> None:
+    async with field(kube, 2) as f, disks(f) as d, f.scheduler() as live:
+        d.paused = True
+        await d.add("data")
+        await f.add(f.pod("p", volumes=mounts("data")))
+        await d.until_chosen()
+        assert (await f.settled(quiet_s=0.5))["p"] is None
+        pod = (await f.pods())["p"]
+        condition = pod.condition("PodScheduled")
+        assert condition is not None and condition.reason == "WaitingForVolumes"
+        node = (await d.claims())["data"].selected_node
+        assert condition.message == f"waits for its claim data to be provisioned on node {node}"
+        d.paused = False
+        assert (await f.until_bound(["p"]))["p"].spec.node_name == node
+        claim = (await d.claims())["data"]
+        assert claim.status.phase == "Bound" and claim.selected_node == node
+        assert not live.scheduler.preparing
+
+
+async def test_a_gang_starts_when_all_its_volumes_are_made(kube: Kube, audited: None) -> None:
+    async with field(kube, 3) as f, disks(f) as d, f.scheduler():
+        slow = asyncio.Event()
+        d.refuses = lambda claim, node: False
+        make = d.add_volume
+
+        async def add_volume(name: str, node: str, **spec: Any) -> None:
+            if spec["claimRef"]["name"] == "data-2":
+                await slow.wait()
+            await make(name, node, **spec)
+
+        d.add_volume = add_volume  # type: ignore[method-assign]
+        await f.add_group("g", 3)
+        await d.add("data-0", "data-1", "data-2")
+        await f.add(*(f.pod(f"g-{i}", group="g", cpu="3", volumes=mounts(f"data-{i}")) for i in range(3)))
+        await d.until_chosen(3)
+        homes = await f.settled()
+        assert not any(homes.values()), "two of three claims are bound, and nobody may start"
+        slow.set()
+        pods = await f.until_bound(3)
+        assert len({pod.spec.node_name for pod in pods.values()}) == 3
+
+
+async def test_a_node_that_the_provisioner_turns_down_is_left_out(kube: Kube, audited: None) -> None:
+    async with field(kube, 3) as f, disks(f) as d, f.scheduler():
+        refused: list[str] = []
+
+        def refuses(claim: str, node: str) -> bool:
+            if not refused or node in refused:
+                refused.append(node)
+                return True
+            return False
+
+        d.refuses = refuses
+        await d.add("data")
+        await f.add(f.pod("p", volumes=mounts("data")))
+        home = (await f.until_bound(["p"]))["p"].spec.node_name
+        assert len(refused) == 1 and home not in refused
+        assert (await d.claims())["data"].selected_node == home
+
+
+async def test_a_volume_that_is_not_made_in_time_is_tried_elsewhere(kube: Kube, audited: None) -> None:
+    async with field(kube, 2) as f, disks(f) as d, f.scheduler(volume_timeout=1.0):
+        d.paused = True
+        await d.add("data")
+        await f.add(f.pod("p", volumes=mounts("data")))
+        await d.until_chosen()
+        first = (await d.claims())["data"].selected_node
+        async with asyncio.timeout(20):
+            while (await d.claims())["data"].selected_node in (first, None):
+                await asyncio.sleep(0.05)
+        d.paused = False
+        assert (await f.until_bound(["p"]))["p"].spec.node_name != first
+
+
+async def test_allowed_topologies_of_a_class_choose_the_node(kube: Kube, audited: None) -> None:
+    async with field(kube, 3) as f:
+        where = [{"matchLabelExpressions": [{"key": HOST, "values": [f.nodes[1]]}]}]
+        async with disks(f, allowedTopologies=where) as d, f.scheduler() as live:
+            await d.add("data", "more")
+            await f.add(f.pod("p", volumes=mounts("data")))
+            assert (await f.until_bound(["p"]))["p"].spec.node_name == f.nodes[1]
+            await f.add(f.pod("q", cpu="4", volumes=mounts("more")))
+            assert (await f.settled())["q"] is None
+            reason = live.scheduler.reasons[f"{f.namespace}/pod:q"].reason
+            assert f"no volume of storage class {d.kind} there" in reason
+
+
+async def test_local_volumes_that_are_there_are_given_to_one_claim_each(kube: Kube, audited: None) -> None:
+    async with field(kube, 3) as f, disks(f, provisioner="kubernetes.io/no-provisioner") as d:
+        for index, size in enumerate(("2Gi", "9Gi")):
+            await d.add_volume(f"a{index}-{f.namespace}", f.nodes[0], size=size)
+        await d.add_volume(f"b-{f.namespace}", f.nodes[2], size="5Gi")
+        async with f.scheduler() as live:
+            await f.add_group("g", 3)
+            await d.add("data-0", "data-1", "data-2", "data-3")
+            await f.add(*(f.pod(f"g-{i}", group="g", volumes=mounts(f"data-{i}")) for i in range(3)))
+            homes = {name: pod.spec.node_name for name, pod in (await f.until_bound(3)).items()}
+            assert sorted(map(str, homes.values())) == [f.nodes[0], f.nodes[0], f.nodes[2]]
+            given = {claim.spec.volume_name for claim in (await d.claims()).values()} - {None}
+            assert given == set(d.made)
+            await f.add(f.pod("late", volumes=mounts("data-3")))
+            assert (await f.settled())["late"] is None
+            reason = live.scheduler.reasons[f"{f.namespace}/pod:late"].reason
+            assert f"no volume of storage class {d.kind} there" in reason
+            await d.add_volume(f"c-{f.namespace}", f.nodes[1])
+            assert (await f.until_bound(["late"]))["late"].spec.node_name == f.nodes[1]
+
+
+async def test_pods_that_share_a_claim_share_a_node(kube: Kube, audited: None) -> None:
+    async with field(kube, 3) as f, disks(f) as d, f.scheduler():
+        await f.add(f.pod("fills", cpu="2", nodeName=f.nodes[2]))
+        await f.add_group("g", 3)
+        await d.add("data")
+        await f.add(*(f.pod(f"g-{i}", group="g", volumes=mounts("data")) for i in range(3)))
+        pods = await f.until_bound(4)
+        homes = {pod.spec.node_name for name, pod in pods.items() if name != "fills"}
+        assert len(homes) == 1 and d.chosen == [("data", homes.pop())]
+
+
+async def test_a_claim_for_one_pod_makes_the_next_one_wait(kube: Kube, audited: None) -> None:
+    async with field(kube, 2) as f, disks(f) as d, f.scheduler() as live:
+        await d.add("data", modes=("ReadWriteOncePod",))
+        await f.add(f.pod("p", volumes=mounts("data")))
+        await f.until_bound(["p"])
+        await f.add(f.pod("q", volumes=mounts("data")))
+        assert (await f.settled())["q"] is None
+        assert "ReadWriteOncePod, and pod" in live.scheduler.reasons[f"{f.namespace}/pod:q"].reason
+        await f.client.delete(PODS, "p", namespace=f.namespace, grace_s=0)
+        await f.until_bound(["q"])
+
+
+async def test_a_restart_between_the_choice_and_the_bind_finds_it_again(kube: Kube, audited: None) -> None:
+    async with field(kube, 3) as f, disks(f) as d:
+        d.paused = True
+        await f.add_group("g", 2)
+        await d.add("data-0", "data-1")
+        async with f.scheduler():
+            await f.add(*(f.pod(f"g-{i}", group="g", volumes=mounts(f"data-{i}")) for i in range(2)))
+            await d.until_chosen(2)
+        d.paused = False
+        async with asyncio.timeout(20):  # the volumes are made while nobody schedules
+            while any(claim.status.phase != "Bound" for claim in (await d.claims()).values()):
+                await asyncio.sleep(0.05)
+        chosen = {name: claim.selected_node for name, claim in (await d.claims()).items()}
+        async with f.scheduler():
+            pods = await f.until_bound(2)
+        assert {f"data-{i}": pods[f"g-{i}"].spec.node_name for i in range(2)} == chosen
+
+
+async def test_a_restart_before_the_volume_is_made_goes_on(kube: Kube, audited: None) -> None:
+    async with field(kube, 3) as f, disks(f) as d:
+        d.paused = True
+        await d.add("data")
+        async with f.scheduler():
+            await f.add(f.pod("p", volumes=mounts("data")))
+            await d.until_chosen()
+        async with f.scheduler():
+            assert (await f.settled(quiet_s=0.5))["p"] is None
+            d.paused = False
+            home = (await f.until_bound(["p"]))["p"].spec.node_name
+        assert (await d.claims())["data"].selected_node == home
+
+
+async def test_volumes_made_for_one_pod_alone(kube: Kube, audited: None) -> None:
+    async with field(kube, 2) as f, disks(f) as d, f.scheduler() as live:
+        volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": d.claim_spec()}}}
+        await f.add(f.pod("p", volumes=[volume]))
+        home = (await f.until_bound(["p"]))["p"].spec.node_name
+        assert d.chosen == [("p-scratch", home)]
+        await d.add("q-scratch")  # somebody's own, under the name that the pod's would have
+        await f.add(f.pod("q", volumes=[volume]))
+        assert (await f.settled())["q"] is None
+        reason = live.scheduler.reasons[f"{f.namespace}/pod:q"].reason
+        assert "claim 'q-scratch' was not made for this pod" in reason
+
+
+async def test_a_pod_that_goes_away_while_it_waits_takes_its_choice_back(kube: Kube, audited: None) -> None:
+    async with field(kube, 2) as f, disks(f) as d, f.scheduler() as live:
+        d.paused = True
+        await d.add("data")
+        await f.add(f.pod("p", volumes=mounts("data")))
+        await d.until_chosen()
+        await f.client.delete(PODS, "p", namespace=f.namespace, grace_s=0)
+        async with asyncio.timeout(20):
+            while (await d.claims())["data"].selected_node is not None:
+                await asyncio.sleep(0.05)
+        assert not live.scheduler.preparing and not live.scheduler.cluster.jobs
