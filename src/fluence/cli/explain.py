@@ -14,6 +14,7 @@ import click
 from fluence.cli import view
 from fluence.cli.choice import output_option
 from fluence.cli.live import read_layout
+from fluence.cluster.claims import Claims
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.layout import Layout
 from fluence.errors import NotFound
@@ -21,7 +22,18 @@ from fluence.kube.access import find_access
 from fluence.kube.client import Client
 from fluence.kube.errors import ApiError
 from fluence.kube.gangs import Native, NoGangs, discover_coscheduling, discover_gangs
-from fluence.kube.resource import DEPLOYMENTS, JOBS, NODES, PODS, REPLICASETS, STATEFULSETS, Resource
+from fluence.kube.resource import (
+    CLAIMS,
+    DEPLOYMENTS,
+    JOBS,
+    NODES,
+    PODS,
+    REPLICASETS,
+    STATEFULSETS,
+    STORAGE_CLASSES,
+    VOLUMES,
+    Resource,
+)
 from fluence.model.group import Group
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
@@ -143,6 +155,22 @@ async def _read(client: Client, namespace: str, layout: Layout) -> _Seen:
     if nodes is not None and others is not None:
         cluster = ClusterGraph(layout)
         cluster.load(nodes.items or (), others.items or ())
+        if cluster.mounts_claims(pods):
+            claims = Claims()
+            classes = await may("storage classes", client.list(STORAGE_CLASSES))
+            volumes = await may("volumes", client.list(VOLUMES))
+            there = await may("claims", client.list(CLAIMS))
+            if classes is None or volumes is None or there is None:
+                cluster = None  # better no advice than a wrong one
+            else:
+                for kind in classes.items or ():
+                    claims.set_class(kind)
+                for volume in volumes.items or ():
+                    claims.set_volume(volume)
+                for claim in there.items or ():
+                    claims.set_claim(claim)
+                for change in claims.everything():
+                    cluster.set_claim(*change)
     return _Seen(pods, groups, owners, followed, native, cluster, notes)
 
 

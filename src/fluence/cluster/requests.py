@@ -228,10 +228,11 @@ class Requests:
                     add_into(needs[key], profile.needs)
         wishes = []
         for group in groups:
-            keys = tuple(sorted(shared.intersection(group[0].mounts)))
-            picks = (self.storage.claims[key] for key in group[0].mounts)
+            claims = [(key, self.storage.claims[key]) for key in group[0].mounts]
+            keys = tuple(key for key, claim in claims if key in shared and claim.one_node)
+            picks = tuple((key if key in shared else None, claim) for key, claim in claims if claim.picks)
             together = max((needs[key] for key in keys), key=lambda each: sum(each.values()), default={})
-            wishes.append(Wishes(keys, tuple(claim for claim in picks if claim.picks), together))
+            wishes.append(Wishes(keys, picks, together))
         return Housing(self.storage, wishes, company)
 
     def _company(self, guests: Sequence[Guest]) -> Company | None:

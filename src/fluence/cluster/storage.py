@@ -8,7 +8,7 @@ volume on its node if somebody else can then have the first.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,7 +131,7 @@ class Storage:
         return None
 
     def shared(self, pods: Sequence[Pod]) -> frozenset[Key]:
-        """The claims that keep these pods together, or with others."""
+        """The claims that tie these pods to each other, or to others."""
         counts: dict[Key, int] = {}
         for pod in pods:
             for key in mounts(pod):
@@ -139,7 +139,7 @@ class Storage:
         return frozenset(
             key
             for key, count in counts.items()
-            if self.claims[key].one_node and (count > 1 or key in self.users)
+            if (self.claims[key].one_node or self.claims[key].picks) and (count > 1 or key in self.users)
         )
 
     def stow(self, nodes: Mapping[str, str], pods: Mapping[str, Pod]) -> list[Stow]:
@@ -159,7 +159,7 @@ class Storage:
             waiting, key=lambda key: (not self.claims[key].picks, self.claims[key].provisions, key)
         )
         for key in order:
-            shelf.put(key, self.claims[key].choices, position[nodes[waiting[key][0]]])
+            shelf.put(key, self.claims[key].choices, *{position[nodes[uid]] for uid in waiting[key]})
         given = shelf.given
         return [
             Stow(key, self.claims[key].uid, nodes[uids[0]], given.get(key), tuple(uids))
@@ -172,9 +172,9 @@ class Storage:
         for key in (self._waits & self.users.keys()) - set(but):
             claim, picked = self.claims[key], self.picked.get(key)
             some = claim.choices if picked is None else [c for c in claim.choices if c.volume == picked]
-            at = self.columns.position.get(next(iter(self.users[key].values())))
-            if at is not None:
-                shelf.put(key, some, at)
+            position = self.columns.position
+            at = {position[node] for node in self.users[key].values() if node in position}
+            shelf.put(key, some, *at)
         return shelf
 
     def reached(self, name: str, selector: NodeSelector | None) -> Mask | None:
@@ -199,35 +199,39 @@ class Storage:
 
 
 class Shelf:
-    """Volumes that are there, each for one claim on one node."""
+    """Volumes that are there, each for one claim, whose pods are on one node or on several."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._of: dict[str, object] = {}  # volume -> who has it
-        self._who: dict[object, tuple[Sequence[Choice], int]] = {}
+        self._of: dict[str, Hashable] = {}  # volume -> who has it
+        self._who: dict[Hashable, tuple[list[Choice], tuple[int, ...]]] = {}  # those that would do; nodes
 
     @property
-    def given(self) -> dict[object, str]:
+    def given(self) -> dict[Hashable, str]:
         return {who: volume for volume, who in self._of.items()}
 
-    def put(self, who: object, choices: Sequence[Choice], node: int) -> bool:
-        """Give somebody on a node one of these, if that can be."""
-        self._who[who] = (choices, node)
+    def put(self, who: Hashable, choices: Sequence[Choice], *nodes: int) -> bool:
+        """Give somebody one of these within reach of its nodes, old and new, if that can be."""
+        everywhere = (*self._who[who][1], *nodes) if who in self._who else nodes
+        self.drop(who)
+        self._who[who] = ([each for each in choices if self._reaches(each, everywhere)], everywhere)
         path = self._path(who, set())
         for volume, holder in path or ():
             self._of[volume] = holder
         return path is not None
 
-    def drop(self, who: object) -> None:
-        self._who.pop(who, None)
-        self._of = {volume: holder for volume, holder in self._of.items() if holder != who}
+    def drop(self, who: Hashable) -> None:
+        if self._who.pop(who, None) is not None:
+            self._of = {volume: holder for volume, holder in self._of.items() if holder != who}
 
-    def open(self, choices: Sequence[Choice], size: int) -> Mask:
-        """The nodes on which one more could have one of these."""
+    def open(self, choices: Sequence[Choice], size: int, who: Hashable = None) -> Mask:
+        """The nodes on which one more could have one of these; or one that is there already, as well."""
         mask = np.zeros(size, np.bool_)
+        if who in self._who:
+            choices = self._who[who][0]
         for choice in choices:
             holder = self._of.get(choice.volume)
-            if holder is not None and self._path(holder, {choice.volume}) is None:
+            if holder not in (None, who) and self._path(holder, {choice.volume}) is None:
                 continue
             reached = self._storage.reached(choice.volume, choice.nodes)
             if reached is None:
@@ -235,20 +239,18 @@ class Shelf:
             mask |= reached
         return mask
 
-    def _path(self, who: object, seen: set[str]) -> list[tuple[str, object]] | None:
+    def _reaches(self, choice: Choice, nodes: Iterable[int]) -> bool:
+        reached = self._storage.reached(choice.volume, choice.nodes)
+        return reached is None or all(reached[node] for node in nodes)
+
+    def _path(self, who: Hashable, seen: set[str]) -> list[tuple[str, Hashable]] | None:
         """Who takes which volume so that this one has one: an augmenting path."""
-        choices, node = self._who[who]
-        for choice in choices:
+        for choice in self._who[who][0]:
             if choice.volume in seen:
-                continue
-            reached = self._storage.reached(choice.volume, choice.nodes)
-            if reached is not None and not reached[node]:
                 continue
             seen.add(choice.volume)
             holder = self._of.get(choice.volume)
-            if holder is None:
-                return [(choice.volume, who)]
-            further = self._path(holder, seen)
+            further = [] if holder is None else self._path(holder, seen)
             if further is not None:
                 return [*further, (choice.volume, who)]
         return None
@@ -256,10 +258,10 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Wishes:
-    """What the claims of some pods that are alike demand; ``keys`` are those that keep them together."""
+    """What the claims of some pods that are alike demand."""
 
-    keys: tuple[Key, ...]
-    picks: tuple[Claim, ...]
+    keys: tuple[Key, ...]  # claims that keep them together
+    picks: tuple[tuple[Key | None, Claim], ...]  # that may need a volume that is there; None: each its own
     together: Mapping[str, int]  # what all who share their claims need of a node
 
 
@@ -322,10 +324,10 @@ class Rooms:
         wishes = self._wishes[members]
         for key in wishes.keys:
             self._pins.setdefault(key, set()).add(node)
-        for claim in wishes.picks:
+        for shared, claim in wishes.picks:
             if not self._makes(claim)[node]:
                 self._seated += 1
-                self._shelf.put(self._seated, claim.choices, node)
+                self._shelf.put(self._seated if shared is None else shared, claim.choices, node)
 
     def _mine(self, members: int) -> Iterator[tuple[str, Mask]]:
         wishes, size = self._wishes[members], len(self._columns)
@@ -335,11 +337,12 @@ class Rooms:
                 mask = np.zeros(size, np.bool_)
                 mask[[pin for pin in pins if pin >= 0]] = True
                 yield f"claim {key[1]} is used on another node", mask
-        for claim in wishes.picks:
-            open_ = self._makes(claim) | self._shelf.open(claim.choices, size)
+        for shared, claim in wishes.picks:
+            open_ = self._makes(claim) | self._shelf.open(claim.choices, size, shared)
             yield f"volumes of storage class {claim.class_name} are taken", open_
         if len(wishes.picks) > 1:
-            yield "too few volumes for all its claims", self._all_at_once(wishes.picks)
+            picks = [claim for key, claim in wishes.picks if key is None]
+            yield "too few volumes for all its claims", self._all_at_once(picks)
 
     def _makes(self, claim: Claim) -> Mask:
         """The nodes on which a volume can be made for a claim that has choices."""

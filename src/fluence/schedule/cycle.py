@@ -314,8 +314,8 @@ class Scheduler:
         wanted: dict[str, tuple[tuple[Pod, ...], int]] = {}
         if waiting and not gang.fault and not gang.missing:
             self._reuse(key, len(waiting))
-            if together <= 0 and gang.needed and any(name in self.preparing for name in parts):
-                return  # all or nothing: the rest follow when the first have their volumes
+            if gang.needed and any(name in self.preparing for name in parts):
+                return  # all or nothing: the rest follow when the first have their volumes, or all go anew
             begun = [part for part in parts.values() if part.stage is not Stage.QUEUED]
             if together <= 0:
                 wanted = {_name(key, pod.metadata.uid, begun): ((pod,), 1) for pod in waiting}
