@@ -155,23 +155,23 @@ async def _read(client: Client, namespace: str, layout: Layout) -> _Seen:
     if nodes is not None and others is not None:
         cluster = ClusterGraph(layout)
         cluster.load(nodes.items or (), others.items or ())
-        if cluster.mounts_claims(pods):
-            claims = Claims()
-            classes = await may("storage classes", client.list(STORAGE_CLASSES))
-            volumes = await may("volumes", client.list(VOLUMES))
-            there = await may("claims", client.list(CLAIMS))
-            if classes is None or volumes is None or there is None:
-                cluster = None  # better no advice than a wrong one
-            else:
-                for kind in classes.items or ():
-                    claims.set_class(kind)
-                for volume in volumes.items or ():
-                    claims.set_volume(volume)
-                for claim in there.items or ():
-                    claims.set_claim(claim)
-                for change in claims.everything():
-                    cluster.set_claim(*change)
+        if cluster.mounts_claims(pods) and not await may("volumes", _volumes(client, namespace, cluster)):
+            cluster = None  # better no advice than a wrong one
     return _Seen(pods, groups, owners, followed, native, cluster, notes)
+
+
+async def _volumes(client: Client, namespace: str, cluster: ClusterGraph) -> bool:
+    """What the claims of a namespace are tied to."""
+    claims = Claims()
+    for kind in (await client.list(STORAGE_CLASSES)).items or ():
+        claims.set_class(kind)
+    for volume in (await client.list(VOLUMES)).items or ():
+        claims.set_volume(volume)
+    for claim in (await client.list(CLAIMS, namespace=namespace)).items or ():
+        claims.set_claim(claim)
+    for change in claims.everything():
+        cluster.set_claim(*change)
+    return True
 
 
 async def _groups(client: Client, namespace: str) -> tuple[bool, list[Group]]:

@@ -11,6 +11,9 @@ import contextlib
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+from click.testing import CliRunner
+
+from fluence.cli import main
 from fluence.kube.client import Client
 from fluence.kube.errors import KubeError
 from fluence.kube.resource import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES, Json
@@ -145,6 +148,14 @@ def mounts(*names: str) -> list[Json]:
     return [{"name": name, "persistentVolumeClaim": {"claimName": name}} for name in names]
 
 
+def explain(f: Field, *words: str) -> str:
+    config = str(f.kube.sandbox.at.kubeconfig())
+    where = ["--kubeconfig", config, "-n", f.namespace, "--scheduler-name", f.name]
+    done = CliRunner().invoke(main, ["explain", *words, *where])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 async def test_a_pod_is_bound_when_its_volume_was_made_on_the_node_chosen_for_it(
     kube: Kube, audited: None
 ) -> None:
@@ -159,6 +170,8 @@ async def test_a_pod_is_bound_when_its_volume_was_made_on_the_node_chosen_for_it
         assert condition is not None and condition.reason == "WaitingForVolumes"
         node = (await d.claims())["data"].selected_node
         assert condition.message == f"waits for its claim data to be provisioned on node {node}"
+        shown = await asyncio.to_thread(explain, f, "pod", "p")
+        assert condition.message in shown and "there is room for it now" in shown
         d.paused = False
         assert (await f.until_bound(["p"]))["p"].spec.node_name == node
         claim = (await d.claims())["data"]
