@@ -22,8 +22,8 @@ from fluence.cluster.columns import NodeColumns
 from fluence.cluster.layout import DEFAULT, Layout
 from fluence.cluster.neighbours import Neighbours
 from fluence.cluster.pods import Entry, PodTable, place_of
-from fluence.cluster.reasons import Shortage
-from fluence.cluster.requests import Requests
+from fluence.cluster.reasons import Scattered, Shortage
+from fluence.cluster.requests import Near, Requests
 from fluence.cluster.storage import Stow, mounts
 from fluence.cluster.unchecked import Refused
 from fluence.cluster.vertices import NodeVertices
@@ -233,15 +233,17 @@ class ClusterGraph:
         minimum: int | None = None,
         policy: str | MatchPolicy | None = None,
         exclude: Collection[str] = (),
+        near: Near | None = None,
     ) -> Gang | Refused:
         """The pods of a group as one request, one entry per distinct shape.
 
-        ``exclude`` names nodes that this group must not have. The gang is for the nodes as they are now: when
+        ``exclude`` names nodes that this group must not have, ``near`` the label of which all its nodes must
+        have one value. The gang is for the nodes as they are now: when
         one of them changes, seating it is a `Conflict`, and it must be made again.
         """
         self.sync()
         how = self.policy if policy is None else policy
-        return self._requests.gang(pods, minimum=minimum, policy=how, exclude=exclude)
+        return self._requests.gang(pods, minimum=minimum, policy=how, exclude=exclude, near=near)
 
     def alike(self, pods: Sequence[Pod]) -> Hashable | None:
         """A key that is equal for gangs that find the same seats; None: only a try can tell."""
@@ -276,11 +278,14 @@ class ClusterGraph:
         duration: int | None = None,
         policy: str | MatchPolicy | None = None,
         exclude: Collection[str] = (),
-    ) -> list[Shortage | Refused]:
+        near: Near | None = None,
+    ) -> list[Shortage | Scattered | Refused]:
         """What stands in the way of a gang now: per distinct shape, which node falls to which cause."""
         self.advance(now)
         how = self.policy if policy is None else policy
-        return self._requests.why(pods, self._seats, now=now, duration=duration, policy=how, exclude=exclude)
+        return self._requests.why(
+            pods, self._seats, now=now, duration=duration, policy=how, exclude=exclude, near=near
+        )
 
     def try_now(self, gang: Gang, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
         """Where a gang would sit if it started now."""
@@ -631,4 +636,4 @@ def _moved(entry: Entry, pod: Pod) -> bool:
     return before.labels != now.labels or before.deletion_timestamp != now.deletion_timestamp
 
 
-__all__ = ["Claim", "ClusterGraph", "Freed", "Refused", "Shortage"]
+__all__ = ["Claim", "ClusterGraph", "Freed", "Near", "Refused", "Scattered", "Shortage"]

@@ -54,6 +54,29 @@ class Shortage:
         return f"{found} for {self.pod}{like} on {self.nodes} nodes: {causes}"
 
 
+@dataclass(frozen=True, slots=True)
+class Scattered:
+    """No domain has enough seats."""
+
+    pod: str  # namespace/name of the first
+    wanted: int
+    key: str
+    domains: tuple[tuple[str, int], ...]  # the label's values, and how many of the pods could sit there
+    begun: bool  # some of the group are there already, so there is no choice
+
+    def __str__(self) -> str:
+        like = f" (and {self.wanted - 1} of its group)" if self.wanted > 1 else ""
+        if not self.domains:
+            return f"no seat for {self.pod}{like}: no node has the label {self.key}, which its PodGroup names"
+        best, most = max(self.domains, key=lambda each: each[1])
+        if most >= self.wanted:
+            why = f"{self.key}={best} has seats for each, but not for all together"
+        else:
+            why = f"{self.key}={best} has seats for {most} of {self.wanted}"
+        why += ", and others of the group are there" if self.begun else ", and no other value has more"
+        return f"no seat for {self.pod}{like} in one domain of {self.key}: {why}"
+
+
 def causes(
     members: Members,
     guest: Guest,

@@ -5,22 +5,33 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from fluence.cluster.claims import Claim
 from fluence.cluster.columns import NodeColumns
 from fluence.cluster.company import Company, Demands, Guest
 from fluence.cluster.layout import Layout
 from fluence.cluster.neighbours import Neighbours
 from fluence.cluster.pods import PodTable
-from fluence.cluster.reasons import Shortage, causes, sort_out
+from fluence.cluster.reasons import Scattered, Shortage, causes, sort_out
 from fluence.cluster.rules import NodeRules, RuleBook
 from fluence.cluster.storage import Housing, Storage, Wishes, mounts
 from fluence.cluster.unchecked import Refused, unchecked
+from fluence.graph.graph import Ints
 from fluence.match.gang import Gang, Members, Seated
 from fluence.match.policy import MatchPolicy, find
 from fluence.match.seats import Seats
 from fluence.model.pod import Pod
 from fluence.model.resources import add_into, pod_requests
 from fluence.model.volume import Key
+
+
+@dataclass(frozen=True, slots=True)
+class Near:
+    """All pods in one domain: nodes with one value of a label, that of the pods which are there already."""
+
+    key: str
+    nodes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -86,6 +97,7 @@ class Requests:
         minimum: int | None = None,
         policy: str | MatchPolicy,
         exclude: Collection[str] = (),
+        near: Near | None = None,
     ) -> Gang | Refused:
         """The pods as one request, for the nodes as they are now."""
         profiles: list[Profile] = []
@@ -99,7 +111,8 @@ class Requests:
             return refused
         groups = self._alike(profiles)
         members = tuple(self._members_of(group, exclude) for group in groups)
-        return Gang(members, minimum, policy, self._rules(groups), self._columns.generation)
+        domains = None if near is None else self._domains(near)
+        return Gang(members, minimum, policy, self._rules(groups), self._columns.generation, domains)
 
     def alike(self, pods: Sequence[Pod]) -> Hashable | None:
         """A key that is equal for gangs that find the same seats; None: only a try can tell."""
@@ -122,16 +135,17 @@ class Requests:
         duration: int | None = None,
         policy: str | MatchPolicy,
         exclude: Collection[str] = (),
-    ) -> list[Shortage | Refused]:
+        near: Near | None = None,
+    ) -> list[Shortage | Scattered | Refused]:
         """What stands in the way of the pods now."""
-        gang = self.gang(pods, policy=policy, exclude=exclude)
+        gang = self.gang(pods, policy=policy, exclude=exclude, near=near)
         if isinstance(gang, Refused):
             return [gang]
         view = seats.look(now, duration)
         groups = self._alike([each for pod in pods if isinstance(each := self._profile(pod), Profile)])
         table = gang.rules.begin(now) if isinstance(gang.rules, Company | Housing) else None
         whole = (find(gang.policy) if isinstance(gang.policy, str) else gang.policy).node_exclusive
-        found: list[Shortage | Refused] = []
+        found: list[Shortage | Scattered | Refused] = []
         for number, (members, group) in enumerate(zip(gang.members, groups, strict=True)):
             alone = Gang((members,), 1, gang.policy, self._rules([group]))
             fits = seats.try_now(alone, now=now, duration=duration)
@@ -152,7 +166,20 @@ class Requests:
             shortage = Shortage(group[0].pod.key, len(members.pods), count, len(self._columns), told)
             found.append(shortage)
         short = [each for each in found if isinstance(each, Shortage) and each.seats < each.wanted]
+        if near is not None and gang.domains is not None:
+            room = seats.domain_seats(gang, gang.domains, now=now, duration=duration)
+            values = {code: value for value, code in self._columns.label(near.key).codes.items()}
+            there = {values[code]: int(room[code]) for code in np.unique(gang.domains).tolist() if code >= 0}
+            scattered = Scattered(pods[0].key, len(pods), near.key, tuple(there.items()), bool(near.nodes))
+            return [scattered, *short]
         return [*short] or found
+
+    def _domains(self, near: Near) -> Ints:
+        """Which domain each node is in; where some pods are already, theirs alone."""
+        codes, position = self._columns.label(near.key).of, self._columns.position
+        theirs = {int(codes[position[name]]) for name in near.nodes if name in position}
+        theirs.discard(-1)
+        return np.where(np.isin(codes, sorted(theirs)), codes, -1) if theirs else codes.copy()
 
     def _profile(self, pod: Pod) -> Profile | Refused:
         uid = pod.metadata.uid

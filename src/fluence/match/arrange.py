@@ -7,7 +7,7 @@ them. Members that find no seat are tried again before all others.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,6 +42,8 @@ class Arranger:
         """Who sits where, in the order in which they sat; None if too few find a seat."""
         policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
         order = self.table.order(policy)
+        if gang.domains is not None:
+            return self._in_one_domain(gang, gang.domains, view, at, order)
         if len(gang.members) == 1 and gang.rules is None:
             share = self._share(gang.members[0], 0, view, policy, order, None, None)
             wanted = gang.size if gang.minimum is None else gang.minimum
@@ -64,6 +66,39 @@ class Arranger:
             return None
         shares, _ = self._attempt(gang, turns, view, at, policy, order, partial=True)
         return shares if sum(sum(share.counts) for share in shares) >= max(gang.minimum, 1) else None
+
+    def _in_one_domain(
+        self, gang: Gang, domains: Ints, view: View, at: int, order: Ints
+    ) -> list[Share] | None:
+        """The domains one after the other, in the order of their first nodes: all pods in one of them, or
+        else the minimum."""
+        for minimum in dict.fromkeys((None, gang.minimum)):
+            seats = self.domain_seats(gang, domains, view)
+            enough = seats >= (gang.size if minimum is None else max(minimum, 1))
+            there = domains[order]
+            firsts = np.sort(np.unique(there, return_index=True)[1])
+            for domain in there[firsts].tolist():
+                if domain < 0 or not enough[domain]:
+                    continue
+                inside = domains == domain
+                members = tuple(replace(each, allowed=self.allowed(each) & inside) for each in gang.members)
+                found = self.arrange(replace(gang, members=members, minimum=minimum, domains=None), view, at)
+                if found is not None:
+                    return found
+        return None
+
+    def domain_seats(self, gang: Gang, domains: Ints, view: View) -> Ints:
+        """How many pods of a gang could sit in each domain at most, each kind by itself."""
+        found = np.zeros(int(domains.max(initial=-1)) + 1, np.int64)
+        inside = domains >= 0
+        for members in gang.members:
+            count = len(members.pods)
+            seats = self.table.capacity(self.table.shape(members.needs), view)
+            seats = np.minimum(seats, members.most or count) * self.allowed(members)
+            each = np.zeros_like(found)
+            np.add.at(each, domains[inside], seats[inside])
+            found += np.minimum(each, count)
+        return found
 
     def _turns(self, gang: Gang, view: View) -> list[int]:
         if len(gang.members) == 1:

@@ -61,6 +61,7 @@ class Gang:
     policy: str | MatchPolicy = "first"
     rules: Rules | None = None
     stamp: int | None = None  # the state of the nodes that the masks were made for, if the maker minds
+    domains: Ints | None = None  # all must sit in one domain: which one each node is in, -1 for none
 
     @property
     def size(self) -> int:

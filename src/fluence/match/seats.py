@@ -98,6 +98,11 @@ class Seats:
                 return self._seated(gang, shares, view, job, sweep.time, end, True)
         return Wait("busy")
 
+    def domain_seats(self, gang: Gang, domains: Ints, *, now: int, duration: int | None = None) -> Ints:
+        """How many pods of a gang could sit in each domain now, at most."""
+        view = self.look(now, duration)
+        return self._arranger.domain_seats(gang, domains, view)
+
     def could_hold(self, gang: Gang) -> bool:
         """Whether the gang would fit if nobody held anything, its rules about other pods aside."""
         self.look(self.room.now)
@@ -205,7 +210,7 @@ class Seats:
         """Whether the gang would fit if nobody held anything, its rules about other pods aside."""
         graph = self.matcher.graph
         empty = View(np.append(graph.size, 0), np.zeros(graph.rows + 1, np.int64))
-        bare = Gang(gang.members, gang.minimum, gang.policy)
+        bare = Gang(gang.members, gang.minimum, gang.policy, domains=gang.domains)
         return None if self._arranger.arrange(bare, empty, now) is not None else Never("unsatisfiable")
 
     # -- recording -------------------------------------------------------------------------------------------

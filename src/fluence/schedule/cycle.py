@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
 from fluence.act.action import Bind, Choose, Outcome, Result
-from fluence.cluster.graph import Claim, ClusterGraph, Freed
+from fluence.cluster.graph import Claim, ClusterGraph, Freed, Near
 from fluence.cluster.ids import job_number
 from fluence.cluster.layout import DEFAULT, Layout
 from fluence.model.group import Group
@@ -29,7 +29,7 @@ from fluence.schedule.conditions import Report
 from fluence.schedule.groups import Gang, Groups
 from fluence.schedule.part import Part, Stage
 from fluence.schedule.preparing import Failed, Preparation, Ready
-from fluence.schedule.space import HORIZON, Pods, SeatSpace, is_whole
+from fluence.schedule.space import HORIZON, Pods, SeatSpace, is_whole, near_of
 
 SLICE = 128  # groups that are taken in per cycle: the first binds need not wait for the last list
 _TOLD_AGAIN = 30_000  # a reason that may have changed is looked at again after so long
@@ -338,17 +338,18 @@ class Scheduler:
         """Have these pods in the queue under this name, exactly so."""
         part = self.parts.get(name)
         exclude = frozenset((*self.excluded.get(gang.key, ()), *self._shunned.get(gang.key, ())))
+        near = self._near(gang)
         uid = gang.uid if name == gang.key else name.removeprefix(f"{gang.key}+")
         if part is not None:
             was, job = part.request, part.job
-            asked = (minimum, gang.policy, exclude, gang.constraint)
-            same = (was.minimum, was.policy, was.exclude, was.constraint) == asked
+            asked = (minimum, gang.policy, exclude, gang.constraint, near)
+            same = (was.minimum, was.policy, was.exclude, was.constraint, was.near) == asked
             same = same and (job.priority, job.limit, job.queue) == (gang.priority, gang.limit, gang.queue)
             same = same and len(was.pods) == len(pods) and all(map(_same, was.pods, pods))
             if same:
                 return
             self._withdraw(part, now, "its group changed")
-        request = Pods(job_number(uid), pods, minimum, gang.policy, exclude, gang.constraint)
+        request = Pods(job_number(uid), pods, minimum, gang.policy, exclude, gang.constraint, near)
         job = Job(
             key=name,
             request=request,
@@ -373,6 +374,14 @@ class Scheduler:
             if (self.space.judge(part.request) is None) == (part.key in self._never):
                 self._withdraw(part, now, "what the cluster could hold has changed")
                 self._dirty[part.gang] = None
+
+    def _near(self, gang: Gang) -> Near | None:
+        """The label of which a group's nodes must have one value, those that it is about to have included."""
+        near = near_of(gang)
+        if near is None:
+            return None
+        parts = self._parts_of.get(gang.key, {}).values()
+        return Near(near.key, near.nodes.union(*(part.unbound.values() for part in parts)))
 
     def _enlist(self, part: Part) -> None:
         self.parts[part.key] = part

@@ -454,6 +454,11 @@ class Groups:
                 f"some of its pods name another scheduler ({', '.join(others)}): "
                 f"set schedulerName: {self.scheduler} on all of them"
             )
+        if group is not None and group.topology_key and not group.is_gang:
+            return (
+                f"PodGroup {group.key}: spec.schedulingConstraints.topology ({group.topology_key}) needs a "
+                "gang, since the pods of a basic group start one by one: set schedulingPolicy.gang"
+            )
         if group is not None and group.claims and group.is_gang:
             return (
                 f"PodGroup {group.key} shares resource claims ({', '.join(group.claims)}), which only "

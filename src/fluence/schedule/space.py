@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fluence.cluster.graph import ClusterGraph, Refused
+from fluence.cluster.graph import ClusterGraph, Near, Refused
 from fluence.errors import Conflict
 from fluence.graph.graph import Ints
 from fluence.match.gang import Gang, Seated, Seating
@@ -23,6 +23,7 @@ from fluence.model.pod import Pod
 from fluence.queue.job import FOREVER
 from fluence.queue.space import Ask, Room, Space
 from fluence.queue.totals import Amounts, Totals, expected
+from fluence.schedule.groups import Gang as Group
 
 HORIZON = 1 << 50  # milliseconds since 1970: the year 37,000
 
@@ -37,6 +38,7 @@ class Pods:
     policy: str | MatchPolicy | None = None
     exclude: frozenset[str] = frozenset()  # nodes that turned out impossible for this group
     constraint: Constraint | None = None
+    near: Near | None = None  # all in one domain of a label
 
 
 @dataclass(slots=True)
@@ -101,7 +103,14 @@ class SeatSpace:
             if alike is None:
                 found = self._next_shape
             else:
-                key = (alike, request.minimum, request.policy, request.exclude, request.constraint)
+                key = (
+                    alike,
+                    request.minimum,
+                    request.policy,
+                    request.exclude,
+                    request.constraint,
+                    request.near,
+                )
                 found = self._shapes.setdefault(key, self._next_shape)
             self._next_shape = max(self._next_shape, found + 1)
             self._of[request] = found
@@ -223,6 +232,7 @@ class SeatSpace:
             duration=_duration(limit),
             policy=request.policy,
             exclude=self._excluded(request),
+            near=request.near,
         )
         self._put_back(task, planned)
         return [each.reason if isinstance(each, Refused) else str(each) for each in told]
@@ -235,6 +245,7 @@ class SeatSpace:
             minimum=request.minimum if request.minimum < len(request.pods) else None,
             policy=request.policy,
             exclude=self._excluded(request),
+            near=request.near,
         )
 
     def _excluded(self, request: Pods) -> frozenset[str]:
@@ -358,6 +369,14 @@ class SeatSpace:
         some = replace(gang, minimum=1)
         found = self.cluster.try_now(some, now=now, duration=duration)
         return len(found.seats) if isinstance(found, Seated) else None
+
+
+def near_of(gang: Group) -> Near | None:
+    """The label of which all nodes of a group must have one value, and the nodes that it has."""
+    key = gang.group.topology_key if gang.group is not None else None
+    if key is None:
+        return None
+    return Near(key, frozenset(pod.spec.node_name for pod in gang.placed if pod.spec.node_name))
 
 
 def _pods(request: Hashable) -> Pods:

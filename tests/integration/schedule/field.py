@@ -74,8 +74,8 @@ class Field:
     async def add(self, *bodies: Json) -> list[Pod]:
         return [await self.client.create(PODS, body, namespace=self.namespace) for body in bodies]
 
-    async def add_group(self, name: str, minimum: int | None) -> None:
-        group = Group(namespace=self.namespace, name=name, min_count=minimum)
+    async def add_group(self, name: str, minimum: int | None, **more: Any) -> None:
+        group = Group(namespace=self.namespace, name=name, min_count=minimum, **more)
         assert self.gangs.resource is not None
         await self.client.create(
             self.gangs.resource.raw(), self.gangs.manifest(group), namespace=self.namespace

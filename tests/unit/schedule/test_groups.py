@@ -489,6 +489,13 @@ def test_from_1_37_on_the_groups_priority_is_its_pods() -> None:
     assert only(*pods, group("g", 2, source=V136, priority=7)).priority == 7
 
 
+def test_one_domain_for_a_group_that_is_no_gang_is_refused() -> None:
+    """Its pods start one by one, so nobody keeps them together."""
+    fault = only(pod("a", field="g"), group("g", None, topology_key="rack")).fault
+    assert "spec.schedulingConstraints.topology (rack) needs a gang" in fault
+    assert not only(pod("a", field="g"), group("g", 1, topology_key="rack")).fault
+
+
 def test_shared_claims_of_a_group_are_refused() -> None:
     assert "resource claims (gpus)" in only(pod("a", field="g"), group("g", 1, claims=("gpus",))).fault
 
