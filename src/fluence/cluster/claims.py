@@ -47,6 +47,7 @@ class Claim:
     selected: str | None = None  # the node that was chosen, as the server has it
     owner: str | None = None  # the uid of the pod that it was made for
     uid: str = ""
+    driver: str = ""  # the CSI driver of its volume, now or when it is made
     reason: str = ""  # why it is pending
 
     @property
@@ -164,11 +165,16 @@ class Claims:
         if pending is not None:
             return replace(known, reason=pending)
         if claim.spec.volume_name:
-            return replace(known, state="bound", nodes=self._volumes[claim.spec.volume_name].nodes)
+            volume = self._volumes[claim.spec.volume_name]
+            driver = volume.spec.csi.driver if volume.spec.csi is not None else ""
+            return replace(known, state="bound", nodes=volume.nodes, driver=driver)
         assert kind is not None
         choices, given = self._choices(claim)
         provisions = kind.provisions and not given
-        return replace(known, state="waits", nodes=kind.nodes, provisions=provisions, choices=choices)
+        driver = kind.provisioner if provisions else ""
+        return replace(
+            known, state="waits", nodes=kind.nodes, provisions=provisions, choices=choices, driver=driver
+        )
 
     def _pending(self, claim: VolumeClaim, kind: StorageClass | None) -> str | None:
         """Why a claim can have no pod yet."""

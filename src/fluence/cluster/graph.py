@@ -199,6 +199,10 @@ class ClusterGraph:
         """What is known of a PersistentVolumeClaim; None: it is gone. Says whether that is new."""
         return self._requests.set_claim(namespace, name, claim)
 
+    def set_attach_limits(self, node: str, limits: Mapping[str, int]) -> bool:
+        """How many volumes of each CSI driver a node takes. Says whether that is new."""
+        return self._requests.storage.attachments.set_limits(node, limits)
+
     def mounts_claims(self, pods: Iterable[Pod]) -> bool:
         """Whether some pod's seat depends on claims."""
         return any(mounts(pod) for pod in pods if pod.spec.volumes)

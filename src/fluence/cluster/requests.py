@@ -199,6 +199,7 @@ class Requests:
         if mounted:
             claims = [self.storage.claims[each] for each in mounted]
             key = (*key, tuple(tuple(c.volume for c in claim.choices) for claim in claims if claim.picks))
+            key = (*key, tuple(sorted(claim.driver for claim in claims)))
             for each in mounted:
                 self._mounting.setdefault(each, set()).add(uid)
         found = self._profiles[uid] = Profile(pod, needs, guest, key, mounted)
@@ -259,7 +260,12 @@ class Requests:
             keys = tuple(key for key, claim in claims if key in shared and claim.one_node)
             picks = tuple((key if key in shared else None, claim) for key, claim in claims if claim.picks)
             together = max((needs[key] for key in keys), key=lambda each: sum(each.values()), default={})
-            wishes.append(Wishes(keys, picks, together))
+            attach = tuple(
+                (key if key in shared else None, claim.driver)
+                for key, claim in claims
+                if claim.driver in self.storage.attachments.limited
+            )
+            wishes.append(Wishes(keys, picks, together, attach))
         return Housing(self.storage, wishes, company)
 
     def _company(self, guests: Sequence[Guest]) -> Company | None:

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fluence.cluster.attach import Attachments
 from fluence.cluster.claims import Choice, Claim
 from fluence.cluster.columns import NodeColumns
 from fluence.cluster.company import Company, Table
 from fluence.cluster.pods import Entry, PodTable
 from fluence.cluster.unchecked import Refused
-from fluence.graph.graph import Mask
+from fluence.graph.graph import Ints, Mask
 from fluence.model.pod import NodeSelector, Pod
 from fluence.model.volume import Key
 
@@ -56,6 +57,7 @@ class Storage:
     def __init__(self, pods: PodTable, columns: NodeColumns) -> None:
         self.claims: dict[Key, Claim] = {}
         self.users: dict[Key, dict[str, str]] = {}  # claim -> uid -> node
+        self.attachments = Attachments()
         self.picked: dict[Key, str] = {}  # claims that were told their volume: nobody else is to have it
         self._pods = pods
         self.columns = columns
@@ -69,6 +71,7 @@ class Storage:
         if self.claims.get(key) == claim:
             return False
         self._waits.discard(key)
+        self.attachments.set_driver(key, claim.driver if claim is not None else "")
         if claim is None:
             self.claims.pop(key, None)
         else:
@@ -107,7 +110,9 @@ class Storage:
         for pod in pods:
             for key in mounts(pod):
                 claim = self.claims[key]
-                if claim.picks or (claim.one_node and (key in seen or key in self.users)):
+                if claim.picks or claim.driver in self.attachments.limited:
+                    return True
+                if claim.one_node and (key in seen or key in self.users):
                     return True
                 seen.add(key)
         return False
@@ -136,10 +141,12 @@ class Storage:
         for pod in pods:
             for key in mounts(pod):
                 counts[key] = counts.get(key, 0) + 1
+        limited = self.attachments.limited
         return frozenset(
             key
             for key, count in counts.items()
-            if (self.claims[key].one_node or self.claims[key].picks) and (count > 1 or key in self.users)
+            if (count > 1 or key in self.users)
+            and ((claim := self.claims[key]).one_node or claim.picks or claim.driver in limited)
         )
 
     def stow(self, nodes: Mapping[str, str], pods: Mapping[str, Pod]) -> list[Stow]:
@@ -192,8 +199,11 @@ class Storage:
         for key in mounts(entry.pod):
             if sign > 0:
                 self.users.setdefault(key, {})[entry.uid] = entry.node
+                self.attachments.put(key, entry.node)
             elif key in self.users:
                 self.users[key].pop(entry.uid, None)
+                if entry.node not in self.users[key].values():
+                    self.attachments.take(key, entry.node)
                 if not self.users[key]:
                     del self.users[key]
 
@@ -263,6 +273,7 @@ class Wishes:
     keys: tuple[Key, ...]  # claims that keep them together
     picks: tuple[tuple[Key | None, Claim], ...]  # that may need a volume that is there; None: each its own
     together: Mapping[str, int]  # what all who share their claims need of a node
+    attach: tuple[tuple[Key | None, str], ...] = ()  # the limited drivers of their claims; None: each its own
 
 
 class Housing:
@@ -291,7 +302,14 @@ class Rooms:
         self._shelf = storage.shelf()
         self._seated = 0
         self._pins: dict[Key, set[int]] = {}
+        self._room: dict[str, Ints] = {}  # by driver
+        self._attached: dict[Key, set[int]] = {}
         position = self._columns.position
+        for shared, driver in {each for wishes in housing.wishes for each in wishes.attach}:
+            self._room.setdefault(driver, storage.attachments.room(driver, position))
+            if shared is not None:
+                on = storage.attachments.nodes(shared)
+                self._attached[shared] = {position[node] for node in on if node in position}
         for key in {key for wishes in housing.wishes for key in wishes.keys}:
             for node in storage.users.get(key, {}).values():
                 self._pins.setdefault(key, set()).add(position.get(node, -1))
@@ -300,7 +318,9 @@ class Rooms:
         if self._table is not None and self._table.alone(members):
             return True
         wishes = self._wishes[members]
-        return bool(wishes.picks) or any(key not in self._pins for key in wishes.keys)
+        if wishes.picks or wishes.attach:
+            return True
+        return any(key not in self._pins for key in wishes.keys)
 
     def together(self, members: int) -> Mapping[str, int] | None:
         wishes = self._wishes[members]
@@ -328,6 +348,11 @@ class Rooms:
             if not self._makes(claim)[node]:
                 self._seated += 1
                 self._shelf.put(self._seated if shared is None else shared, claim.choices, node)
+        for shared, driver in wishes.attach:
+            if shared is None or node not in self._attached[shared]:
+                self._room[driver][node] -= 1
+                if shared is not None:
+                    self._attached[shared].add(node)
 
     def _mine(self, members: int) -> Iterator[tuple[str, Mask]]:
         wishes, size = self._wishes[members], len(self._columns)
@@ -340,6 +365,14 @@ class Rooms:
         for shared, claim in wishes.picks:
             open_ = self._makes(claim) | self._shelf.open(claim.choices, size, shared)
             yield f"volumes of storage class {claim.class_name} are taken", open_
+        for driver in {driver for _, driver in wishes.attach}:
+            more = np.zeros(size, np.int64)
+            for shared, of in wishes.attach:
+                if of == driver:
+                    more += 1
+                    if shared is not None:
+                        more[list(self._attached[shared])] -= 1
+            yield f"no more volumes of {driver} can be attached", (more == 0) | (self._room[driver] >= more)
         if len(wishes.picks) > 1:
             picks = [claim for key, claim in wishes.picks if key is None]
             yield "too few volumes for all its claims", self._all_at_once(picks)

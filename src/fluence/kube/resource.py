@@ -13,7 +13,7 @@ from fluence.model.meta import KubeObject
 from fluence.model.node import Node
 from fluence.model.owner import Deployment, Job, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod
-from fluence.model.volume import StorageClass, Volume, VolumeClaim
+from fluence.model.volume import CsiNode, StorageClass, Volume, VolumeClaim
 
 T = TypeVar("T")
 Json = dict[str, object]
@@ -100,5 +100,6 @@ VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", Volume, na
 STORAGE_CLASSES = Resource(
     "storage.k8s.io", "v1", "storageclasses", "StorageClass", StorageClass, namespaced=False
 )
+CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", "CSINode", CsiNode, namespaced=False)
 LEASES: Resource[Json] = Resource("coordination.k8s.io", "v1", "leases", "Lease", dict[str, object])
 EVENTS: Resource[Json] = Resource("events.k8s.io", "v1", "events", "Event", dict[str, object])

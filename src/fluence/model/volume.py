@@ -115,6 +115,35 @@ class _TopologyTerm(Wire, frozen=True):
     match_label_expressions: list[_TopologyRequirement] | None = None
 
 
+class _CsiAllocatable(Wire, frozen=True):
+    count: int | None = None
+
+
+class _CsiDriver(Wire, frozen=True):
+    name: str = ""
+    allocatable: _CsiAllocatable | None = None
+
+
+class _CsiNodeSpec(Wire, frozen=True):
+    drivers: list[_CsiDriver] | None = None
+
+
+class CsiNode(Wire, frozen=True):
+    """The storage drivers of a node; it has the node's name."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _CsiNodeSpec = _CsiNodeSpec()
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """How many volumes of each driver can be attached; a driver that says nothing has no limit."""
+        return {
+            each.name: each.allocatable.count
+            for each in self.spec.drivers or ()
+            if each.allocatable is not None and each.allocatable.count is not None
+        }
+
+
 class StorageClass(Wire, frozen=True):
     """How volumes of one kind are made."""
 

@@ -199,6 +199,10 @@ class Scheduler:
             self._reshaped = True
             self.space.more()
 
+    def set_attach_limits(self, node: str, limits: Mapping[str, int]) -> None:
+        if self.cluster.set_attach_limits(node, limits):
+            self.space.more()
+
     def set_namespace(self, name: str, labels: Mapping[str, str]) -> None:
         self.cluster.set_namespace(name, labels)
 

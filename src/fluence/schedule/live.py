@@ -42,6 +42,7 @@ from fluence.kube.lease import Elector, Terms
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import (
     CLAIMS,
+    CSI_NODES,
     DEPLOYMENTS,
     JOBS,
     NAMESPACES,
@@ -57,7 +58,7 @@ from fluence.model.meta import KubeObject
 from fluence.model.node import Node, closed_to
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
-from fluence.model.volume import StorageClass, Volume, VolumeClaim
+from fluence.model.volume import CsiNode, StorageClass, Volume, VolumeClaim
 from fluence.schedule import conditions
 from fluence.schedule.cycle import Decisions, Scheduler, Waiting, cluster_for
 from fluence.schedule.groups import Gang, Groups
@@ -350,7 +351,9 @@ class Live:
         volumes.store.on_change(self._on_volume)
         classes: Reflector[StorageClass] = Reflector(self.client, STORAGE_CLASSES)
         classes.store.on_change(self._on_class)
-        found += [claims, volumes, classes]
+        drivers: Reflector[CsiNode] = Reflector(self.client, CSI_NODES)
+        drivers.store.on_change(self._on_drivers)
+        found += [claims, volumes, classes, drivers]
         namespaces: Reflector[KubeObject] = Reflector(self.client, NAMESPACES)
         namespaces.store.on_change(self._on_namespace)
         found.append(namespaces)
@@ -435,6 +438,12 @@ class Live:
             self._claims.set_class(new)
         elif old is not None:
             self._claims.remove_class(old)
+        self._wake.set()
+
+    def _on_drivers(self, old: CsiNode | None, new: CsiNode | None) -> None:
+        found = new or old
+        if found is not None:
+            self.scheduler.set_attach_limits(found.metadata.name, found.limits if new is not None else {})
         self._wake.set()
 
     def _claimed(self, changed: list[Change]) -> None:

@@ -149,6 +149,7 @@ async def test_the_account_may_do_what_is_needed_and_nothing_else(kube: Kube) ->
             "/api/v1/persistentvolumes",
             "/api/v1/persistentvolumeclaims",
             "/apis/storage.k8s.io/v1/storageclasses",
+            "/apis/storage.k8s.io/v1/csinodes",
         ):
             await client.request("GET", path, params={"limit": "1"})
         waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "busy"}

@@ -16,12 +16,13 @@ from click.testing import CliRunner
 from fluence.cli import main
 from fluence.kube.client import Client
 from fluence.kube.errors import KubeError
-from fluence.kube.resource import CLAIMS, PODS, STORAGE_CLASSES, VOLUMES, Json
+from fluence.kube.resource import CLAIMS, CSI_NODES, PODS, STORAGE_CLASSES, VOLUMES, Json
 from fluence.model.volume import SELECTED_NODE, VolumeClaim
 from fluence.sandbox.testing import Kube
 from tests.integration.schedule.field import Field, field
 
 HOST = "kubernetes.io/hostname"
+PROVISIONER = "disks.example"
 
 
 class Disks:
@@ -35,7 +36,7 @@ class Disks:
         self.refuses: Callable[[str, str], bool] = lambda claim, node: False
         self.paused = False
 
-    async def add_class(self, *, provisioner: str = "disks.example", **more: Any) -> None:
+    async def add_class(self, *, provisioner: str = PROVISIONER, **more: Any) -> None:
         body = {
             "apiVersion": "storage.k8s.io/v1",
             "kind": "StorageClass",
@@ -79,7 +80,7 @@ class Disks:
                 "accessModes": ["ReadWriteOnce"],
                 "storageClassName": self.kind,
                 "capacity": {"storage": size},
-                "local": {"path": "/none"},
+                **({} if "csi" in spec else {"local": {"path": "/none"}}),
                 "persistentVolumeReclaimPolicy": "Retain",
                 "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}},
                 **spec,
@@ -110,7 +111,8 @@ class Disks:
                     "uid": uid,
                 }
                 modes = claim.spec.access_modes
-                await self.add_volume(f"pvc-{uid}", node, claimRef=ref, accessModes=modes)
+                source = {"driver": PROVISIONER, "volumeHandle": uid}
+                await self.add_volume(f"pvc-{uid}", node, claimRef=ref, accessModes=modes, csi=source)
             await asyncio.sleep(0.05)
 
     async def until_chosen(self, count: int = 1) -> None:
@@ -334,6 +336,29 @@ async def test_volumes_made_for_one_pod_alone(kube: Kube, audited: None) -> None
         assert (await f.settled())["q"] is None
         reason = live.scheduler.reasons[f"{f.namespace}/pod:q"].reason
         assert "claim 'q-scratch' was not made for this pod" in reason
+
+
+async def test_a_node_gets_no_more_volumes_than_its_driver_can_attach(kube: Kube, audited: None) -> None:
+    async with field(kube, 2) as f, disks(f) as d, f.scheduler() as live:
+        for node in f.nodes:
+            drivers = [{"name": PROVISIONER, "nodeID": node, "allocatable": {"count": 1}}]
+            body = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node}}
+            await f.client.create(CSI_NODES.raw(), {**body, "spec": {"drivers": drivers}})
+        try:
+            await d.add("data-0", "data-1", "data-2")
+            await f.add(*(f.pod(f"p-{i}", volumes=mounts(f"data-{i}")) for i in range(2)))
+            pods = await f.until_bound(2)
+            assert {pod.spec.node_name for pod in pods.values()} == set(f.nodes)
+            await f.add(f.pod("p-2", volumes=mounts("data-2")), f.pod("plain"))
+            await f.until_bound(["plain"])
+            assert (await f.settled())["p-2"] is None
+            reason = live.scheduler.reasons[f"{f.namespace}/pod:p-2"].reason
+            assert f"2 no more volumes of {PROVISIONER} can be attached" in reason
+            await f.client.delete(PODS, "p-0", namespace=f.namespace, grace_s=0)
+            await f.until_bound(["p-2"])
+        finally:
+            for node in f.nodes:
+                await f.client.delete(CSI_NODES, node)
 
 
 async def test_a_pod_that_goes_away_while_it_waits_takes_its_choice_back(kube: Kube, audited: None) -> None:

@@ -169,6 +169,35 @@ def test_a_volume_that_many_nodes_reach_serves_a_claim_on_all_of_them() -> None:
     assert seat(cluster, *pods) == {"p0": "n1", "p1": "n2"} and stow(cluster, 1, *pods) == {"data": "v2"}
 
 
+def test_a_node_takes_no_more_volumes_than_its_driver_can_attach() -> None:
+    cluster = cluster_of("n1", "n2", **{f"data{i}": made(driver="csi.example") for i in range(5)})
+    cluster.set_attach_limits("n1", {"csi.example": 1})
+    cluster.set_attach_limits("n2", {"csi.example": 2, "other": 0})
+    pods = [mounting(f"p{i}", f"data{i}") for i in range(5)]
+    assert seat(cluster, *pods[:4]) is None
+    homes = seat(cluster, *pods[:3])
+    assert homes is not None and sorted(homes.values()) == ["n1", "n2", "n2"]
+    assert seat(cluster, pods[3], job=2) is None
+    why, *_ = cluster.why([pods[3]], now=0)
+    assert "2 no more volumes of csi.example can be attached" in str(why)
+    assert seat(cluster, pod("plain"), job=3) is not None
+    cluster.release(1)
+    assert seat(cluster, pods[3], job=2) is not None
+
+
+def test_a_volume_that_is_attached_already_counts_once() -> None:
+    many = Claim("waits", class_name="fast", driver="csi.example")
+    cluster = cluster_of("n1", "n2", data=many, more=many)
+    for name in ("n1", "n2"):
+        cluster.set_attach_limits(name, {"csi.example": 1})
+    pods = [mounting(f"p{i}", "data") for i in range(3)]
+    homes = seat(cluster, *pods)
+    assert homes is not None and set(homes.values()) == {"n1"}
+    assert seat(cluster, mounting("late", "data"), job=2) == {"late": "n1"}
+    assert seat(cluster, mounting("other", "more"), job=3) == {"other": "n2"}
+    assert seat(cluster, mounting("both", "data", "more"), job=4) is None
+
+
 def test_two_pods_of_a_gang_cannot_both_have_a_claim_for_one_pod() -> None:
     cluster = cluster_of("n1", data=Claim("waits", one_pod=True))
     refused = cluster.gang([mounting("p", "data"), mounting("q", "data")])
