@@ -182,6 +182,13 @@ class Preparing(RuleBasedStateMachine):
         self.scheduler.set_node(node(name, cpu="64", pods="200", unschedulable=closed))
         self.cycle()
 
+    @rule(name=st.sampled_from(NODES), back=st.booleans())
+    def lose_node(self, name: str, back: bool) -> None:
+        self.scheduler.remove_node(name)
+        if back:
+            self.scheduler.set_node(node(name, cpu="64", pods="200"))
+        self.cycle()
+
     # -- what always holds -----------------------------------------------------------------------------------
 
     @invariant()

@@ -24,6 +24,7 @@ from fluence.kube.errors import ApiError
 from fluence.kube.gangs import Native, NoGangs, discover_coscheduling, discover_gangs
 from fluence.kube.resource import (
     CLAIMS,
+    CSI_NODES,
     DEPLOYMENTS,
     JOBS,
     NODES,
@@ -169,6 +170,8 @@ async def _volumes(client: Client, namespace: str, cluster: ClusterGraph) -> boo
         claims.set_volume(volume)
     for claim in (await client.list(CLAIMS, namespace=namespace)).items or ():
         claims.set_claim(claim)
+    for drivers in (await client.list(CSI_NODES)).items or ():
+        cluster.set_attach_limits(drivers.metadata.name, drivers.limits)
     for change in claims.everything():
         cluster.set_claim(*change)
     return True

@@ -506,6 +506,10 @@ class Scheduler:
                 self._stop_preparing(part)
                 until = dict.fromkeys(found.nodes, now + _SHUN)
                 self._shunned.setdefault(part.gang, {}).update(until)
+                gang = self.groups.gang(part.gang)
+                if gang is not None:
+                    pods = tuple(bind.pod for bind in preparation.binds)
+                    self._say(Waiting(gang, pods, Report(States.WAITS, found.reason)), decisions)
                 for uid in list(part.unbound):
                     self._lose(part, uid)
 
