@@ -23,6 +23,8 @@ from fluence.graph.graph import Ints, Mask
 from fluence.model.pod import NodeSelector, Pod
 from fluence.model.volume import Key
 
+_KEPT = 64  # distinct lists of volumes
+
 
 @dataclass(frozen=True, slots=True)
 class Stow:
@@ -63,6 +65,7 @@ class Storage:
         self.columns = columns
         self._waits: set[Key] = set()  # claims that may need one of the volumes that are there
         self._masks: dict[str, tuple[NodeSelector, Mask]] = {}
+        self._tables: dict[int, tuple[Sequence[Choice], Mask, Ints]] = {}
         self._generation = -1
         pods.watchers.append(self._told)
 
@@ -188,12 +191,29 @@ class Storage:
         """The nodes from which a volume can be reached; None: all."""
         if selector is None:
             return None
-        if self._generation != self.columns.generation:
-            self._generation, self._masks = self.columns.generation, {}
+        self._refresh()
         known = self._masks.get(name)
         if known is None or known[0] is not selector:
             known = self._masks[name] = (selector, self.columns.selected(selector))
         return known[1]
+
+    def table(self, choices: Sequence[Choice]) -> tuple[Mask, Ints]:
+        """The same for several volumes, a row each, and how many each node reaches. Claims that are alike
+        share their choices, so it is kept by the list itself."""
+        self._refresh()
+        known = self._tables.get(id(choices))
+        if known is None or known[0] is not choices:
+            everywhere = np.ones(len(self.columns), np.bool_)
+            rows = [self.reached(each.volume, each.nodes) for each in choices]
+            table = np.array([everywhere if row is None else row for row in rows], np.bool_)
+            if len(self._tables) >= _KEPT:
+                self._tables.clear()
+            known = self._tables[id(choices)] = (choices, table, table.sum(axis=0))
+        return known[1:]
+
+    def _refresh(self) -> None:
+        if self._generation != self.columns.generation:
+            self._generation, self._masks, self._tables = self.columns.generation, {}, {}
 
     def _told(self, entry: Entry, sign: int) -> None:
         for key in mounts(entry.pod):
@@ -224,7 +244,7 @@ class Shelf:
         """Give somebody one of these within reach of its nodes, old and new, if that can be."""
         everywhere = (*self._who[who][1], *nodes) if who in self._who else nodes
         self.drop(who)
-        self._who[who] = ([each for each in choices if self._reaches(each, everywhere)], everywhere)
+        self._who[who] = (self._within(choices, everywhere), everywhere)
         path = self._path(who, set())
         for volume, holder in path or ():
             self._of[volume] = holder
@@ -236,22 +256,25 @@ class Shelf:
 
     def open(self, choices: Sequence[Choice], size: int, who: Hashable = None) -> Mask:
         """The nodes on which one more could have one of these; or one that is there already, as well."""
-        mask = np.zeros(size, np.bool_)
         if who in self._who:
             choices = self._who[who][0]
-        for choice in choices:
+        if not choices:
+            return np.zeros(size, np.bool_)
+        taken = []
+        for row, choice in enumerate(choices):
             holder = self._of.get(choice.volume)
             if holder not in (None, who) and self._path(holder, {choice.volume}) is None:
-                continue
-            reached = self._storage.reached(choice.volume, choice.nodes)
-            if reached is None:
-                return np.ones(size, np.bool_)
-            mask |= reached
-        return mask
+                taken.append(row)
+        table, counts = self._storage.table(choices)
+        return np.asarray(counts > table[taken].sum(axis=0))
 
-    def _reaches(self, choice: Choice, nodes: Iterable[int]) -> bool:
-        reached = self._storage.reached(choice.volume, choice.nodes)
-        return reached is None or all(reached[node] for node in nodes)
+    def _within(self, choices: Sequence[Choice], nodes: tuple[int, ...]) -> list[Choice]:
+        """Those that can be reached from all of some nodes."""
+        if not choices:
+            return []
+        table, _ = self._storage.table(choices)
+        rows = np.flatnonzero(table[:, list(nodes)].all(axis=1)).tolist()
+        return [choices[row] for row in rows]
 
     def _path(self, who: Hashable, seen: set[str]) -> list[tuple[str, Hashable]] | None:
         """Who takes which volume so that this one has one: an augmenting path."""
