@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fluence.act.action import Bind, Choose, Outcome, Result
-from fluence.cluster.claims import Change, Claims
+from fluence.cluster.claims import Change, Claim, Claims
 from fluence.model.pod import ClaimVolumeSource, Pod, Volume
 from fluence.schedule.cycle import Scheduler
 from fluence.schedule.groups import Groups
@@ -236,6 +237,25 @@ class Preparing(RuleBasedStateMachine):
 
 TestPreparing = Preparing.TestCase
 TestPreparing.settings = settings(deadline=None, stateful_step_count=30)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+@pytest.mark.parametrize("ours", ["fluence", "another"])
+def test_a_claim_for_one_pod_is_free_for_the_next_when_the_first_is_over(ended: bool, ours: str) -> None:
+    scheduler = Scheduler(Groups(scheduler="fluence"))
+    scheduler.set_node(node("n1"))
+    scheduler.set_claim("default", "data", Claim("bound", one_pod=True))
+    source = [Volume(name="v", persistent_volume_claim=ClaimVolumeSource(claim_name="data"))]
+    first, second = kit.pod("a", volumes=source, node="n1", scheduler=ours), kit.pod("b", volumes=source)
+    scheduler.set_pod(first)
+    scheduler.set_pod(second)
+    assert not scheduler.cycle(1).binds
+    if ended:
+        scheduler.set_pod(kit.pod("a", volumes=source, node="n1", phase="Succeeded", scheduler=ours))
+    else:
+        scheduler.remove_pod(first)
+    binds = [bind.uid for _ in range(3) for some in scheduler.cycle(2).binds for bind in some]
+    assert binds == [second.metadata.uid]
 
 
 def test_a_choice_that_is_there_after_a_restart_is_not_written_again() -> None:

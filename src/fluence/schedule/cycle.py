@@ -19,9 +19,11 @@ from fluence.act.action import Bind, Choose, Outcome, Result
 from fluence.cluster.graph import Claim, ClusterGraph, Freed, Near
 from fluence.cluster.ids import job_number
 from fluence.cluster.layout import DEFAULT, Layout
+from fluence.cluster.storage import mounts
 from fluence.model.group import Group
 from fluence.model.node import Node
 from fluence.model.pod import Pod
+from fluence.model.volume import Key
 from fluence.queue import Job, Queue, QueuePolicy, Rules, Start, State
 from fluence.schedule import recovery
 from fluence.schedule.conditions import Outcome as States
@@ -107,6 +109,8 @@ class Scheduler:
         self.reasons: dict[str, Waiting] = {}  # per group: what was said last
         self._shunned: dict[str, dict[str, int]] = {}  # per group: nodes without volumes, and until when
         self._choices: list[Choose] = []
+        self._claimants: dict[Key, set[str]] = {}  # claim -> parts whose pods mount it
+        self._rejudge: set[str] = set()  # parts whose claims changed
         self._of: dict[str, Part] = {}  # by the uid of a pod with a seat
         self._parts_of: dict[str, dict[str, Part]] = {}  # by group
         self._dirty: dict[str, None] = {}
@@ -155,6 +159,8 @@ class Scheduler:
         before = self._weight(uid)
         freed = self.cluster.set_pod(pod)
         self._weighed(before, self._weight(uid), freed)
+        if pod.is_terminal:
+            self._unmount(pod)
         touched = self.groups.set_pod(pod)
         if pod.spec.node_name is None:
             created = pod.metadata.creation_timestamp
@@ -177,6 +183,7 @@ class Scheduler:
         before = self._weight(uid)
         freed = self.cluster.remove_pod(pod)
         self._weighed(before, None, freed)
+        self._unmount(pod)
         self._touch(self.groups.remove_pod(pod))
         part = self._of.get(uid)
         if part is not None:
@@ -196,7 +203,7 @@ class Scheduler:
         for preparation in self.preparing.values():
             preparation.saw((namespace, name), claim)
         if self.cluster.set_claim(namespace, name, claim):
-            self._reshaped = True
+            self._rejudge.update(self._claimants.get((namespace, name), ()))
             self.space.more()
 
     def set_attach_limits(self, node: str, limits: Mapping[str, int]) -> None:
@@ -233,9 +240,10 @@ class Scheduler:
         self._start_over()
         self._finish(now)
         self._forgive(now)
-        if self._reshaped:
-            self._reshaped = False
-            self._judge_again(now)
+        if self._reshaped or self._rejudge:
+            names = [*self.parts] if self._reshaped else sorted(self._rejudge)
+            self._reshaped, self._rejudge = False, set()
+            self._judge_again(names, now)
         for key in self._next_groups():
             self._reconcile(key, now, decisions)
         seen = (self.space.freed, self.space.opened, self.space.lost)
@@ -372,12 +380,18 @@ class Scheduler:
         self._to_tell[name] = None
         self._changed = True
 
-    def _judge_again(self, now: int) -> None:
+    def _judge_again(self, names: Iterable[str], now: int) -> None:
         """Jobs that can be held now and could not, and those that never will: these must block nobody."""
-        for part in [part for part in self.parts.values() if part.stage is Stage.QUEUED]:
+        found = [part for name in names if (part := self.parts.get(name)) is not None]
+        for part in [part for part in found if part.stage is Stage.QUEUED]:
             if (self.space.judge(part.request) is None) == (part.key in self._never):
                 self._withdraw(part, now, "what the cluster could hold has changed")
                 self._dirty[part.gang] = None
+
+    def _unmount(self, pod: Pod) -> None:
+        """A pod gives up its claims: one that a single pod may use is free for the next."""
+        for claim in mounts(pod) if self._claimants else ():
+            self._rejudge.update(self._claimants.get(claim, ()))
 
     def _near(self, gang: Gang) -> Near | None:
         """The label of which a group's nodes must have one value, those that it is about to have included."""
@@ -389,6 +403,9 @@ class Scheduler:
 
     def _enlist(self, part: Part) -> None:
         self.parts[part.key] = part
+        for pod in part.request.pods:
+            for claim in mounts(pod):
+                self._claimants.setdefault(claim, set()).add(part.key)
         self._parts_of.setdefault(part.gang, {})[part.key] = part
 
     def _strike(self, part: Part) -> None:
@@ -398,6 +415,12 @@ class Scheduler:
         self._to_tell.pop(part.key, None)
         self.space.forget(part.request)
         self._stop_preparing(part)
+        for pod in part.request.pods:
+            for claim in mounts(pod):
+                names = self._claimants.get(claim, set())
+                names.discard(part.key)
+                if not names:
+                    self._claimants.pop(claim, None)
         of = self._parts_of.get(part.gang)
         if of is not None:
             of.pop(part.key, None)
@@ -563,7 +586,10 @@ class Scheduler:
 
     def _lose(self, part: Part, uid: str) -> None:
         """A pod with a seat will not be bound there: it waits again, or is gone."""
+        entry = self.cluster.pods.entries.get(uid)
         self.cluster.forget(uid)
+        if entry is not None:
+            self._unmount(entry.pod)
         self.space.more()
         self._again.pop(uid, None)
         self._of.pop(uid, None)
