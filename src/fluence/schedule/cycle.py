@@ -687,6 +687,9 @@ class Scheduler:
     def _why(self, part: Part, now: int) -> Report:
         entry = self.queue.entries[part.key]
         if entry.state is State.NEVER:
+            refused = self.space.refusal(part.request)
+            if refused is not None:  # a claim that is missing says nothing of the cluster
+                return Report(States.NEVER, refused)
             return Report(States.NEVER, f"the cluster as it is cannot hold it: {entry.story[-1].reason}")
         told = self.space.why(part.request, now, entry.limit)
         return Report(States.WAITS, "; ".join(told) or "jobs in front of it hold what it needs")

@@ -136,6 +136,11 @@ class SeatSpace:
             self._judged[shape] = (at, told)
         return told
 
+    def refusal(self, request: Hashable) -> str | None:
+        """Why a request is not tried at all, whatever the cluster has."""
+        gang = self._gang(_pods(request))
+        return gang.reason if isinstance(gang, Refused) else None
+
     def relaxed(self, request: Hashable) -> Hashable | None:
         return None
 
