@@ -16,8 +16,6 @@ from fluence.model.node import Node, Taint, untolerated
 from fluence.model.pod import NodeSelector, NodeSelectorTerm, Toleration
 
 REFUSING = ("NoSchedule", "NoExecute")
-CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
-NOT_READY = Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")
 
 
 class Column:

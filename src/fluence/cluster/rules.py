@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from fluence.cluster.columns import CORDONED, NOT_READY, REFUSING, NodeColumns
+from fluence.cluster.columns import REFUSING, NodeColumns
 from fluence.graph.graph import Ints, Mask
-from fluence.model.node import untolerated
+from fluence.model.node import CORDONED, NOT_READY, untolerated
 from fluence.model.pod import NodeSelector, Pod, PreferredSchedulingTerm, Toleration
 
 _encode = msgspec.json.Encoder(order="deterministic").encode

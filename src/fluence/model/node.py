@@ -83,6 +83,10 @@ def term_matches(term: NodeSelectorTerm, node: Node) -> bool:
     )
 
 
+CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
+NOT_READY = Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")
+
+
 def forbids(node: Node, pod: Pod) -> str | None:
     """Why the pod's own rules or the node's taints keep the pod off this node; None if they do not."""
     for key, value in (pod.spec.node_selector or {}).items():
@@ -101,5 +105,13 @@ def forbids(node: Node, pod: Pod) -> str | None:
 
 
 def closed_to(node: Node, pod: Pod) -> str | None:
-    """Why a pod must not be bound to a node, by what both say now."""
-    return forbids(node, pod) or (None if node.is_ready else "it is not ready")
+    """Why a pod must not be bound to a node, by what both say now. A cordon and a silent kubelet count as the
+    taints that controllers set a moment later: pods that tolerate those may come."""
+    told = forbids(node, pod)
+    for is_so, taint, reason in (
+        (node.spec.unschedulable, CORDONED, "it is cordoned"),
+        (not node.is_ready, NOT_READY, "it is not ready"),
+    ):
+        if told is None and is_so and untolerated((taint,), pod.spec.tolerations or (), (taint.effect,)):
+            told = reason
+    return told
