@@ -31,6 +31,12 @@ RELEASES = {
     each.minor: each
     for each in (
         Release(
+            minor="1.35",
+            version="v1.35.8",
+            gates={"GenericWorkload": True, "GangScheduling": True},
+            runtime_config=("scheduling.k8s.io/v1alpha1=true",),
+        ),
+        Release(
             minor="1.36",
             version="v1.36.4",
             # 1.37 folds the last two into the first
