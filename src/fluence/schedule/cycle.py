@@ -39,6 +39,7 @@ _AT_ONCE = (-(1 << 40), 0.0)
 _PROMISES = 256  # waiting jobs that are told when they start; others when they come so far ahead
 _REASONS = 24  # reasons worked out per cycle
 _SHUN = 60_000  # a node on which a group got no volume is left out for so long: there may be room again
+_IN_PLACE = 1 << 40  # the priority of a member whose place is there: above all that pods can have
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,10 +325,11 @@ class Scheduler:
         starting = len(gang.members) - len(waiting)  # their binds are under way
         together = gang.needed - starting
         wanted: dict[str, tuple[tuple[Pod, ...], int]] = {}
+        places = 0
         if waiting and not gang.fault and not gang.missing:
-            self._reuse(key, len(waiting))
             if gang.needed and any(name in self.preparing for name in parts):
                 return  # all or nothing: the rest follow when the first have their volumes, or all go anew
+            places = self._reuse(key, len(waiting))
             begun = [part for part in parts.values() if part.stage is not Stage.QUEUED]
             if together <= 0:
                 wanted = {_name(key, pod.metadata.uid, begun): ((pod,), 1) for pod in waiting}
@@ -339,16 +341,22 @@ class Scheduler:
             if part.key not in wanted:
                 self._withdraw(part, now, "its group changed")
         for name, (pods, minimum) in wanted.items():
-            self._want(gang, name, pods, minimum, now)
+            self._want(gang, name, pods, minimum, now, in_place=places > 0)
+            places -= len(pods)
         if waiting and not wanted:
             report = (
                 Report(States.REFUSED, gang.fault) if gang.fault else Report(States.INCOMPLETE, gang.missing)
             )
             self._say(Waiting(gang, waiting, report), decisions)
 
-    def _want(self, gang: Gang, name: str, pods: tuple[Pod, ...], minimum: int, now: int) -> None:
-        """Have these pods in the queue under this name, exactly so."""
+    def _want(
+        self, gang: Gang, name: str, pods: tuple[Pod, ...], minimum: int, now: int, *, in_place: bool
+    ) -> None:
+        """Have these pods in the queue under this name, exactly so. ``in_place``: room that their group held
+        was set free for them, and nobody who waits may come between."""
         part = self.parts.get(name)
+        in_place = in_place or (part is not None and part.job.priority == _IN_PLACE)
+        priority = _IN_PLACE if in_place else gang.priority
         exclude = frozenset((*self.excluded.get(gang.key, ()), *self._shunned.get(gang.key, ())))
         near = self._near(gang)
         uid = gang.uid if name == gang.key else name.removeprefix(f"{gang.key}+")
@@ -356,7 +364,7 @@ class Scheduler:
             was, job = part.request, part.job
             asked = (minimum, gang.policy, exclude, gang.constraint, near)
             same = (was.minimum, was.policy, was.exclude, was.constraint, was.near) == asked
-            same = same and (job.priority, job.limit, job.queue) == (gang.priority, gang.limit, gang.queue)
+            same = same and (job.priority, job.limit, job.queue) == (priority, gang.limit, gang.queue)
             same = same and len(was.pods) == len(pods) and all(map(_same, was.pods, pods))
             if same:
                 return
@@ -370,7 +378,7 @@ class Scheduler:
             soft_limit=gang.soft_limit,
             user=gang.user,
             queue=gang.queue,
-            priority=gang.priority,
+            priority=priority,
         )
         part = Part(gang.key, job)
         self._enlist(part)
@@ -471,8 +479,9 @@ class Scheduler:
                 self._of[uid] = part
         self._changed = True
 
-    def _reuse(self, key: str, wanted: int) -> None:
-        """New members take the seats of those that ended; the others of the group go on."""
+    def _reuse(self, key: str, wanted: int) -> int:
+        """New members take the seats of those that ended; the others of the group go on. How many seats."""
+        freed = 0
         for part in self._parts_of.get(key, {}).values():
             given = list(part.ended)[:wanted]
             if not given or part.number not in self.cluster.seats.jobs:
@@ -482,7 +491,9 @@ class Scheduler:
             for uid in given:
                 self._of.pop(uid, None)
             wanted -= len(given)
+            freed += len(given)
             self.space.more()
+        return freed
 
     # -- starting and ending ---------------------------------------------------------------------------------
 

@@ -115,6 +115,40 @@ class Field:
             names = wanted
         return await self.until(done, f"bound: {wanted}", timeout_s=timeout_s)
 
+    async def until_told(self, name: str, text: str = "", *, reason: str = "Unschedulable") -> str:
+        """Wait until a pod is told why it waits: then the scheduler has tried it, and it has no node."""
+
+        def said(pods: dict[str, Pod]) -> str | None:
+            found = pods[name].condition("PodScheduled") if name in pods else None
+            told = found is not None and found.status == "False" and found.reason == reason
+            return found.message if told and found is not None and text in found.message else None
+
+        pods = await self.until(lambda pods: said(pods) is not None, f"{name} is told {reason} {text!r}")
+        return said(pods) or ""
+
+    async def group_condition(self, name: str) -> tuple[str, str, str] | None:
+        """Status, reason and message of what a PodGroup was told; None if nothing."""
+        assert self.gangs.resource is not None
+        item: Any = await self.client.get(self.gangs.resource.raw(), name, namespace=self.namespace)
+        found = item.get("status", {}).get("conditions", [])
+        said = [each for each in found if each["type"] == self.gangs.condition]
+        return (said[0]["status"], said[0]["reason"], said[0]["message"]) if said else None
+
+    async def until_group(self, name: str, status: str, reason: str, *, timeout_s: float = 45.0) -> str:
+        said = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                while (said := await self.group_condition(name)) is None or said[:2] != (status, reason):
+                    await asyncio.sleep(0.1)
+        except TimeoutError:
+            raise AssertionError(f"not within {timeout_s} s: {status} {reason}; there is {said}") from None
+        return said[2]
+
+    async def end(self, *names: str) -> None:
+        """These pods go at once."""
+        for name in names:
+            await self.client.delete(PODS, name, namespace=self.namespace, grace_s=0)
+
     async def settled(self, *, quiet_s: float = 1.0) -> dict[str, str | None]:
         """What is where once the scheduler has had time for whatever it would do."""
         await asyncio.sleep(quiet_s)
