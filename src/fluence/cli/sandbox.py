@@ -28,7 +28,11 @@ _output = click.option(
     "-o", "--output", type=click.Choice(["table", "wide", "json", "yaml"]), default="table", show_default=True
 )
 _version = click.option(
-    "--version", default="1.36", show_default=True, help="Kubernetes release: 1.36 or 1.37.", metavar="X.Y"
+    "--version",
+    default="1.36",
+    show_default=True,
+    help="Kubernetes release: 1.35, 1.36, 1.37.",
+    metavar="X.Y",
 )
 
 

@@ -150,7 +150,8 @@ class NoGangs:
 
 
 class Workloads135:
-    """v1alpha1: names are ``workload/podGroup``; a replica key makes each replica a gang of its own."""
+    """v1alpha1: names are ``workload/podGroup``; a replica key makes each replica a gang of its own. A name
+    without a slash is written as a workload with one group of that name."""
 
     version = "v1alpha1"
     condition: str | None = None
@@ -189,7 +190,7 @@ class Workloads135:
 
     def pod_link(self, group: str) -> Json:
         workload, _, name = group.partition("/")
-        return {"workloadRef": {"name": workload, "podGroup": name}}
+        return {"workloadRef": {"name": workload, "podGroup": name or workload}}
 
     def manifest(self, group: Group) -> Json:
         workload, _, name = group.name.partition("/")

@@ -137,11 +137,12 @@ def apiserver(program: Path, at: Layout, ports: Ports, release: Release, gates: 
     ]
 
 
-def controller_manager(program: Path, at: Layout, gates: dict[str, bool]) -> list[str]:
+def controller_manager(program: Path, at: Layout, release: Release, gates: dict[str, bool]) -> list[str]:
+    controllers = [each for each in CONTROLLERS if each not in release.lacks]
     return [
         str(program),
         f"--kubeconfig={at.kubeconfig('kube-controller-manager')}",
-        f"--controllers={','.join(CONTROLLERS)}",
+        f"--controllers={','.join(controllers)}",
         f"--service-account-private-key-file={at.pki('sa.key')}",
         f"--root-ca-file={at.pki('ca.crt')}",
         "--use-service-account-credentials=true",

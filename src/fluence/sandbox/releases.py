@@ -20,6 +20,7 @@ class Release(msgspec.Struct, frozen=True, kw_only=True):
     version: str  # of k8s.io/kubernetes, as the Go module proxy has it
     gates: dict[str, bool]
     runtime_config: tuple[str, ...]
+    lacks: tuple[str, ...] = ()  # controllers that it does not know, and would not start with
 
     @property
     def module(self) -> str:
@@ -35,6 +36,7 @@ RELEASES = {
             version="v1.35.8",
             gates={"GenericWorkload": True, "GangScheduling": True},
             runtime_config=("scheduling.k8s.io/v1alpha1=true",),
+            lacks=("podgroup-protection-controller",),  # a Workload has no finalizer there
         ),
         Release(
             minor="1.36",
@@ -59,6 +61,6 @@ def release(minor: str) -> Release:
     found = RELEASES.get(".".join(parts[:2]))
     if found is None:
         raise InvalidInput(
-            f"Kubernetes {minor} is not one that the sandbox knows; choose {' or '.join(RELEASES)}"
+            f"Kubernetes {minor} is not one that the sandbox knows; choose {', '.join(RELEASES)}"
         )
     return found

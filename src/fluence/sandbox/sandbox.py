@@ -181,7 +181,7 @@ class Sandbox:
         say("starting the controllers")
         start(
             "kube-controller-manager",
-            plane.controller_manager(programs["kube-controller-manager"], at, gates),
+            plane.controller_manager(programs["kube-controller-manager"], at, release, gates),
         )
         if scheduler:
             start("kube-scheduler", plane.scheduler(programs["kube-scheduler"], at, gates))

@@ -14,7 +14,7 @@ import pytest
 from fluence.sandbox.process import start_time
 
 VERSION = os.environ.get("FLUENCE_TEST_VERSION", "1.36")
-GROUP_VERSION = {"1.36": "v1alpha2", "1.37": "v1beta1"}[VERSION]
+GROUP_VERSION = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}[VERSION]
 MINUTE = 60.0
 GPU_NODES = """
 nodes:
@@ -83,6 +83,7 @@ def soon(check: Callable[[], bool], *, seconds: float = MINUTE) -> None:
 
 
 @pytest.mark.release
+@pytest.mark.skipif(VERSION == "1.35", reason="its gangs are no objects of their own")
 def test_up_run_a_job_and_a_gang_overbook_and_down(cli: Cli, tmp_path: Path) -> None:
     said = cli.ok("up", "--version", VERSION, "--nodes", "10", "--cpu", "4", "--scheduler", "--racks", "2")
     assert "10 of 10 nodes ready" in said
@@ -204,7 +205,7 @@ def test_pods_run_fail_and_stop_as_they_are_told(cli: Cli, tmp_path: Path) -> No
         ),
         (
             ["up", "--version", "1.20"],
-            "Kubernetes 1.20 is not one that the sandbox knows; choose 1.36",
+            "Kubernetes 1.20 is not one that the sandbox knows; choose 1.35",
         ),
         (["up", "--memory", "lots"], "'lots' is not a quantity"),
         (["up", "--node-file", "/nowhere.yaml"], "/nowhere.yaml: No such file or directory"),

@@ -69,5 +69,6 @@ async def test_a_groups_condition_goes_from_false_to_true_and_stays(kube: Kube, 
         await until(("True", "Scheduled"))
         await f.client.delete(PODS, "g-2", namespace=f.namespace, grace_s=0)
         await f.add(f.pod("g-3", group="g", cpu="4"))
-        await asyncio.sleep(1)
+        await f.until_told("g-3")
+        await asyncio.sleep(0.5)
         assert await condition() == ("True", "Scheduled")

@@ -116,6 +116,15 @@ def test_what_we_write_reads_back_as_the_same_group(api: Workloads135 | PodGroup
     assert api.group_of(member) == name
 
 
+def test_135_a_name_without_a_slash_is_a_workload_with_one_group_of_that_name() -> None:
+    """What we write and what pods say must agree: the server refuses a reference without a group."""
+    api = Workloads135()
+    item = msgspec.convert(api.manifest(Group(namespace="ns", name="lammps", min_count=3)), Workload)
+    (group,) = api.groups(item)
+    assert group.key == "ns/lammps/lammps"
+    assert api.group_of(pod(**api.pod_link("lammps"))) == group.name
+
+
 def served(*versions: str, gate: bool = True, resources: tuple[str, ...] = ("podgroups", "workloads")):  # type: ignore[no-untyped-def]
     async def handler(request: web.Request) -> web.StreamResponse:
         if request.path == "/apis/scheduling.k8s.io":

@@ -124,7 +124,7 @@ def test_a_negative_amount_is_refused() -> None:
 
 def test_a_release_is_known_by_any_of_its_spellings() -> None:
     assert release("v1.36.4") is release("1.36") is RELEASES["1.36"]
-    with pytest.raises(InvalidInput, match=r"choose 1\.36 or 1\.37"):
+    with pytest.raises(InvalidInput, match=r"choose 1\.35, 1\.36, 1\.37"):
         release("1.20")
 
 
