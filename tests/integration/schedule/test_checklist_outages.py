@@ -1,0 +1,109 @@
+"""The checklist's outages (21, 32, 33): a lease lost in the middle, a server and a node that go away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Iterator
+
+from fluence.kube.client import PatchType
+from fluence.kube.resource import NODES
+from fluence.model.resources import pod_requests
+from fluence.sandbox.faults import Rule
+from fluence.sandbox.testing import Kube
+from tests.integration.schedule.field import Field, field
+
+
+async def nothing_overbooked(f: Field, cpu: int) -> None:
+    """What the audit would say: it is off where the API server itself is killed."""
+    used = dict.fromkeys(f.nodes, 0)
+    for pod in (await f.pods()).values():
+        if pod.spec.node_name and not pod.is_terminal:
+            used[pod.spec.node_name] += pod_requests(pod)["cpu"]
+    assert max(used.values()) <= cpu * 1000, used
+
+
+async def test_a_leader_that_loses_its_lease_in_a_burst_sends_nothing_more(kube: Kube, audited: None) -> None:
+    """Checklist 32: with a real lease and a real successor, who completes what was begun."""
+    slow = Rule(verb="create", path="binding$", latency_s=0.5)
+    lease = {"lease": True, "lease_name": "fluence", "lease_namespace": kube.namespace}
+    terms = {"lease_duration": 4.0, "lease_renew": 2.5, "lease_retry": 0.5}
+    names = [f"g-{index}" for index in range(12)]
+    async with (
+        field(kube, 3) as f,
+        kube.client() as other,
+        f.through(slow, in_flight=1, identity="first", **lease, **terms) as first,
+    ):
+        async with asyncio.timeout(45):
+            while not first.leads:
+                await asyncio.sleep(0.05)
+        await f.add_group("g", len(names))
+        await f.add(*(f.pod(name, group="g") for name in names))
+        await f.until_bound(1)
+        assert first.elector is not None and first.elector.held
+        f.proxy.rules.insert(0, Rule(path="/leases/", status=503))  # it cannot renew any more
+        async with asyncio.timeout(45):
+            while first.elector.held:
+                await asyncio.sleep(0.01)
+        sent = slow.seen
+        bound = sum(map(bool, (await f.homes()).values()))
+        assert 0 < bound <= sent < len(names), "the lease was lost in the middle"
+        async with f.scheduler(other, identity="second", **lease, **terms) as second:
+            await f.until_bound(names)
+            assert second.leads and not first.leads
+        assert slow.seen == sent, "the first one sent something without the lease"
+
+
+async def test_the_api_server_restarts_while_a_gang_is_bound(own_sandbox: Kube) -> None:
+    """Checklist 33: the gang is completed, nothing is bound twice, and what waited before still goes on."""
+    slow = Rule(verb="create", path="binding$", latency_s=0.2)
+    async with field(own_sandbox, 2) as f, f.through(slow, in_flight=1) as live:
+        names = [f"g-{index}" for index in range(8)]
+        await f.add_group("g", 8)
+        await f.add(*(f.pod(name, group="g") for name in names))
+        await f.until_bound(2)
+        await asyncio.to_thread(own_sandbox.sandbox.restart, "kube-apiserver")
+        await f.until_bound(names, timeout_s=90)
+        await nothing_overbooked(f, 4)
+        await f.add(f.pod("next", cpu="4"))
+        await f.until_told("next")
+        assert len(live.scheduler.cluster.jobs) == 1
+        await f.end(*names)
+        await f.until_bound(["next"])
+        await f.end("next")
+
+
+@contextlib.contextmanager
+def stopped(kube: Kube, part: str) -> Iterator[None]:
+    """A part of the control plane that does nothing for a while."""
+    pid = kube.sandbox.require().parts[part].pid
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def test_a_node_that_is_not_ready_gets_no_pods_until_it_is(own_sandbox: Kube) -> None:
+    """Checklist 21: its kubelet says nothing, and comes back."""
+    async with field(own_sandbox, 2) as f, f.scheduler() as live:
+        with stopped(own_sandbox, "kwok"):
+            lost = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
+            body = {"status": {"conditions": [lost]}}
+            await f.client.patch(
+                NODES.raw(), f.nodes[1], body, kind=PatchType.STRATEGIC, subresource="status"
+            )
+            async with asyncio.timeout(45):
+                while (node := live.scheduler.cluster.node(f.nodes[1])) is None or node.is_ready:
+                    await asyncio.sleep(0.05)
+            await f.add_group("r", 3)
+            await f.add(*(f.pod(f"r-{i}", group="r", cpu="2") for i in range(3)))
+            await f.until_told("r-0")
+            assert not any((await f.homes()).values())
+            await f.add(f.pod("small", cpu="2"))
+            assert (await f.until_bound(["small"]))["small"].spec.node_name == f.nodes[0]
+        pods = await f.until_bound(4, timeout_s=90)
+        assert {pods[f"r-{i}"].spec.node_name for i in range(3)} == set(f.nodes)
+        await f.end(*pods)
