@@ -19,6 +19,8 @@ import yaml
 from fluence.kube.errors import Misconfigured
 
 IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+IN_CLUSTER_DIR = "FLUENCE_SERVICE_ACCOUNT_DIR"
+"""The variable that names another folder with token, ca.crt and namespace: a projected volume's, a test's."""
 
 
 class ExecEnv(msgspec.Struct, frozen=True):
@@ -117,7 +119,6 @@ def find_access(
     kubeconfig: str | os.PathLike[str] | None = None,
     context: str | None = None,
     env: Mapping[str, str] | None = None,
-    in_cluster_dir: Path = IN_CLUSTER,
 ) -> Access:
     """The access that a command without options means; ``kubeconfig`` and ``context`` are its options."""
     env = os.environ if env is None else env
@@ -129,8 +130,9 @@ def find_access(
     default = home / ".kube" / "config"
     if default.exists():
         return _load([default], context, explicit=True)
-    if env.get("KUBERNETES_SERVICE_HOST") and (in_cluster_dir / "token").exists():
-        return in_cluster(env=env, directory=in_cluster_dir)
+    account = Path(env.get(IN_CLUSTER_DIR) or IN_CLUSTER)
+    if env.get("KUBERNETES_SERVICE_HOST") and (account / "token").exists():
+        return in_cluster(env=env, directory=account)
     raise Misconfigured(
         f"no cluster is configured: {default} does not exist, KUBECONFIG is not set and this is not a pod; "
         "pass --kubeconfig FILE, or start a cluster of your own with `fluence sandbox up`"

@@ -9,7 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from fluence.clock import ManualClock
-from fluence.kube.access import Access, ExecEnv, ExecPlugin, find_access
+from fluence.kube.access import IN_CLUSTER_DIR, Access, ExecEnv, ExecPlugin, find_access
 from fluence.kube.auth import EXEC_VERSIONS, Authenticator, Credentials
 from fluence.kube.client import Client
 from fluence.kube.errors import Misconfigured, Unauthorized
@@ -106,7 +106,7 @@ def in_pod(folder: Path) -> Access:
     for name, text in (("token", "one\n"), ("ca.crt", "CA"), ("namespace", "team")):
         (folder / name).write_text(text)
     env = {"HOME": str(folder), "KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
-    return find_access(env=env, in_cluster_dir=folder)
+    return find_access(env={**env, IN_CLUSTER_DIR: str(folder)})
 
 
 async def test_inside_a_pod_the_token_is_read_again_every_minute(tmp_path: Path) -> None:
