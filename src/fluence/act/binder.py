@@ -125,8 +125,11 @@ class Binder:
         except (TooManyRequests, ServerFault, Unauthorized, Gone) as error:
             return await self._look(bind, str(error))
         except (Invalid, Forbidden, ApiError) as refusal:
-            # NB "cannot" is RBAC's word: it says something about us, not about the node.
-            ours = isinstance(refusal, Forbidden) and "cannot" in refusal.status.message
+            # NB "cannot" is RBAC's word: it says something about us, not about the node. Nor does a namespace
+            # that ends, and whose pods are still to go.
+            ours = isinstance(refusal, Forbidden) and (
+                "cannot" in refusal.status.message or refusal.is_ending
+            )
             return Result(bind, Outcome.AGAIN if ours else Outcome.IMPOSSIBLE, str(refusal))
         except KubeError as error:  # no answer: it may have been carried out all the same
             return await self._look(bind, str(error))

@@ -108,6 +108,12 @@ class Forbidden(ApiError):
             return ""
         return "bind a Role or ClusterRole with this verb and resource to that user"
 
+    @property
+    def is_ending(self) -> bool:
+        """The namespace is being deleted: nothing new may come into it, whoever asks."""
+        causes = (self.status.details.causes if self.status.details is not None else None) or ()
+        return any(each.reason == "NamespaceTerminating" for each in causes)
+
 
 class Missing(ApiError):
     """404: no such object, or a kind that this server does not serve."""

@@ -191,7 +191,8 @@ class Recorder:
             series.told, series.told_at = count, self._clock.monotonic()
         except Forbidden as error:
             self.failed += 1
-            logger.error("events cannot be written: %s", error)
+            if not error.is_ending:
+                logger.error("events cannot be written: %s", error)
         except KubeError as error:
             self.failed += 1
             logger.warning("event %s/%s is lost: %s", series.namespace, series.name, error)

@@ -163,13 +163,13 @@ class Space:
 
     async def end(self) -> None:
         """All pods go, and what would make new ones; the namespace goes when it will."""
-        await self.client.delete(NAMESPACES, self.name)
         async with asyncio.timeout(SOON_S):
             while await self.pods():
                 for kind in (DEPLOYMENTS, REPLICASETS, JOBS, PODS):
                     path = kind.path(namespace=self.name)
                     await self.client.request("DELETE", path, params={"gracePeriodSeconds": "0"})
                 await asyncio.sleep(0.1)
+        await self.client.delete(NAMESPACES, self.name)
 
 
 @contextlib.asynccontextmanager

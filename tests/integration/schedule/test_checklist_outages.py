@@ -8,8 +8,11 @@ import os
 import signal
 from collections.abc import Iterator
 
+import pytest
+
 from fluence.kube.client import PatchType
-from fluence.kube.resource import NODES
+from fluence.kube.errors import Missing
+from fluence.kube.resource import NAMESPACES, NODES
 from fluence.model.resources import pod_requests
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.testing import Kube
@@ -107,3 +110,30 @@ async def test_a_node_that_is_not_ready_gets_no_pods_until_it_is(own_sandbox: Ku
         pods = await f.until_bound(4, timeout_s=90)
         assert {pods[f"r-{i}"].spec.node_name for i in range(3)} == set(f.nodes)
         await f.end(*pods)
+
+
+async def test_a_namespace_that_ends_excludes_no_node(
+    own_sandbox: Kube, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its pods are still there when the server already refuses binds and events: that is nobody's fault."""
+    ending = Kube(own_sandbox.sandbox, "ending", own_sandbox.version)
+    async with ending.client() as client:
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ending"}}
+        await client.create(NAMESPACES, body)
+        async with asyncio.timeout(45):
+            while True:  # pods are refused until the account is there
+                with contextlib.suppress(Missing):
+                    await client.request("GET", "/api/v1/namespaces/ending/serviceaccounts/default")
+                    break
+                await asyncio.sleep(0.05)
+    async with field(ending, 2) as f:
+        await f.add(f.pod("p"), f.pod("q", cpu="64"))
+        with stopped(own_sandbox, "kube-controller-manager"):
+            await f.client.delete(NAMESPACES, "ending")
+            async with f.through() as live:
+                async with asyncio.timeout(45):
+                    while f.proxy.count("create", "p/binding") < 2 or not f.proxy.count("create", "/events"):
+                        await asyncio.sleep(0.05)
+                assert {each.status for each in f.proxy.seen if "p/binding" in each.path} == {403}
+                assert not live.scheduler.excluded
+                assert not [each for each in caplog.records if each.levelname == "ERROR"]
