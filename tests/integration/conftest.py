@@ -1,4 +1,4 @@
-"""A second control plane, for tests that break theirs."""
+"""More control planes: one that tests may break, and one without native gangs, as most clusters are."""
 
 import asyncio
 import os
@@ -19,23 +19,34 @@ VERSION = os.environ.get("FLUENCE_TEST_VERSION", DEFAULT)
 @pytest.fixture(scope="session")
 def own_sandbox() -> Iterator[Kube]:
     """A bare control plane of this worker's own; its parts may be killed."""
-    box = Sandbox(f"own-{os.getpid()}")
+    yield from _sandbox("own", {})
+
+
+@pytest.fixture(scope="session")
+def gateless() -> Iterator[Kube]:
+    """One whose gang gates are off: it serves no groups, and drops the pods' field without a word."""
+    yield from _sandbox("gateless", dict.fromkeys(release(VERSION).gates, False))
+
+
+def _sandbox(name: str, gates: dict[str, bool]) -> Iterator[Kube]:
+    box = Sandbox(f"{name}-{os.getpid()}")
     wanted = release(VERSION)
-    box.up(find_programs(wanted, report=lambda progress: None), wanted, audit=False, owned=True)
+    programs = find_programs(wanted, report=lambda progress: None)
+    box.up(programs, wanted, audit=False, gates=gates, owned=True)
 
     async def namespace() -> None:
         async with Client(box.access()) as client:
-            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "own"}}
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
             await client.create(NAMESPACES, body)
             for _ in range(100):
                 try:
-                    await client.request("GET", "/api/v1/namespaces/own/serviceaccounts/default")
+                    await client.request("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default")
                     return
                 except Exception:
                     await asyncio.sleep(0.1)
 
     try:
         asyncio.run(namespace())
-        yield Kube(box, "own", VERSION)
+        yield Kube(box, name, VERSION)
     finally:
         box.down()

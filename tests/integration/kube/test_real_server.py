@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import os
 
 import msgspec
 import pytest
@@ -27,9 +26,7 @@ from fluence.model.group import Group
 from fluence.model.pod import Pod
 from fluence.model.resources import pod_requests
 from fluence.sandbox.certs import Authority
-from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import DEFAULT, release
-from fluence.sandbox.sandbox import Sandbox
+from fluence.sandbox.releases import release
 from fluence.sandbox.testing import Kube
 
 
@@ -228,21 +225,13 @@ async def test_a_field_whose_gate_is_off_is_noticed(kube: Kube) -> None:
 
 
 @pytest.mark.release
-async def test_a_server_whose_gate_is_off_counts_as_one_without_gangs() -> None:
-    version = os.environ.get("FLUENCE_TEST_VERSION", DEFAULT)
-    wanted = release(version)
-    box = Sandbox(f"gateless-{os.getpid()}")
-    programs = find_programs(wanted, report=lambda progress: None)
-    off = dict.fromkeys(wanted.gates, False)
-    await asyncio.to_thread(box.up, programs, wanted, audit=False, gates=off, owned=True)
-    try:
-        async with Client(box.access()) as client:
-            api = await discover_gangs(client)
-            assert isinstance(api, NoGangs)
-            assert "GenericWorkload" in api.reason or "serves no" in api.reason
-            native = next(each for each in ADAPTERS if f"{each.version}=true" in str(wanted.runtime_config))
-            link = native.pod_link("g")
-            _, dropped = await create_noticing(client, PODS, body("m", **link), namespace="default")
-            assert dropped == [f"spec.{name}" for name in link]
-    finally:
-        await asyncio.to_thread(box.down)
+async def test_a_server_whose_gate_is_off_counts_as_one_without_gangs(gateless: Kube) -> None:
+    wanted = release(gateless.version)
+    native = next(each for each in ADAPTERS if f"{each.version}=true" in str(wanted.runtime_config))
+    async with gateless.client() as client:
+        api = await discover_gangs(client)
+        assert isinstance(api, NoGangs)
+        assert "GenericWorkload" in api.reason or "serves no" in api.reason
+        link = native.pod_link("g")
+        _, dropped = await create_noticing(client, PODS, body("m", **link), namespace=gateless.namespace)
+        assert dropped == [f"spec.{name}" for name in link]

@@ -10,8 +10,11 @@ from typing import Any
 
 import pytest
 
+from fluence import names
 from fluence.kube.errors import Invalid, Missing
+from fluence.kube.gangs import ADAPTERS, NoGangs
 from fluence.kube.resource import JOBS, PODS, Json, Resource
+from fluence.sandbox.releases import RELEASES
 from fluence.sandbox.testing import Kube
 from tests.integration.schedule.field import RUN, Field, field
 
@@ -236,3 +239,41 @@ async def test_room_that_was_taken_by_preemption_is_not_taken_back(kube: Kube, a
         async with asyncio.timeout(45):
             while live.scheduler.cluster.jobs:
                 await asyncio.sleep(0.1)
+
+
+async def test_without_native_gangs_labels_make_them_and_lost_fields_do_not(gateless: Kube) -> None:
+    """Checklist 19: the gate is off, so the group is in no discovery and pods lose the field."""
+    native = next(each for each in ADAPTERS if f"{each.version}=true" in str(RELEASES[gateless.version]))
+    async with field(gateless, 1) as f, f.scheduler() as live:
+        assert isinstance(live.gangs, NoGangs)
+        labels = {names.GROUP_LABEL: "g", names.GROUP_SIZE: "3"}
+        await f.add(*(f.pod(f"g-{i}", labels=labels) for i in range(2)))
+        await f.until_told("g-0", "2 of 3 pods are there", reason="WaitingForGroup")
+        (alone,) = await f.add(f.pod("lost", **native.pod_link("g")))
+        assert alone.spec.scheduling_group is None and alone.spec.workload_ref is None
+        await f.until_bound(["lost"])  # nothing says any more that it belongs to a gang
+        assert sum(map(bool, (await f.homes()).values())) == 1
+        await f.add(f.pod("g-2", labels=labels))
+        await f.until_bound(4)
+
+
+async def test_the_replicas_of_a_workload_are_gangs_of_their_own(kube: Kube, audited: None) -> None:
+    """Checklist 19: only 1.35 has them."""
+    if kube.version != "1.35":
+        pytest.skip("pods name a replica of their group on 1.35 alone")
+    async with field(kube, 1) as f, f.scheduler():
+        await f.add_group("w/ranks", 2)
+
+        def rank(replica: int, index: int) -> Json:
+            link = {"name": "w", "podGroup": "ranks", "podGroupReplicaKey": f"r{replica}"}
+            return f.pod(f"p-{replica}-{index}", workloadRef=link)
+
+        await f.add(rank(0, 0), rank(1, 0))
+        await f.until_told("p-0-0", "1 of 2 pods is there", reason="WaitingForGroup")
+        await f.add(rank(1, 1))
+        pods = await f.until_bound(["p-1-0", "p-1-1"])
+        assert pods["p-0-0"].spec.node_name is None
+        await f.add(rank(0, 1))
+        pods = await f.until_bound(4)
+        jobs = {name: pod.annotations[names.ALLOCATION] for name, pod in pods.items()}
+        assert jobs["p-0-0"] == jobs["p-0-1"] != jobs["p-1-0"] == jobs["p-1-1"]

@@ -72,9 +72,7 @@ async def test_two_gangs_that_contend_never_start_in_part_and_both_finish(kube: 
         async with f.scheduler():
             for _ in range(200):
                 pods = await f.pods()
-                for name in ("a", "b"):
-                    running = [p for p in pods.values() if p.metadata.name[0] == name and p.spec.node_name]
-                    assert len(running) in range(7)
+                # Room for one of them and some: if both had pods on nodes, one would be there in part.
                 alive = {p.metadata.name[0] for p in pods.values() if p.spec.node_name and not p.is_terminal}
                 assert len(alive) < 2
                 if all(pod.status.phase == "Succeeded" for pod in pods.values()):
