@@ -50,6 +50,7 @@ pytestmark = pytest.mark.release
 ACCOUNT = "/api/v1/namespaces/fluence-system/serviceaccounts/fluence-scheduler"
 LONG = {"sandbox.fluence.flux-framework.org/run-seconds": "900"}
 SOON_S = 60.0
+DAEMONS: Resource[Json] = Resource("apps", "v1", "daemonsets", "DaemonSet", dict[str, object])
 CLASSES: Resource[Json] = Resource(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", dict[str, object], namespaced=False
 )
@@ -259,12 +260,7 @@ async def test_it_says_on_a_pod_why_it_waits(inside: Inside) -> None:
     """The account may write a pod's status, too."""
     async with space(inside, "too-large") as s:
         await s.add("p", cpu="64")
-
-        def told(pods: dict[str, Pod]) -> bool:
-            condition = pods["p"].condition("PodScheduled")
-            return condition is not None and "too small: cpu (64 wanted)" in condition.message
-
-        await s.until(told, "a reason")
+        await s.until(lambda pods: _told(pods, "p", "too small: cpu (64 wanted)"), "a reason")
 
 
 async def test_groups_that_kubernetes_makes_for_jobs(inside: Inside) -> None:
@@ -327,13 +323,39 @@ async def test_a_rank_that_kube_scheduler_preempts(inside: Inside) -> None:
         )
         (lost,) = set(before) - set(pods)
         await s.add("successor", **s.gangs.pod_link("g"))
-
-        def told(pods: dict[str, Pod]) -> bool:
-            condition = pods["successor"].condition("PodScheduled")
-            return condition is not None and "insufficient cpu" in condition.message
-
-        await s.until(told, "it waits")
+        await s.until(lambda pods: _told(pods, "successor", "insufficient cpu"), "it waits")
         await s.client.delete(PODS, "urgent", namespace=s.name, grace_s=0)
         after = await s.until(lambda pods: bound(pods) == 3, "the gang is whole again")
         assert after["successor"].spec.node_name == before[lost].spec.node_name
         await s.client.delete(CLASSES, "urgent")
+
+
+async def test_a_daemon_set_takes_its_part_of_every_node_and_gives_it_back(inside: Inside) -> None:
+    """Checklist 27: its pods are kube-scheduler's."""
+    async with space(inside, "daemons") as s:
+        body = {
+            "apiVersion": "apps/v1",
+            "kind": "DaemonSet",
+            "metadata": {"name": "agent"},
+            "spec": {
+                "selector": {"matchLabels": {"app": "agent"}},
+                "template": {
+                    "metadata": {"labels": {"app": "agent"}},
+                    "spec": s.spec(cpu="1", schedulerName="default-scheduler"),
+                },
+            },
+        }
+        await s.client.create(DAEMONS, body, namespace=s.name)
+        await s.until(lambda pods: bound(pods) == 3, "an agent on every node")
+        await s.add_group("g", 3)
+        for index in range(3):
+            await s.add(f"g-{index}", **s.gangs.pod_link("g"))
+        await s.until(lambda pods: _told(pods, "g-0", "insufficient cpu"), "the gang waits")
+        await s.client.delete(DAEMONS, "agent", namespace=s.name)
+        pods = await s.until(lambda pods: bound(pods) == 3 and len(pods) == 3, "the gang has all nodes")
+        assert set(pods) == {"g-0", "g-1", "g-2"}
+
+
+def _told(pods: dict[str, Pod], name: str, text: str) -> bool:
+    condition = pods[name].condition("PodScheduled") if name in pods else None
+    return condition is not None and text in condition.message

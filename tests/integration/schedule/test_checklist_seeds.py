@@ -1,4 +1,4 @@
-"""Manifests of the first Fluence as its users have them; only where they run and who schedules is the test's."""
+"""Manifests of the first Fluence as users have them; only the nodes and the scheduler are the test's own."""
 
 from __future__ import annotations
 
