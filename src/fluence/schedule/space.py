@@ -60,7 +60,7 @@ class SeatSpace:
         self._next_shape = 0
         self._of: dict[Pods, int] = {}
         self._asked: dict[int, dict[Hashable, int]] = {}  # per shape
-        self._judged: dict[int, tuple[tuple[int, int], str | None]] = {}
+        self._judged: dict[int, tuple[tuple[int, int, int], str | None]] = {}
         self._journal: list[Callable[[], object]] = []
         # Shapes that were told "at no time": it stays so while the plan only fills up.
         self._hopeless: dict[int, int] = {}
@@ -119,7 +119,8 @@ class SeatSpace:
     def judge(self, request: Hashable) -> str | None:
         """Why the cluster as it is could not hold a request, if it were empty; judged once per shape."""
         graph = self.cluster.graph
-        at = (graph.shape_generation, graph.state_generation)
+        # Taints are in the columns alone.
+        at = (graph.shape_generation, graph.state_generation, self.cluster.columns.generation)
         request = _pods(request)
         shape = self.shape(request)
         known = self._judged.get(shape)

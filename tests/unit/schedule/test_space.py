@@ -7,7 +7,7 @@ import numpy as np
 
 from fluence.cluster.ids import job_number
 from fluence.model.constraint import Constraint
-from fluence.model.node import Node
+from fluence.model.node import Node, NodeSpec, Taint
 from fluence.model.pod import Pod
 from fluence.queue.job import FOREVER, Job
 from fluence.queue.queue import Queue
@@ -199,3 +199,14 @@ def test_no_start_is_promised_before_the_place_in_the_plan() -> None:
     entry = queue.entries["wide"]
     assert entry.reserved_at is not None and entry.reserved_at > NOW + 1
     assert entry.no_later_than == entry.reserved_at
+
+
+def test_a_taint_that_goes_changes_what_could_ever_be_held() -> None:
+    """A new node is born tainted: what was impossible with its taint must be judged again without it."""
+    found = space()
+    born = found.cluster.nodes["node-001"]
+    tainted = NodeSpec(taints=[Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")])
+    found.cluster.set_node(msgspec.structs.replace(born, spec=tainted))
+    assert "taint" in (found.judge(pods("a", 8)) or "")
+    found.cluster.set_node(born)
+    assert found.judge(pods("a", 8)) is None
