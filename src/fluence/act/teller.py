@@ -1,7 +1,8 @@
 """Teller: writes what users are told, the last word per object, a few at once, and never without the lease.
 
-What it is given while an older word about the same object waits replaces that word. A word that cannot be
-written is dropped: the next change brings another.
+What it is given while an older word about the same object waits replaces that word; while one is being
+written it waits, since the server may carry out two at once in any order. A word that cannot be written is
+dropped: the next change brings another.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Teller:
         self._held = held
         self._in_flight = in_flight
         self._waiting: dict[_Key, tuple[Resource[Any], Json]] = {}
+        self._writing: set[_Key] = set()
         self._wake = asyncio.Event()
 
     @property
@@ -54,13 +56,21 @@ class Teller:
 
     async def _work(self) -> None:
         while True:
-            while not self._waiting:
+            key = next((each for each in self._waiting if each not in self._writing), None)
+            if key is None:
                 self._wake.clear()
                 await self._wake.wait()
-            key = next(iter(self._waiting))
+                continue
             resource, patch = self._waiting.pop(key)
-            if self._held():
+            if not self._held():
+                continue
+            self._writing.add(key)
+            try:
                 await self._write(resource, key, patch)
+            finally:
+                self._writing.discard(key)
+            if key in self._waiting:
+                self._wake.set()
 
     async def _write(self, resource: Resource[Any], key: _Key, patch: Json) -> None:
         _, namespace, name = key
