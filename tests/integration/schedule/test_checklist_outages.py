@@ -50,13 +50,13 @@ async def test_a_leader_that_loses_its_lease_in_a_burst_sends_nothing_more(kube:
         async with asyncio.timeout(45):
             while first.elector.held:
                 await asyncio.sleep(0.01)
-        sent = slow.seen
+        sent = first.binder.sent
         bound = sum(map(bool, (await f.homes()).values()))
         assert 0 < bound <= sent < len(names), "the lease was lost in the middle"
         async with f.scheduler(other, identity="second", **lease, **terms) as second:
             await f.until_bound(names)
             assert second.leads and not first.leads
-        assert slow.seen == sent, "the first one sent something without the lease"
+        assert first.binder.sent == sent and slow.seen <= sent, "something was sent without the lease"
 
 
 async def test_the_api_server_restarts_while_a_gang_is_bound(own_sandbox: Kube) -> None:

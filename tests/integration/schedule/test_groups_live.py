@@ -72,6 +72,8 @@ async def until(
 async def native(client: Client) -> AnyGangs:
     gangs = await discover_gangs(client)
     assert gangs.resource is not None, gangs.reason
+    if gangs.condition is None:
+        pytest.skip("groups of 1.35 are parts of a Workload: no objects that a label names, and no status")
     return gangs
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from fluence.kube.resource import EVENTS, PODS
 from fluence.sandbox.testing import Kube
 from tests.integration.schedule.field import field
@@ -50,6 +52,8 @@ async def test_a_groups_condition_goes_from_false_to_true_and_stays(kube: Kube, 
     async with field(kube, 1) as f, f.scheduler():
         resource = f.gangs.resource
         assert resource is not None
+        if f.gangs.condition is None:
+            pytest.skip("a Workload of 1.35 has no status")
 
         async def condition() -> tuple[str, str] | None:
             item = await f.client.get(resource.raw(), "g", namespace=f.namespace)
