@@ -199,9 +199,9 @@ class Preparing(RuleBasedStateMachine):
         scheduler = self.scheduler
         picked = scheduler.cluster._requests.storage.picked
         assert len(set(picked.values())) == len(picked)
-        awaited = {stow.claim for each in scheduler.preparing.values() for stow in each.stows}
+        awaited = {stow.claim for each in scheduler.preparing.of.values() for stow in each.stows}
         assert picked.keys() <= awaited
-        for key, preparation in scheduler.preparing.items():
+        for key, preparation in scheduler.preparing.of.items():
             part = scheduler.parts[key]
             assert part.unbound.keys() == {bind.uid for bind in preparation.binds}
         for uid, home in ((u, n) for seats in scheduler.cluster.jobs.values() for u, n in seats.items()):
@@ -232,7 +232,7 @@ class Preparing(RuleBasedStateMachine):
             if len(pods) >= least:
                 left = [pod.metadata.name for pod in pods if pod.spec.node_name is None]
                 assert not left, f"{left} never start: {self.scheduler.reasons.get(f'd/{gang}')}"
-        assert not self.scheduler.preparing
+        assert not self.scheduler.preparing.of
 
 
 TestPreparing = Preparing.TestCase
@@ -268,7 +268,7 @@ def test_a_choice_that_is_there_after_a_restart_is_not_written_again() -> None:
     fresh.disks["g1-0-data"] = Disk(selected=choice.node)
     fresh.show("g1-0-data")
     fresh.submit(count=1, shared=False, extra=0)
-    assert not fresh.choices and fresh.scheduler.preparing
+    assert not fresh.choices and fresh.scheduler.preparing.of
     fresh.provision_one("g1-0-data", accepts=True)
     fresh.cycle()
     assert fresh.pods["g1-0"].spec.node_name == choice.node

@@ -19,40 +19,23 @@ from fluence.act.action import Bind, Choose, Outcome, Result
 from fluence.cluster.graph import Claim, ClusterGraph, Freed, Near
 from fluence.cluster.ids import job_number
 from fluence.cluster.layout import DEFAULT, Layout
-from fluence.cluster.storage import mounts
 from fluence.model.group import Group
 from fluence.model.node import Node
 from fluence.model.pod import Pod
-from fluence.model.volume import Key
 from fluence.queue import Job, Queue, QueuePolicy, Rules, Start, State
 from fluence.schedule import recovery
 from fluence.schedule.conditions import Outcome as States
 from fluence.schedule.conditions import Report
 from fluence.schedule.groups import Gang, Groups
 from fluence.schedule.part import Part, Stage
-from fluence.schedule.preparing import Failed, Preparation, Ready
+from fluence.schedule.preparing import Failed, Preparation, Preparations, Ready
 from fluence.schedule.space import HORIZON, Pods, SeatSpace, is_whole, near_of
+from fluence.schedule.telling import Telling, Waiting
 
 SLICE = 128  # groups that are taken in per cycle: the first binds need not wait for the last list
-_TOLD_AGAIN = 30_000  # a reason that may have changed is looked at again after so long
 _AT_ONCE = (-(1 << 40), 0.0)
 _PROMISES = 256  # waiting jobs that are told when they start; others when they come so far ahead
-_REASONS = 24  # reasons worked out per cycle
-_SHUN = 60_000  # a node on which a group got no volume is left out for so long: there may be room again
 _IN_PLACE = 1 << 40  # the priority of a member whose place is there: above all that pods can have
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A group whose pods wait, and what they are told."""
-
-    gang: Gang
-    pods: tuple[Pod, ...]
-    report: Report
-
-    @property
-    def reason(self) -> str:
-        return self.report.reason
 
 
 @dataclass(slots=True)
@@ -103,14 +86,11 @@ class Scheduler:
             promises=_PROMISES,
         )
         self.backoff = backoff  # the first and the longest pause between tries of one bind
-        self.volume_timeout = volume_timeout  # how long claims may take before other nodes are tried
         self.parts: dict[str, Part] = {}  # by the queue's key
-        self.preparing: dict[str, Preparation] = {}  # parts whose claims are not bound yet
+        self.preparing = Preparations(self.cluster, timeout=volume_timeout)
         self.excluded: dict[str, set[str]] = {}  # per group: nodes that the server refused for its pods
-        self.reasons: dict[str, Waiting] = {}  # per group: what was said last
-        self._shunned: dict[str, dict[str, int]] = {}  # per group: nodes without volumes, and until when
-        self._choices: list[Choose] = []
-        self._claimants: dict[Key, set[str]] = {}  # claim -> parts whose pods mount it
+        self.telling = Telling(groups, self.queue, self.space)
+        self.reasons = self.telling.said
         self._rejudge: set[str] = set()  # parts whose claims changed
         self._of: dict[str, Part] = {}  # by the uid of a pod with a seat
         self._parts_of: dict[str, dict[str, Part]] = {}  # by group
@@ -122,9 +102,6 @@ class Scheduler:
         self._never: dict[str, Part] = {}
         self._again: dict[str, tuple[int, Bind]] = {}  # by uid: when to try a bind again
         self._tries: dict[str, int] = {}
-        self._to_tell: dict[str, None] = {}  # queued parts whose reason is to be worked out
-        self._told_at = 0
-        self._told_counts = (0, 0)
         self._seen = (-1, -1, -1)
         self._changed = True
         self._reshaped = False  # what the cluster could hold if it were empty may have changed
@@ -161,7 +138,7 @@ class Scheduler:
         freed = self.cluster.set_pod(pod)
         self._weighed(before, self._weight(uid), freed)
         if pod.is_terminal:
-            self._unmount(pod)
+            self._rejudge |= self.preparing.given_up(pod)
         touched = self.groups.set_pod(pod)
         if pod.spec.node_name is None:
             created = pod.metadata.creation_timestamp
@@ -184,7 +161,7 @@ class Scheduler:
         before = self._weight(uid)
         freed = self.cluster.remove_pod(pod)
         self._weighed(before, None, freed)
-        self._unmount(pod)
+        self._rejudge |= self.preparing.given_up(pod)
         self._touch(self.groups.remove_pod(pod))
         part = self._of.get(uid)
         if part is not None:
@@ -201,10 +178,9 @@ class Scheduler:
         self._touch(keys)
 
     def set_claim(self, namespace: str, name: str, claim: Claim | None) -> None:
-        for preparation in self.preparing.values():
-            preparation.saw((namespace, name), claim)
+        self.preparing.saw((namespace, name), claim)
         if self.cluster.set_claim(namespace, name, claim):
-            self._rejudge.update(self._claimants.get((namespace, name), ()))
+            self._rejudge.update(self.preparing.concerned((namespace, name)))
             self.space.more()
 
     def set_attach_limits(self, node: str, limits: Mapping[str, int]) -> None:
@@ -223,16 +199,8 @@ class Scheduler:
 
     def next_due(self) -> int | None:
         """When to run a cycle even if nothing happens."""
-        times = [at for at, _ in self._again.values()]
-        times += [each.deadline for each in self.preparing.values()]
-        times += [until for nodes in self._shunned.values() for until in nodes.values()]
-        due = self.queue.next_due()
-        if due is not None:
-            times.append(due)
-        if self._to_tell:
-            times.append(0)
-        elif self.queue.pending and self._told_counts != (self.space.freed, self.space.lost):
-            times.append(self._told_at + _TOLD_AGAIN)
+        times = [*self.preparing.times(), *(at for at, _ in self._again.values())]
+        times += [due for due in (self.queue.next_due(), self.telling.next_due()) if due is not None]
         return min(times, default=None)
 
     def cycle(self, now: int) -> Decisions:
@@ -240,7 +208,7 @@ class Scheduler:
         decisions = Decisions()
         self._start_over()
         self._finish(now)
-        self._forgive(now)
+        self._touch(self.preparing.forgive(now))
         if self._reshaped or self._rejudge:
             names = [*self.parts] if self._reshaped else sorted(self._rejudge)
             self._reshaped, self._rejudge = False, set()
@@ -256,8 +224,8 @@ class Scheduler:
             self._seen = (self.space.freed, self.space.opened, self.space.lost)
         self._prepare(now, decisions)
         self._try_again(now, decisions)
-        self._tell(now, decisions)
-        decisions.choices, self._choices = self._choices, []
+        decisions.waiting += self.telling.round(now, self.parts)
+        decisions.choices = self.preparing.take_choices()
         return decisions
 
     def told(self, result: Result, now: int) -> None:
@@ -327,7 +295,7 @@ class Scheduler:
         wanted: dict[str, tuple[tuple[Pod, ...], int]] = {}
         places = 0
         if waiting and not gang.fault and not gang.missing:
-            if gang.needed and any(name in self.preparing for name in parts):
+            if gang.needed and any(name in self.preparing.of for name in parts):
                 return  # all or nothing: the rest follow when the first have their volumes, or all go anew
             places = self._reuse(key, len(waiting))
             begun = [part for part in parts.values() if part.stage is not Stage.QUEUED]
@@ -347,7 +315,7 @@ class Scheduler:
             report = (
                 Report(States.REFUSED, gang.fault) if gang.fault else Report(States.INCOMPLETE, gang.missing)
             )
-            self._say(Waiting(gang, waiting, report), decisions)
+            decisions.waiting += self.telling.say(Waiting(gang, waiting, report))
 
     def _want(
         self, gang: Gang, name: str, pods: tuple[Pod, ...], minimum: int, now: int, *, in_place: bool
@@ -357,7 +325,7 @@ class Scheduler:
         part = self.parts.get(name)
         in_place = in_place or (part is not None and part.job.priority == _IN_PLACE)
         priority = _IN_PLACE if in_place else gang.priority
-        exclude = frozenset((*self.excluded.get(gang.key, ()), *self._shunned.get(gang.key, ())))
+        exclude = frozenset((*self.excluded.get(gang.key, ()), *self.preparing.shunned(gang.key)))
         near = self._near(gang)
         uid = gang.uid if name == gang.key else name.removeprefix(f"{gang.key}+")
         if part is not None:
@@ -385,7 +353,7 @@ class Scheduler:
         entry = self.queue.submit(job)
         if entry.state is State.NEVER:
             self._never[name] = part
-        self._to_tell[name] = None
+        self.telling.want(name)
         self._changed = True
 
     def _judge_again(self, names: Iterable[str], now: int) -> None:
@@ -395,11 +363,6 @@ class Scheduler:
             if (self.space.judge(part.request) is None) == (part.key in self._never):
                 self._withdraw(part, now, "what the cluster could hold has changed")
                 self._dirty[part.gang] = None
-
-    def _unmount(self, pod: Pod) -> None:
-        """A pod gives up its claims: one that a single pod may use is free for the next."""
-        for claim in mounts(pod) if self._claimants else ():
-            self._rejudge.update(self._claimants.get(claim, ()))
 
     def _near(self, gang: Gang) -> Near | None:
         """The label of which a group's nodes must have one value, those that it is about to have included."""
@@ -411,24 +374,15 @@ class Scheduler:
 
     def _enlist(self, part: Part) -> None:
         self.parts[part.key] = part
-        for pod in part.request.pods:
-            for claim in mounts(pod):
-                self._claimants.setdefault(claim, set()).add(part.key)
-        self._parts_of.setdefault(part.gang, {})[part.key] = part
+        self.preparing.enlist(part.key, part.request.pods)
 
     def _strike(self, part: Part) -> None:
         """A part that is over."""
         self.parts.pop(part.key, None)
         self._never.pop(part.key, None)
-        self._to_tell.pop(part.key, None)
+        self.telling.drop(part.key)
         self.space.forget(part.request)
-        self._stop_preparing(part)
-        for pod in part.request.pods:
-            for claim in mounts(pod):
-                names = self._claimants.get(claim, set())
-                names.discard(part.key)
-                if not names:
-                    self._claimants.pop(claim, None)
+        self.preparing.strike(part.key, part.request.pods)
         of = self._parts_of.get(part.gang)
         if of is not None:
             of.pop(part.key, None)
@@ -511,39 +465,33 @@ class Scheduler:
             part.alive.add(uid)
             self._of[uid] = part
             binds.append(Bind(pods[uid], seat.node, part.key, said))
-        self._to_tell.pop(part.key, None)
-        stows = (
-            self.cluster.stow(part.unbound, pods) if any(pod.spec.volumes for pod in pods.values()) else ()
-        )
-        if stows:
-            preparation = self.preparing[part.key] = Preparation(stows, binds, now + self.volume_timeout)
-            self._choices += preparation.begin(self.cluster)
-            for stow in stows:
-                self.cluster.pick(stow.claim, stow.volume)
-            self._say_prepares(part, preparation, decisions)
-        else:
+        self.telling.drop(part.key)
+        preparation = self.preparing.begin(part.key, binds, now)
+        if preparation is None:
             decisions.binds.append(binds)
+        else:
+            self._say_prepares(part, preparation, decisions)
         if len(binds) < len(pods):
             self._dirty[part.gang] = None  # the rest follow
 
     def _prepare(self, now: int, decisions: Decisions) -> None:
         """Parts whose claims are all bound are bound; others go on waiting, or are seated anew."""
-        for key, preparation in list(self.preparing.items()):
+        for key, preparation in list(self.preparing.of.items()):
             part = self.parts[key]
             found = preparation.look(self.cluster, part.unbound, now)
             if isinstance(found, Ready):
-                self._stop_preparing(part)
-                self._shunned.pop(part.gang, None)
+                self.preparing.end(key)
+                self.preparing.pardon(part.gang)
                 self._dirty[part.gang] = None
                 decisions.binds.append(preparation.binds)
             elif isinstance(found, Failed):
-                self._stop_preparing(part)
-                until = dict.fromkeys(found.nodes, now + _SHUN)
-                self._shunned.setdefault(part.gang, {}).update(until)
+                self.preparing.end(key)
+                self.preparing.shun(part.gang, found.nodes, now)
                 gang = self.groups.gang(part.gang)
                 if gang is not None:
                     pods = tuple(bind.pod for bind in preparation.binds)
-                    self._say(Waiting(gang, pods, Report(States.WAITS, found.reason)), decisions)
+                    report = Report(States.WAITS, found.reason)
+                    decisions.waiting += self.telling.say(Waiting(gang, pods, report))
                 for uid in list(part.unbound):
                     self._lose(part, uid)
 
@@ -559,27 +507,6 @@ class Scheduler:
         everyone = Waiting(gang, pods, Report(States.PREPARES, preparation.reason))
         self.reasons[gang.key] = everyone
         decisions.waiting.append(everyone if len(pods) == 1 else replace(everyone, pods=()))
-
-    def _stop_preparing(self, part: Part) -> None:
-        """Choices for claims that are still without a volume are taken back, unless others count on them."""
-        preparation = self.preparing.pop(part.key, None)
-        if preparation is None:
-            return
-        awaited = {stow.claim for each in self.preparing.values() for stow in each.stows}
-        self._choices += [each for each in preparation.end(self.cluster) if each.claim not in awaited]
-        for stow in preparation.stows:
-            if stow.claim not in awaited:
-                self.cluster.pick(stow.claim, None)
-
-    def _forgive(self, now: int) -> None:
-        """Nodes that had no volume for a group may be tried again."""
-        for gang, nodes in list(self._shunned.items()):
-            kept = {node: until for node, until in nodes.items() if until > now}
-            if len(kept) < len(nodes):
-                self._dirty[gang] = None
-                self._shunned[gang] = kept
-            if not kept:
-                del self._shunned[gang]
 
     def _confirm(self, part: Part, uid: str) -> None:
         """A pod is bound."""
@@ -600,7 +527,7 @@ class Scheduler:
         entry = self.cluster.pods.entries.get(uid)
         self.cluster.forget(uid)
         if entry is not None:
-            self._unmount(entry.pod)
+            self._rejudge |= self.preparing.given_up(entry.pod)
         self.space.more()
         self._again.pop(uid, None)
         self._of.pop(uid, None)
@@ -667,52 +594,6 @@ class Scheduler:
                 )
             if due:
                 decisions.binds.append([self._again.pop(uid)[1] for uid in due])
-
-    # -- saying why ------------------------------------------------------------------------------------------
-
-    def _tell(self, now: int, decisions: Decisions) -> None:
-        """Reasons of those that wait: at once when they are new, later only if something changed."""
-        counts = (self.space.freed, self.space.lost)
-        if counts != self._told_counts and now - self._told_at >= _TOLD_AGAIN:
-            self._told_counts, self._told_at = counts, now
-            for part in self.parts.values():
-                if part.stage is Stage.QUEUED:
-                    self._to_tell[part.key] = None
-        by_shape: dict[int, Report] = {}
-        for key in list(self._to_tell)[: 8 * _REASONS]:
-            part = self.parts[key]
-            gang = self.groups.gang(part.gang)
-            entry = self.queue.entries.get(key)
-            if gang is None or entry is None:
-                del self._to_tell[key]
-                continue
-            report = by_shape.get(entry.shape)
-            if report is None:
-                if len(by_shape) >= _REASONS:
-                    break
-                report = by_shape[entry.shape] = self._why(part, now)
-            del self._to_tell[key]
-            report = replace(report, no_later_than=entry.no_later_than, expected=entry.expected)
-            self._say(Waiting(gang, part.request.pods, report), decisions)
-
-    def _why(self, part: Part, now: int) -> Report:
-        entry = self.queue.entries[part.key]
-        if entry.state is State.NEVER:
-            refused = self.space.refusal(part.request)
-            if refused is not None:  # a claim that is missing says nothing of the cluster
-                return Report(States.NEVER, refused)
-            return Report(States.NEVER, f"the cluster as it is cannot hold it: {entry.story[-1].reason}")
-        told = self.space.why(part.request, now, entry.limit)
-        return Report(States.WAITS, "; ".join(told) or "jobs in front of it hold what it needs")
-
-    def _say(self, said: Waiting, decisions: Decisions) -> None:
-        before = self.reasons.get(said.gang.key)
-        self.reasons[said.gang.key] = said
-        if before is not None and before.report == said.report:
-            told = {pod.metadata.uid for pod in before.pods}
-            if told.issuperset(pod.metadata.uid for pod in said.pods):
-                return
-        decisions.waiting.append(said)
 
     # -- inside ----------------------------------------------------------------------------------------------
 

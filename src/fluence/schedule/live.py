@@ -60,10 +60,11 @@ from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.volume import CsiNode, StorageClass, Volume, VolumeClaim
 from fluence.schedule import conditions
-from fluence.schedule.cycle import Decisions, Scheduler, Waiting, cluster_for
+from fluence.schedule.cycle import Decisions, Scheduler, cluster_for
 from fluence.schedule.groups import Gang, Groups
 from fluence.schedule.metrics import Metrics
 from fluence.schedule.settings import SchedulerSettings
+from fluence.schedule.telling import Waiting
 
 log = structlog.get_logger("fluence.scheduler")
 

@@ -1,4 +1,4 @@
-"""Preparation: pods that have seats and wait there for their volumes; none is bound before all claims are.
+"""Preparing: pods that have seats and wait there for their volumes; none is bound before all claims are.
 
     seats ──► choices are written ──► every claim bound, and reachable ──► binds
                     │
@@ -10,17 +10,19 @@ Nothing here is remembered across a restart: a claim itself says which node was 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fluence.act.action import Bind, Choose
 from fluence.cluster.claims import Claim
 from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.storage import Stow
+from fluence.cluster.storage import Stow, mounts
 from fluence.model.node import closed_to
+from fluence.model.pod import Pod
 from fluence.model.volume import Key
 
 _NAMED = 3  # claims that a reason names
+_SHUN = 60_000  # a node on which a group got no volume is left out for so long: there may be room again
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,106 @@ class Preparation:
             reason = f"no volume could be made for claim {name!r} on node {stow.node}"
             return Failed(reason, frozenset((stow.node,)))
         return False
+
+
+class Preparations:
+    """All that is being prepared, by part; whom a claim concerns; nodes on which there was no volume."""
+
+    def __init__(self, cluster: ClusterGraph, *, timeout: int) -> None:
+        self.timeout = timeout  # how long claims may take before other nodes are tried
+        self.of: dict[str, Preparation] = {}
+        self.choices: list[Choose] = []  # to be written
+        self._cluster = cluster
+        self._claimants: dict[Key, set[str]] = {}  # claim -> parts whose pods mount it
+        self._shunned: dict[str, dict[str, int]] = {}  # per group: nodes without volumes, and until when
+
+    # -- who mounts what -------------------------------------------------------------------------------------
+
+    def enlist(self, part: str, pods: Iterable[Pod]) -> None:
+        for pod in pods:
+            for claim in mounts(pod):
+                self._claimants.setdefault(claim, set()).add(part)
+
+    def strike(self, part: str, pods: Iterable[Pod]) -> None:
+        """A part that is over, or not wanted any more."""
+        self.end(part)
+        for pod in pods:
+            for claim in mounts(pod):
+                names = self._claimants.get(claim, set())
+                names.discard(part)
+                if not names:
+                    self._claimants.pop(claim, None)
+
+    def concerned(self, claim: Key) -> Collection[str]:
+        """The parts whose pods mount a claim."""
+        return self._claimants.get(claim, ())
+
+    def given_up(self, pod: Pod) -> set[str]:
+        """The parts that a pod's claims concern when it gives them up: a single pod may use some of them."""
+        return {part for claim in mounts(pod) for part in self.concerned(claim)} if self._claimants else set()
+
+    def saw(self, key: Key, claim: Claim | None) -> None:
+        for preparation in self.of.values():
+            preparation.saw(key, claim)
+
+    # -- from seats to binds ---------------------------------------------------------------------------------
+
+    def begin(self, part: str, binds: list[Bind], now: int) -> Preparation | None:
+        """Prepare the claims of pods that have seats now; None if there are none to prepare."""
+        pods = {bind.uid: bind.pod for bind in binds}
+        if not any(pod.spec.volumes for pod in pods.values()):
+            return None
+        stows = self._cluster.stow({bind.uid: bind.node for bind in binds}, pods)
+        if not stows:
+            return None
+        made = self.of[part] = Preparation(stows, binds, now + self.timeout)
+        self.choices += made.begin(self._cluster)
+        for stow in stows:
+            self._cluster.pick(stow.claim, stow.volume)
+        return made
+
+    def end(self, part: str) -> None:
+        """Choices for claims that are still without a volume are taken back, unless others count on them."""
+        preparation = self.of.pop(part, None)
+        if preparation is None:
+            return
+        awaited = {stow.claim for each in self.of.values() for stow in each.stows}
+        self.choices += [each for each in preparation.end(self._cluster) if each.claim not in awaited]
+        for stow in preparation.stows:
+            if stow.claim not in awaited:
+                self._cluster.pick(stow.claim, None)
+
+    def take_choices(self) -> list[Choose]:
+        found, self.choices = self.choices, []
+        return found
+
+    # -- nodes without volumes -------------------------------------------------------------------------------
+
+    def shun(self, group: str, nodes: Iterable[str], now: int) -> None:
+        self._shunned.setdefault(group, {}).update(dict.fromkeys(nodes, now + _SHUN))
+
+    def shunned(self, group: str) -> Collection[str]:
+        return self._shunned.get(group, ())
+
+    def pardon(self, group: str) -> None:
+        self._shunned.pop(group, None)
+
+    def forgive(self, now: int) -> list[str]:
+        """Nodes that had no volume may be tried again: the groups that they are open to now."""
+        found = []
+        for group, nodes in list(self._shunned.items()):
+            kept = {node: until for node, until in nodes.items() if until > now}
+            if len(kept) < len(nodes):
+                found.append(group)
+                self._shunned[group] = kept
+            if not kept:
+                del self._shunned[group]
+        return found
+
+    def times(self) -> list[int]:
+        """When to look again even if nothing happens."""
+        until = [each for nodes in self._shunned.values() for each in nodes.values()]
+        return [*until, *(each.deadline for each in self.of.values())]
 
 
 def _lost(bind: Bind, cluster: ClusterGraph, unbound: Mapping[str, str]) -> str:

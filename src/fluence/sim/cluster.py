@@ -31,9 +31,10 @@ from fluence.model.node import Node
 from fluence.model.owner import OWNERS, Owner, ReplicaSet
 from fluence.model.pod import Pod
 from fluence.schedule import conditions
-from fluence.schedule.cycle import Decisions, Scheduler, Waiting, cluster_for
+from fluence.schedule.cycle import Decisions, Scheduler, cluster_for
 from fluence.schedule.groups import Gang, Groups
 from fluence.schedule.settings import SchedulerSettings
+from fluence.schedule.telling import Waiting
 
 NAMESPACE = "default"
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # of the names that controllers make up: no vowels, no words

@@ -1,0 +1,103 @@
+"""Telling: what those that wait are told: at once when they are new, later only if something changed.
+
+Reasons are worked out once per shape and for so many shapes per cycle: a thousand gangs that ask for the same
+get the same answer, and a long queue is told over several cycles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from fluence.model.pod import Pod
+from fluence.queue import Queue, State
+from fluence.schedule.conditions import Outcome, Report
+from fluence.schedule.groups import Gang, Groups
+from fluence.schedule.part import Part, Stage
+from fluence.schedule.space import SeatSpace
+
+_AGAIN = 30_000  # a reason that may have changed is looked at again after so long
+_SHAPES = 24  # reasons worked out per cycle
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A group whose pods wait, and what they are told."""
+
+    gang: Gang
+    pods: tuple[Pod, ...]
+    report: Report
+
+    @property
+    def reason(self) -> str:
+        return self.report.reason
+
+
+class Telling:
+    """What was said last, and what is to be said."""
+
+    def __init__(self, groups: Groups, queue: Queue, space: SeatSpace) -> None:
+        self.said: dict[str, Waiting] = {}  # by group
+        self._groups = groups
+        self._queue = queue
+        self._space = space
+        self._next: dict[str, None] = {}  # parts that wait and are to be told why
+        self._looked_at = 0
+        self._counts = (0, 0)
+
+    def want(self, part: str) -> None:
+        self._next[part] = None
+
+    def drop(self, part: str) -> None:
+        self._next.pop(part, None)
+
+    def next_due(self) -> int | None:
+        """When to look again even if nothing happens."""
+        if self._next:
+            return 0
+        if self._queue.pending and self._counts != (self._space.freed, self._space.lost):
+            return self._looked_at + _AGAIN
+        return None
+
+    def round(self, now: int, parts: Mapping[str, Part]) -> Iterable[Waiting]:
+        """What is new to say."""
+        counts = (self._space.freed, self._space.lost)
+        if counts != self._counts and now - self._looked_at >= _AGAIN:
+            self._counts, self._looked_at = counts, now
+            self._next.update(dict.fromkeys(key for key, part in parts.items() if part.stage is Stage.QUEUED))
+        by_shape: dict[int, Report] = {}
+        for key in list(self._next)[: 8 * _SHAPES]:
+            part = parts[key]
+            gang = self._groups.gang(part.gang)
+            entry = self._queue.entries.get(key)
+            if gang is None or entry is None:
+                del self._next[key]
+                continue
+            report = by_shape.get(entry.shape)
+            if report is None:
+                if len(by_shape) >= _SHAPES:
+                    break
+                report = by_shape[entry.shape] = self._why(part, now)
+            del self._next[key]
+            report = replace(report, no_later_than=entry.no_later_than, expected=entry.expected)
+            yield from self.say(Waiting(gang, part.request.pods, report))
+
+    def say(self, waiting: Waiting) -> Iterable[Waiting]:
+        """The same again, unless all of its pods were told so before."""
+        before = self.said.get(waiting.gang.key)
+        self.said[waiting.gang.key] = waiting
+        if before is not None and before.report == waiting.report:
+            told = {pod.metadata.uid for pod in before.pods}
+            if told.issuperset(pod.metadata.uid for pod in waiting.pods):
+                return ()
+        return (waiting,)
+
+    def _why(self, part: Part, now: int) -> Report:
+        entry = self._queue.entries[part.key]
+        if entry.state is State.NEVER:
+            refused = self._space.refusal(part.request)
+            if refused is not None:  # a claim that is missing says nothing of the cluster
+                return Report(Outcome.NEVER, refused)
+            return Report(Outcome.NEVER, f"the cluster as it is cannot hold it: {entry.story[-1].reason}")
+        told = self._space.why(part.request, now, entry.limit)
+        return Report(Outcome.WAITS, "; ".join(told) or "jobs in front of it hold what it needs")
