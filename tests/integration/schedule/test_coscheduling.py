@@ -54,8 +54,9 @@ async def installed(client: Client) -> AsyncIterator[None]:
         await client.delete(CRDS, name)
 
 
-async def test_min_member_is_the_size_of_the_gang(kube: Kube, audited: None) -> None:
-    async with field(kube, 2) as f, installed(f.client), f.scheduler() as live:
+async def test_min_member_is_the_size_of_the_gang(own_sandbox: Kube) -> None:
+    """On a control plane of its own: a kind that comes and goes disturbs schedulers that start meanwhile."""
+    async with field(own_sandbox, 2) as f, installed(f.client), f.scheduler() as live:
         label = {"scheduling.x-k8s.io/pod-group": "train"}
         await f.add(f.pod("a", labels=label), f.pod("b", labels=label))
         assert await f.settled() == {"a": None, "b": None}, "a label that may be ahead of its PodGroup waits"
@@ -76,3 +77,4 @@ async def test_min_member_is_the_size_of_the_gang(kube: Kube, audited: None) -> 
         assert "2 of 3 pods" in live.scheduler.reasons[f"{f.namespace}/train"].reason
         await f.add(f.pod("c", labels=label))
         await f.until_bound({"a", "b", "c"})
+        await f.end("a", "b", "c")
