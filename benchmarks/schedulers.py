@@ -32,6 +32,7 @@ import msgspec
 
 from fluence.kube.access import Access
 from fluence.kube.client import Client
+from fluence.kube.errors import Missing
 from fluence.kube.gangs import PodGroups136, PodGroups137, discover_gangs
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import NAMESPACES, NODES, PODS
@@ -144,8 +145,10 @@ async def clear(access: Access, namespace: str) -> None:
         path = PODS.path(namespace=namespace)
         await client.request("DELETE", path, body=b'{"gracePeriodSeconds": 0}', timeout_s=300)
         await client.delete(NAMESPACES, namespace)
-        while (await client.list(PODS, namespace=namespace, limit=1)).items:
-            await asyncio.sleep(0.2)
+        with contextlib.suppress(Missing):
+            while True:  # its events too: what is left to delete would slow the next one down
+                await client.get(NAMESPACES, namespace)
+                await asyncio.sleep(0.2)
 
 
 async def measure(

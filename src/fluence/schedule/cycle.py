@@ -374,6 +374,7 @@ class Scheduler:
 
     def _enlist(self, part: Part) -> None:
         self.parts[part.key] = part
+        self._parts_of.setdefault(part.gang, {})[part.key] = part
         self.preparing.enlist(part.key, part.request.pods)
 
     def _strike(self, part: Part) -> None:
