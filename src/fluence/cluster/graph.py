@@ -331,12 +331,14 @@ class ClusterGraph:
         self, job: int, pods: Iterable[str], *, start: int, end: int | None = None, whole: bool = False
     ) -> None:
         """Pods that run already belong to a job: after a restart, or when the rest of a gang follows."""
-        self.sync()
+        self._sync_nodes()
         entries = [entry for uid in pods if (entry := self.pods.entries.get(uid)) is not None]
         seats = [self._give(entry, job) for entry in entries]
         if not seats:
             raise NotFound(f"job {job}: none of its pods is on a node")
-        self.sync()
+        for seat in seats:
+            # What others have there is written anew later, once: thousands are adopted after a restart.
+            self._erase_others(seat.node)
         if job in self._seats.jobs:
             self._seats.rewrite(job, seats)
         else:
@@ -411,6 +413,12 @@ class ClusterGraph:
         """Apply what was noted."""
         if not (self._fresh or self._changed or self._dirty):
             return
+        self._sync_nodes()
+        dirty, self._dirty = self._dirty, set()
+        for name in dirty:
+            self._write_others(name)
+
+    def _sync_nodes(self) -> None:
         if self._changed:
             changed, self._changed = self._changed, {}
             for node in changed.values():
@@ -423,9 +431,6 @@ class ClusterGraph:
                 self._dirty.add(name)
                 if any(entry.job is not None for entry in self.pods.on(name)):
                     self._rewrite_jobs(name)
-        dirty, self._dirty = self._dirty, set()
-        for name in dirty:
-            self._write_others(name)
 
     def _change_node(self, node: Node) -> None:
         old = self._vertices.nodes[node.name].node
@@ -538,7 +543,11 @@ class ClusterGraph:
 
     def _give(self, entry: Entry, job: int) -> Seat:
         """A pod that counted by itself counts as part of a job."""
-        self._put(entry.pod, entry.node, bound=entry.bound, assumed=entry.assumed, job=job)
+        self._drop(entry.uid)
+        self.pods.put(
+            entry.pod, entry.node, bound=entry.bound, assumed=entry.assumed, job=job, needs=entry.needs
+        )
+        self._dirty.add(entry.node)
         return Seat(entry.uid, entry.node, entry.needs)
 
     def _join(self, job: int, uids: list[str]) -> None:

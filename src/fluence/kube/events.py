@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 NOTE_BYTES = 1024  # the server's limit
 REMEMBERED = 4096  # series kept in memory
 KEPT_S = 600.0  # a series that rests longer starts anew
+TRICKLE_S = 0.25  # between two events while there is more urgent work
 
 
 class Ref(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -67,6 +69,7 @@ class Recorder:
         per_object: int = 25,
         series_s: float = 30.0,
         queue: int = 1000,
+        is_busy: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
     ) -> None:
         self.dropped = 0
@@ -80,6 +83,7 @@ class Recorder:
         self._per_object = per_object
         self._series_s = series_s
         self._queue_limit = queue
+        self._is_busy = is_busy
         self._queue: deque[_Series] = deque()
         self._known: OrderedDict[tuple[object, ...], _Series] = OrderedDict()
         self._objects: OrderedDict[Ref, TokenBucket] = OrderedDict()
@@ -107,7 +111,7 @@ class Recorder:
             if known.count == 2 or now - known.told_at >= self._series_s:
                 self._enqueue(known)
             return
-        if not self._bucket(regarding).take():
+        if len(self._queue) >= self._queue_limit or not self._bucket(regarding).take():
             self.dropped += 1
             return
         series = self._new(regarding, kind=kind, reason=reason, action=action, note=note, related=related)
@@ -122,7 +126,7 @@ class Recorder:
             await self._wake.wait()
             self._wake.clear()
             while self._queue:
-                if wait := self._limit.reserve():
+                if wait := max(self._limit.reserve(), TRICKLE_S if self._is_busy() else 0.0):
                     await asyncio.sleep(wait)
                 await self._write(self._queue.popleft())
 

@@ -121,7 +121,12 @@ class Live:
         )
         self.teller = Teller(client, held=self._held)
         self.chooser = Chooser(client, held=self._held)
-        self.recorder = Recorder(client, controller=settings.scheduler_name, instance=self.identity)
+        self.recorder = Recorder(
+            client,
+            controller=settings.scheduler_name,
+            instance=self.identity,
+            is_busy=lambda: self.binder.backlog > settings.in_flight,  # binds come first
+        )
         self.synced = asyncio.Event()
         self.leads = False
         self._nodes: Reflector[Node] = Reflector(client, NODES)
