@@ -223,7 +223,7 @@ spec:
 """
 
 
-async def test_it_leads_binds_seed_000s_example_and_writes_events(inside: Inside) -> None:
+async def test_it_leads_binds_fluences_own_example_and_writes_events(inside: Inside) -> None:
     async with space(inside, "training") as s:
         lease: Any = await s.client.get(LEASES, "fluence", namespace="fluence-system")
         assert lease["spec"]["holderIdentity"]

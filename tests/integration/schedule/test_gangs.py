@@ -19,7 +19,7 @@ async def test_a_single_pod_is_bound_with_its_job_in_the_same_write(kube: Kube, 
         assert "start" in pod.annotations[f"{PREFIX}/allocation"]
 
 
-async def test_seed_000s_pod_group_and_deployment_start_together(kube: Kube, audited: None) -> None:
+async def test_fluences_own_pod_group_and_deployment_start_together(kube: Kube, audited: None) -> None:
     async with field(kube, 2) as f, f.scheduler():
         await f.add_group("training", 2)
         body = {
@@ -37,7 +37,7 @@ async def test_seed_000s_pod_group_and_deployment_start_together(kube: Kube, aud
         assert len({pod.annotations[f"{PREFIX}/jobid"] for pod in pods.values()}) == 1
 
 
-async def test_seed_004s_indexed_job_of_ten_with_annotations(kube: Kube, audited: None) -> None:
+async def test_the_original_fluences_indexed_job_of_ten_with_annotations(kube: Kube, audited: None) -> None:
     async with field(kube, 3) as f, f.scheduler() as live:
         notes = {f"{PREFIX}/group": "fluence-sample", f"{PREFIX}/group-size": "10"}
         template = {

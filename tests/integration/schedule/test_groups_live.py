@@ -94,7 +94,7 @@ async def test_a_native_gang_pods_first_then_its_group(kube: Kube) -> None:
         assert gang.submit == int(gang.group.created.timestamp() * 1000)
 
 
-async def test_seed_000s_deployment_with_the_label_alone(kube: Kube) -> None:
+async def test_fluences_own_deployment_with_the_label_alone(kube: Kube) -> None:
     async with kube.client() as client:
         gangs = await native(client)
         labels = {"app": "training", "scheduling.k8s.io/pod-group": "training"}
@@ -116,7 +116,7 @@ async def test_seed_000s_deployment_with_the_label_alone(kube: Kube) -> None:
         assert gang.is_ready and (gang.minimum, gang.needed, gang.size) == (2, 2, 3)
 
 
-async def test_seed_004s_indexed_job_of_ten_with_its_annotations(kube: Kube) -> None:
+async def test_the_original_fluences_indexed_job_of_ten_with_its_annotations(kube: Kube) -> None:
     async with kube.client() as client:
         gangs = await native(client)
         body = {

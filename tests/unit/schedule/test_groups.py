@@ -105,7 +105,7 @@ def test_groups_of_one_name_in_two_namespaces_are_two() -> None:
 
 
 def test_a_label_finds_the_native_group_of_that_name() -> None:
-    """Seed 000's example: a PodGroup with minCount 2 and a Deployment whose pods carry the label alone."""
+    """Fluence's own example: a PodGroup with minCount 2 and a Deployment whose pods carry the label alone."""
     deployment = owner("training", kind=Deployment, replicas=3)
     replicas = owner("training-1", kind=ReplicaSet, replicas=3, parent=deployment)
     pods = ranks(3, owner=replicas, labels={"scheduling.k8s.io/pod-group": "training"})
@@ -141,7 +141,7 @@ def test_a_job_without_any_mark_makes_singles() -> None:
     assert set(found) == {f"default/pod:rank-{i}" for i in range(3)}
 
 
-def test_seed_004s_indexed_job_of_ten_with_annotations_on_the_job() -> None:
+def test_the_original_fluences_indexed_job_of_ten_with_annotations_on_the_job() -> None:
     marks = {"scheduling.x-k8s.io/pod-group": "job-0", "fluence.group-size": "10"}
     job = owner("job-0", parallelism=10, completions=10, annotations=marks)
     pods = [

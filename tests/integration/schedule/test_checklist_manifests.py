@@ -45,7 +45,7 @@ def job(f: Field) -> dict[str, Any]:
     return body
 
 
-async def test_seed_004s_job_of_ten_as_it_is_written(kube: Kube, audited: None) -> None:
+async def test_the_original_fluences_job_of_ten_as_it_is_written(kube: Kube, audited: None) -> None:
     """The annotations are on the Job alone. Its size must be quoted: the API server refuses it otherwise."""
     async with field(kube, 1, pods=12) as f, f.scheduler() as live:
         await f.add(*(f.pod(f"other-{i}", cpu="0") for i in range(3)))  # leaves room for nine
