@@ -13,6 +13,7 @@ import logging
 from collections.abc import Callable
 
 from fluence.act.action import Choose
+from fluence.act.words import Words
 from fluence.kube.client import Client
 from fluence.kube.errors import ApiConflict, KubeError, Missing
 from fluence.kube.resource import CLAIMS, VOLUMES, Json
@@ -31,47 +32,32 @@ class Chooser:
         self.written = 0
         self._client = client
         self._held = held
-        self._in_flight = in_flight
-        self._waiting: dict[Key, tuple[Choose, int]] = {}  # and how often it was tried
-        self._busy: set[Key] = set()
-        self._wake = asyncio.Event()
+        self._last: dict[Key, Choose] = {}  # what is to be true of a claim, until it is
+        self._words: Words[Key, tuple[Choose, int]] = Words(self._try, in_flight=in_flight)
 
     @property
     def backlog(self) -> int:
-        return len(self._waiting) + len(self._busy)
+        return len(self._words)
 
     def choose(self, choice: Choose) -> None:
-        self._waiting[choice.claim] = (choice, 0)
-        self._wake.set()
+        self._last[choice.claim] = choice
+        self._words[choice.claim] = (choice, 0)
 
     async def run(self) -> None:
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(self._in_flight):
-                tasks.create_task(self._work())
+        await self._words.run()
 
-    async def _work(self) -> None:
-        while True:
-            # Two writes about one claim are never under way at a time: the later word must come last.
-            key = next((key for key in self._waiting if key not in self._busy), None)
-            if key is None:
-                self._wake.clear()
-                await self._wake.wait()
-                continue
-            choice, tries = self._waiting.pop(key)
-            self._busy.add(key)
-            try:
-                done = await self._write(choice)
-            finally:
-                self._busy.discard(key)
-                self._wake.set()
-            if not done and key not in self._waiting:
-                pause = PAUSES_S[min(tries, len(PAUSES_S) - 1)]
-                asyncio.get_running_loop().call_later(pause, self._again, choice, tries + 1)
+    async def _try(self, key: Key, word: tuple[Choose, int]) -> None:
+        choice, tries = word
+        if await self._write(choice):
+            if self._last.get(key) is choice:
+                del self._last[key]
+        else:
+            pause = PAUSES_S[min(tries, len(PAUSES_S) - 1)]
+            asyncio.get_running_loop().call_later(pause, self._again, choice, tries + 1)
 
     def _again(self, choice: Choose, tries: int) -> None:
-        if choice.claim not in self._waiting and choice.claim not in self._busy:
-            self._waiting[choice.claim] = (choice, tries)
-            self._wake.set()
+        if self._last.get(choice.claim) is choice:  # nothing newer was said meanwhile
+            self._words[choice.claim] = (choice, tries)
 
     async def _write(self, choice: Choose) -> bool:
         """Whether nothing is left to do."""

@@ -15,11 +15,12 @@ from tests.unit.kube.serving import serving, until
 
 async def test_a_newer_word_waits_for_the_older_one_about_the_same_object() -> None:
     written: list[tuple[str, int]] = []
-    first = asyncio.Event()
+    begun, first = asyncio.Event(), asyncio.Event()
 
     async def handler(request: web.Request) -> web.StreamResponse:
         name, word = request.path.split("/")[-2], msgspec.json.decode(await request.read())["word"]
         if (name, word) == ("a", 1):
+            begun.set()
             await first.wait()  # the slowest of all
         written.append((name, word))
         return web.json_response({})
@@ -29,7 +30,7 @@ async def test_a_newer_word_waits_for_the_older_one_about_the_same_object() -> N
         task = asyncio.create_task(teller.run())
         try:
             teller.tell(PODS, "ns", "a", {"word": 1})
-            await until(lambda: not teller.backlog)
+            await begun.wait()
             for word in (2, 3):
                 teller.tell(PODS, "ns", "a", {"word": word})
             teller.tell(PODS, "ns", "b", {"word": 1})
