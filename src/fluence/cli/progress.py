@@ -26,7 +26,7 @@ class Meter:
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         self.clear()
-        if self._builds and kind is KeyboardInterrupt:
+        if self._builds and kind in (KeyboardInterrupt, SystemExit):  # NB a `kill` ends it by the latter
             click.echo("interrupted; the next build goes on from here", err=True)
 
     def report(self, progress: Progress) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fluence.cli.ending import cleans_up
 from fluence.cli.progress import Meter
 from fluence.errors import FluenceError, InvalidInput
 
@@ -110,7 +111,7 @@ def up(
     wanted = release(version)
     box = Sandbox(name)
     began = time.monotonic()
-    with Meter() as meter:
+    with cleans_up(), Meter() as meter:
         programs = find_programs(wanted, report=meter.report)
     started = time.monotonic()
     chosen = _gates(gates)
@@ -353,7 +354,7 @@ def build(version: str) -> None:
     from fluence.sandbox.programs import find_programs
     from fluence.sandbox.releases import release
 
-    with Meter() as meter:
+    with cleans_up(), Meter() as meter:
         programs = find_programs(release(version), report=meter.report)
     for program, path in programs.items():
         click.echo(f"{program:<24} {path}")

@@ -180,8 +180,9 @@ def test_a_build_goes_on_where_it_stopped_and_is_done_once(
     assert (tmp_path / "calls").read_text() == calls
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_build_waits_and_an_interrupted_one_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As two users meet: the first presses Ctrl-C, the second then goes on by itself."""
     work = "mkdir ${GOTMPDIR:-$TMPDIR}/go-build$$"  # as go does, and does not remove when interrupted
@@ -200,9 +201,9 @@ def test_a_second_build_waits_and_an_interrupted_one_leaves_nothing(
         with start() as second:
             assert second.stderr is not None
             assert second.stderr.readline().startswith("waiting for another build to finish (0:00 of about")
-            first.send_signal(signal.SIGINT)
+            first.send_signal(number)
             assert "interrupted; the next build goes on from here" in first.stderr.read()
-            assert first.wait() == 130
+            assert first.wait() == 128 + number
             assert second.stderr.readline().startswith("downloading Go modules")
             (tmp_path / "slow").unlink()
             told = second.stderr.read()

@@ -13,10 +13,11 @@ from pathlib import Path
 
 import click
 
-from fluence.cli.demo.live import PROGRAMS, cleans_up, play, sandbox
+from fluence.cli.demo.live import PROGRAMS, play, sandbox
 from fluence.cli.demo.script import FILES, Work, read_script, where
 from fluence.cli.demo.show import Show
 from fluence.cli.demo.simulated import play as play_simulated
+from fluence.cli.ending import cleans_up
 from fluence.cli.progress import Meter
 from fluence.errors import FluenceError, InvalidInput
 from fluence.sandbox import gobuild
