@@ -1,7 +1,7 @@
 """EmbeddedCluster: a little Kubernetes in memory, for the live scheduler's cycle and a clock that jumps.
 
     cluster = EmbeddedCluster(nodes)
-    cluster.apply(manifest)         PodGroup, Pod, Job or Deployment: its pods are there at once
+    cluster.apply(manifest)         PodGroup or Workload, Pod, Job, Deployment: its pods are there at once
     cluster.settle()                cycles until nothing more happens at this instant
     cluster.step()                  on to the next time at which something does
 
@@ -24,7 +24,7 @@ from fluence import names
 from fluence.act.action import Bind, Outcome, Result
 from fluence.clock import ManualClock
 from fluence.errors import InvalidInput
-from fluence.kube.gangs import ADAPTERS, PodGroup
+from fluence.kube.gangs import ADAPTERS, Native, PodGroup, Workload
 from fluence.model.group import Group
 from fluence.model.meta import Condition, ObjectMeta, OwnerReference
 from fluence.model.node import Node
@@ -40,7 +40,9 @@ NAMESPACE = "default"
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # of the names that controllers make up: no vowels, no words
 _SLEEP = re.compile(r"(?:^|[\s/;&|])sleep +(\d+(?:\.\d+)?)([smh]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600}
-_GROUP = "PodGroup"
+_GROUPS: dict[tuple[str, str], Native] = {
+    (each.resource.api_version, each.resource.kind): each for each in ADAPTERS
+}
 _MADE = (("batch/v1", "Job"), ("apps/v1", "Deployment"))  # whose controllers are played here
 
 Json = dict[str, Any]
@@ -86,20 +88,17 @@ class EmbeddedCluster:
         version, kind = document.get("apiVersion", ""), document.get("kind", "")
         if kind == "Pod":
             self._create(document["metadata"], document["spec"], None)
-        elif kind == _GROUP:
-            self._create_group(version, document)
+        elif (adapter := _GROUPS.get((version, kind))) is not None:
+            self._create_group(adapter, document)
         elif (version, kind) in _MADE:
             self._create_owner(OWNERS[version, kind], document)
         else:
             raise InvalidInput(
-                f"{version} {kind}: the embedded cluster has Pod, PodGroup, Job and Deployment"
+                f"{version} {kind}: the embedded cluster has Pod, PodGroup, Workload, Job and Deployment"
             )
 
-    def _create_group(self, version: str, document: Json) -> None:
-        adapter = next((each for each in ADAPTERS if version.endswith(f"/{each.version}")), None)
-        if adapter is None:
-            raise InvalidInput(f"{version} {_GROUP}: not a version of this API that is known")
-        item = msgspec.convert(document, PodGroup)
+    def _create_group(self, adapter: Native, document: Json) -> None:
+        item: PodGroup | Workload = msgspec.convert(document, adapter.resource.type)
         for group in adapter.groups(replace(item, metadata=self._meta(document["metadata"]))):
             self.scheduler.set_group(group)
 

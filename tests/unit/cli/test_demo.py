@@ -50,7 +50,7 @@ def test_every_pod_of_an_example_bears_its_name_and_names_the_scheduler(release:
         templates = [
             each if each["kind"] == "Pod" else each["spec"]["template"]
             for each in work.documents
-            if each["kind"] != "PodGroup"
+            if each["kind"] not in ("PodGroup", "Workload")
         ]
         assert {each["metadata"]["labels"]["app"] for each in templates} == {work.name}
         assert {each["spec"]["schedulerName"] for each in templates} == {"fluence"}
@@ -58,13 +58,22 @@ def test_every_pod_of_an_example_bears_its_name_and_names_the_scheduler(release:
 
 
 def test_the_examples_of_two_releases_differ_in_the_version_of_podgroups_alone() -> None:
-    texts = [(FILES / "cluster" / each / "2-training.yaml").read_text().split("\n", 2) for each in RELEASES]
+    files = [FILES / "cluster" / each / "2-training.yaml" for each in ("1.36", "1.37")]
+    texts = [each.read_text().split("\n", 2) for each in files]
     one, other = (text[2].split("\n", 1) for text in texts)
     assert {one[0], other[0]} == {
         "apiVersion: scheduling.k8s.io/v1alpha2",
         "apiVersion: scheduling.k8s.io/v1beta1",
     }
     assert one[1] == other[1]
+
+
+@pytest.mark.parametrize("release", ["1.35", "1.37"])
+def test_the_examples_of_other_releases_start_alike(release: str) -> None:
+    lines: list[str] = []
+    script = read_script(release)
+    play(script, Show(script, width=10_000, echo=lambda text: lines.append(click.unstyle(text))))
+    assert said("\n".join(lines), "training")[1].startswith("starts 2 pods: training-")
 
 
 def test_everybody_lands_as_a_whole(shown: str) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fluence.cli.demo.script import NODES, Work, where
 from fluence.cli.demo.show import Show
-from fluence.kube.gangs import PodGroups136
+from fluence.kube.gangs import ADAPTERS
 from fluence.model.pod import Pod
 from fluence.sandbox.audit import Ledger
 from fluence.sandbox.nodes import manifests, read_nodes
@@ -18,12 +18,13 @@ _APPLY_S = 0.5  # between two workloads, as a person would type
 def play(script: Sequence[Work], show: Show) -> None:
     """Apply the examples one after the other, and let time pass until everybody has started who ever will."""
     cluster = EmbeddedCluster(body for kind in read_nodes(NODES) for body in manifests(kind))
-    ledger, api = Ledger(), PodGroups136()
+    ledger = Ledger()
     for node in cluster.nodes:
         ledger.node(None, node, now=cluster.clock.now())
 
     def audited(old: Pod | None, new: Pod | None) -> None:
-        group = api.instance_of(new) if new is not None else None
+        found = (each.instance_of(new) for each in ADAPTERS) if new is not None else ()
+        group = next(filter(None, found), None)
         ledger.pod(old, new, group=group, now=cluster.clock.now())
 
     cluster.on_pod(audited)
