@@ -16,6 +16,19 @@ from fluence.sandbox.testing import Kube
 VERSION = os.environ.get("FLUENCE_TEST_VERSION", DEFAULT)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "only(release): what no other release of Kubernetes has")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    def fits(item: pytest.Item) -> bool:
+        only = item.get_closest_marker("only")
+        return only is None or VERSION in only.args
+
+    config.hook.pytest_deselected(items=[each for each in items if not fits(each)])
+    items[:] = [each for each in items if fits(each)]
+
+
 @pytest.fixture(scope="session")
 def own_sandbox() -> Iterator[Kube]:
     """A bare control plane of this worker's own; its parts may be killed."""

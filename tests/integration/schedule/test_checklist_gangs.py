@@ -257,10 +257,9 @@ async def test_without_native_gangs_labels_make_them_and_lost_fields_do_not(gate
         await f.until_bound(4)
 
 
+@pytest.mark.only("1.35")
 async def test_the_replicas_of_a_workload_are_gangs_of_their_own(kube: Kube, audited: None) -> None:
     """Checklist 19: only 1.35 has them."""
-    if kube.version != "1.35":
-        pytest.skip("pods name a replica of their group on 1.35 alone")
     async with field(kube, 1) as f, f.scheduler():
         await f.add_group("w/ranks", 2)
 
