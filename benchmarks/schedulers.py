@@ -212,6 +212,16 @@ async def ceiling(access: Access, pods: int, nodes: int) -> float:
     return pods / took
 
 
+@dataclass(frozen=True)
+class Bench:
+    """The control plane, and what is compared on it."""
+
+    access: Access
+    folder: Path  # for logs
+    kwok: int  # pid
+    schedulers: dict[str, tuple[str, list[str]]]  # label -> schedulerName, command
+
+
 @dataclass
 class Held:
     """What a scheduler did that found a full cluster, with gangs that came one at a time."""
@@ -340,25 +350,16 @@ def main() -> None:
             f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
             flush=True,
         )
-        if options.held:
-            _held(access, at.folder, kwok.pid, schedulers, options)
-        else:
-            _rates(access, at.folder, kwok.pid, schedulers, options)
+        (_held if options.held else _rates)(Bench(access, at.folder, kwok.pid, schedulers), options)
     finally:
         box.down()
 
 
-def _rates(
-    access: Access,
-    folder: Path,
-    kwok: int,
-    schedulers: dict[str, tuple[str, list[str]]],
-    options: argparse.Namespace,
-) -> None:
+def _rates(bench: Bench, options: argparse.Namespace) -> None:
     if not options.no_ceiling:
-        _rest(kwok, options.kwok)
-        rate = asyncio.run(ceiling(access, options.pods, options.nodes))
-        _wake(kwok)
+        _rest(bench.kwok, options.kwok)
+        rate = asyncio.run(ceiling(bench.access, options.pods, options.nodes))
+        _wake(bench.kwok)
         print(f"raw ceiling: {rate:.0f} binds/s", flush=True)
     print(
         f"  {'':<16}{'pods/s':>8}{'overall':>10}{'first s':>9}{'last s':>9}"
@@ -368,43 +369,41 @@ def _rates(
         print("single pods" if size == 1 else f"gangs of {size}", flush=True)
         rates: dict[str, list[float]] = {}
         for turn in range(options.repeat):
-            for label, (name, command) in schedulers.items():
+            for label, (name, command) in bench.schedulers.items():
                 if options.only not in (None, label):
                     continue
                 namespace = f"{label}-{size}-{turn}"
-                asyncio.run(fill(access, namespace, name, options.pods, size))
-                _rest(kwok, options.kwok)
-                log = folder / f"{namespace}.log"
-                run = asyncio.run(measure(access, namespace, command, log, options.pods, size, 180))
-                _wake(kwok)
+                asyncio.run(fill(bench.access, namespace, name, options.pods, size))
+                _rest(bench.kwok, options.kwok)
+                log = bench.folder / f"{namespace}.log"
+                run = asyncio.run(measure(bench.access, namespace, command, log, options.pods, size, 180))
+                _wake(bench.kwok)
                 show(label, run)
                 rates.setdefault(label, []).append(run.rate)
-                asyncio.run(clear(access, namespace))
+                asyncio.run(clear(bench.access, namespace))
                 time.sleep(3)
         if len(rates) == 2:
             means = {label: sum(found) / len(found) for label, found in rates.items()}
             print(f"  {means['fluence'] / means['kube-scheduler']:.2f} times kube-scheduler", flush=True)
 
 
-def _held(
-    access: Access,
-    folder: Path,
-    kwok: int,
-    schedulers: dict[str, tuple[str, list[str]]],
-    options: argparse.Namespace,
-) -> None:
-    name, command = schedulers["fluence"]
-    asyncio.run(fill(access, "held", name, options.pods, 100))
-    _rest(kwok, options.kwok)
-    run = asyncio.run(measure(access, "held", command, folder / "held.log", options.pods, 100, 600))
+def _held(bench: Bench, options: argparse.Namespace) -> None:
+    name, command = bench.schedulers["fluence"]
+    asyncio.run(fill(bench.access, "held", name, options.pods, 100))
+    _rest(bench.kwok, options.kwok)
+    run = asyncio.run(
+        measure(bench.access, "held", command, bench.folder / "held.log", options.pods, 100, 600)
+    )
     print(f"filled by Fluence: {run.rate:.0f} pods/s, {run.cpu:.1f} s of CPU, {run.peak:.0f} MB", flush=True)
     heads = f"{'first s':>8}{'gang ms':>10}{'worst':>9}{'cycle ms':>10}{'worst':>8}{'cpu s':>8}{'MB':>8}"
     print(f"  {'':<16}{heads}")
-    for label, (name, command) in schedulers.items():
+    for label, (name, command) in bench.schedulers.items():
         if options.only not in (None, label):
             continue
-        show_held(label, asyncio.run(hold(access, f"late-{label}", name, command, folder / label, 50)))
-    _wake(kwok)
+        show_held(
+            label, asyncio.run(hold(bench.access, f"late-{label}", name, command, bench.folder / label, 50))
+        )
+    _wake(bench.kwok)
 
 
 def _rest(pid: int, leave: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -15,6 +15,7 @@ from fluence.match.placement import Never, Operation, Placed
 from fluence.match.request import Request
 from fluence.model.count import Count
 from fluence.model.jobspec import Jobspec
+from fluence.queue.journal import Journal
 from fluence.queue.space import Ask, Room, Space
 from fluence.queue.totals import Amounts, Totals, asked_for, expected
 
@@ -38,7 +39,7 @@ class GraphSpace:
         self._shapes: dict[Hashable, int] = {}
         # By identity, since hashing a jobspec costs more than finding it; the jobspec is kept with it.
         self._requests: dict[int, tuple[Hashable, Request]] = {}
-        self._journal: list[Callable[[], object]] = []  # how to undo what was done, last first
+        self._journal = Journal()
         self._state = matcher.graph.state_generation
         self._usable = self._find_usable()
         self._judged: dict[int, str | None] = {}  # per shape
@@ -125,7 +126,7 @@ class GraphSpace:
 
     def drop(self, task: str) -> None:
         placed = self._unreserve(task)
-        self._journal.append(lambda: self._reserve_again(task, placed))
+        self._journal.note(lambda: self._reserve_again(task, placed))
 
     def drop_all(self) -> None:
         for task in list(self.reservations):
@@ -144,15 +145,13 @@ class GraphSpace:
         self.lost += 1
 
     def mark(self) -> object:
-        return len(self._journal)
+        return self._journal.mark()
 
     def undo(self, mark: object) -> None:
-        assert isinstance(mark, int)
-        while len(self._journal) > mark:
-            self._journal.pop()()
+        self._journal.undo(mark)
 
     def settle(self, now: int) -> list[str]:
-        self._journal.clear()
+        self._journal.settle()
         return []
 
     def rule_out(self, shape: int, limit: int, blocked: Ints, now: int) -> None:
@@ -215,10 +214,10 @@ class GraphSpace:
             placed = replace(placed, end=placed.at + limit)
         if placed.reserved:
             self.reservations[task] = placed
-            self._journal.append(lambda: self._unreserve(task))
+            self._journal.note(lambda: self._unreserve(task))
         else:
             self.tasks[task] = _Task(placed.job, wanted, placed.end)
-            self._journal.append(lambda: self._cancel(task))
+            self._journal.note(lambda: self._cancel(task))
         return placed.at
 
     def _cancel(self, task: str) -> _Task:

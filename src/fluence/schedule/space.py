@@ -6,7 +6,7 @@ that nothing is planned on its end; what can start at no time that is known hold
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,6 +21,7 @@ from fluence.match.policy import find as find_policy
 from fluence.model.constraint import Constraint
 from fluence.model.pod import Pod
 from fluence.queue.job import FOREVER
+from fluence.queue.journal import Journal
 from fluence.queue.space import Ask, Room, Space
 from fluence.queue.totals import Amounts, Totals, expected
 from fluence.schedule.groups import Gang as Group
@@ -61,7 +62,7 @@ class SeatSpace:
         self._of: dict[Pods, int] = {}
         self._asked: dict[int, dict[Hashable, int]] = {}  # per shape
         self._judged: dict[int, tuple[tuple[int, int, int], str | None]] = {}
-        self._journal: list[Callable[[], object]] = []
+        self._journal = Journal()
         # Shapes that were told "at no time": it stays so while the plan only fills up.
         self._hopeless: dict[int, int] = {}
 
@@ -161,7 +162,7 @@ class SeatSpace:
     def drop(self, task: str) -> None:
         number = self.reservations.pop(task)
         seating = self._lift(number)
-        self._journal.append(lambda: self._put_back(task, seating))
+        self._journal.note(lambda: self._put_back(task, seating))
         self._hopeless.clear()
 
     def drop_all(self) -> None:
@@ -183,16 +184,14 @@ class SeatSpace:
         self.lost += 1
 
     def mark(self) -> object:
-        return len(self._journal)
+        return self._journal.mark()
 
     def undo(self, mark: object) -> None:
-        assert isinstance(mark, int)
-        while len(self._journal) > mark:
-            self._journal.pop()()
+        self._journal.undo(mark)
         self._hopeless.clear()
 
     def settle(self, now: int) -> list[str]:
-        self._journal.clear()
+        self._journal.settle()
         return []
 
     def rule_out(self, shape: int, limit: int, blocked: Ints, now: int) -> None:
@@ -294,10 +293,10 @@ class SeatSpace:
         self._names[number] = task
         if seated.reserved:
             self.reservations[task] = number
-            self._journal.append(lambda: self._unreserve(task))
+            self._journal.note(lambda: self._unreserve(task))
         else:
             self.tasks[task] = _Task(number, end)
-            self._journal.append(lambda: self._give_up(task))
+            self._journal.note(lambda: self._give_up(task))
         return seated.at
 
     def _unreserve(self, task: str) -> None:
