@@ -50,6 +50,7 @@ class Machine(RuleBasedStateMachine):
         self.pods: dict[str, Pod] = {}
         self.groups: dict[str, Group] = {}
         self.flight: dict[str, Bind] = {}
+        self.told: dict[str, str] = {}  # by uid: why it waits
         self.made = 0
         self.scheduler = self.fresh()
         for cpu in sizes:
@@ -167,6 +168,8 @@ class Machine(RuleBasedStateMachine):
         for _ in range(50):
             decisions = self.scheduler.cycle(self.now)
             self.judge(decisions)
+            for waiting in decisions.waiting:
+                self.told.update((pod.metadata.uid, waiting.reason) for pod in waiting.pods)
             for binds in decisions.binds:
                 self.take(binds)
             if not self.scheduler.has_more:
@@ -206,16 +209,7 @@ class Machine(RuleBasedStateMachine):
             outcome = Outcome.IMPOSSIBLE
         else:
             assert not pod.spec.node_name, "bound twice"
-            status = replace(
-                pod.status,
-                conditions=[
-                    Condition(
-                        type="PodScheduled", status="True", last_transition_time=self.time().isoformat()
-                    )
-                ],
-            )
-            meta = replace(pod.metadata, annotations={**pod.annotations, **bind.annotations})
-            bound = replace(pod, metadata=meta, spec=replace(pod.spec, node_name=bind.node), status=status)
+            bound = self.bound(pod, bind)
             self.pods[pod.metadata.name] = bound
             if fate == "lost":  # carried out, and nothing heard of it but the watch
                 self.scheduler.set_pod(bound)
@@ -227,6 +221,17 @@ class Machine(RuleBasedStateMachine):
                 return
             self.scheduler.set_pod(bound)
         self.scheduler.told(Result(bind, outcome), self.now)
+
+    def bound(self, pod: Pod, bind: Bind) -> Pod:
+        """As the server leaves a pod after its binding."""
+        stamp = self.time().isoformat()
+        scheduled = Condition(type="PodScheduled", status="True", last_transition_time=stamp)
+        return replace(
+            pod,
+            metadata=replace(pod.metadata, annotations={**pod.annotations, **bind.annotations}),
+            spec=replace(pod.spec, node_name=bind.node),
+            status=replace(pod.status, conditions=[scheduled]),
+        )
 
     @rule()
     def crash(self) -> None:
@@ -312,6 +317,8 @@ class Machine(RuleBasedStateMachine):
                 break
         else:
             raise AssertionError("it never comes to rest")
+        self.now += 70_000
+        self.cycle()  # those that wait for members have been told now
         cluster = self.scheduler.cluster
         assert cluster.jobs == {}
         seats = cluster.seats
@@ -323,6 +330,10 @@ class Machine(RuleBasedStateMachine):
                 continue
             gang = self.scheduler.groups.gang(self.scheduler.groups.of(pod))
             assert gang is not None
+            part = next((each for each in self.scheduler.parts.values() if pod in each.request.pods), None)
+            said = self.scheduler.reasons.get(gang.key if part is None else part.key)
+            assert said is not None, f"{pod.key} waits, and nothing says why"
+            assert said.reason == self.told.get(pod.metadata.uid), f"{pod.key} was told something else"
             excluded = self.scheduler.excluded.get(gang.key)
             whole = not excluded and not gang.missing and max(map(_cpu, gang.members)) <= most
             room = sum(int((each.status.allocatable or {})["cpu"]) for each in self.nodes.values())
@@ -340,8 +351,7 @@ class Machine(RuleBasedStateMachine):
         if pod is None or self.is_stale(bind):
             self.scheduler.told(Result(bind, Outcome.GONE if pod is None else Outcome.STALE), self.now)
             return
-        meta = replace(pod.metadata, annotations={**pod.annotations, **bind.annotations})
-        self.put(replace(pod, metadata=meta, spec=replace(pod.spec, node_name=bind.node)))
+        self.put(self.bound(pod, bind))
         self.scheduler.told(Result(bind, Outcome.BOUND), self.now)
 
 

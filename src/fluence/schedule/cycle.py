@@ -277,7 +277,7 @@ class Scheduler:
         if gang is None:
             for part in [part for part in parts.values() if part.stage is Stage.QUEUED]:
                 self._withdraw(part, now, "the group is gone")
-            self.reasons.pop(key, None)
+            self.telling.whole(key)
             self._rank.pop(key, None)
             if key not in self._parts_of:
                 self.excluded.pop(key, None)
@@ -292,6 +292,8 @@ class Scheduler:
         waiting = tuple(pod for pod in gang.members if pod.metadata.uid not in self._of)
         starting = len(gang.members) - len(waiting)  # their binds are under way
         together = gang.needed - starting
+        if not waiting or not (gang.fault or gang.missing):
+            self.telling.whole(key)
         wanted: dict[str, tuple[tuple[Pod, ...], int]] = {}
         places = 0
         if waiting and not gang.fault and not gang.missing:
@@ -311,11 +313,12 @@ class Scheduler:
         for name, (pods, minimum) in wanted.items():
             self._want(gang, name, pods, minimum, now, in_place=places > 0)
             places -= len(pods)
-        if waiting and not wanted:
-            report = (
-                Report(States.REFUSED, gang.fault) if gang.fault else Report(States.INCOMPLETE, gang.missing)
-            )
-            decisions.waiting += self.telling.say(Waiting(gang, waiting, report))
+        if waiting and gang.fault:
+            refused = Waiting(gang, waiting, Report(States.REFUSED, gang.fault))
+            decisions.waiting += self.telling.say(key, refused)
+        elif waiting and gang.missing:
+            incomplete = Waiting(gang, waiting, Report(States.INCOMPLETE, gang.missing))
+            decisions.waiting += self.telling.gathers(incomplete, now)
 
     def _want(
         self, gang: Gang, name: str, pods: tuple[Pod, ...], minimum: int, now: int, *, in_place: bool
@@ -381,7 +384,7 @@ class Scheduler:
         """A part that is over."""
         self.parts.pop(part.key, None)
         self._never.pop(part.key, None)
-        self.telling.drop(part.key)
+        self.telling.over(part.key)
         self.space.forget(part.request)
         self.preparing.strike(part.key, part.request.pods)
         of = self._parts_of.get(part.gang)
@@ -466,7 +469,7 @@ class Scheduler:
             part.alive.add(uid)
             self._of[uid] = part
             binds.append(Bind(pods[uid], seat.node, part.key, said))
-        self.telling.drop(part.key)
+        self.telling.starts(part.key)
         preparation = self.preparing.begin(part.key, binds, now)
         if preparation is None:
             decisions.binds.append(binds)
@@ -492,7 +495,7 @@ class Scheduler:
                 if gang is not None:
                     pods = tuple(bind.pod for bind in preparation.binds)
                     report = Report(States.WAITS, found.reason)
-                    decisions.waiting += self.telling.say(Waiting(gang, pods, report))
+                    decisions.waiting += self.telling.say(key, Waiting(gang, pods, report))
                 for uid in list(part.unbound):
                     self._lose(part, uid)
 
@@ -506,7 +509,7 @@ class Scheduler:
             report = Report(States.PREPARES, preparation.reason_of(pod.metadata.uid))
             decisions.waiting.append(Waiting(gang, (pod,), report))
         everyone = Waiting(gang, pods, Report(States.PREPARES, preparation.reason))
-        self.reasons[gang.key] = everyone
+        self.reasons[part.key] = everyone
         decisions.waiting.append(everyone if len(pods) == 1 else replace(everyone, pods=()))
 
     def _confirm(self, part: Part, uid: str) -> None:
@@ -521,7 +524,7 @@ class Scheduler:
             part.stage = Stage.RUNNING
             if part.key in self.queue.entries:
                 self.queue.running(part.key, self.queue.now)
-            self.reasons.pop(part.gang, None)
+            self.telling.over(part.key)
 
     def _lose(self, part: Part, uid: str) -> None:
         """A pod with a seat will not be bound there: it waits again, or is gone."""

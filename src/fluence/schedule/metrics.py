@@ -96,7 +96,7 @@ class _Now(Collector):
         for part in scheduler.parts.values():
             groups[part.stage.value] += 1
             if part.stage is Stage.QUEUED:
-                waits = part.gang in scheduler.reasons
+                waits = part.key in scheduler.reasons
                 pods["unschedulable" if waits else "active"] += len(part.request.pods)
         for gang in scheduler.groups.gangs():
             pods["gated"] += len(gang.gated)

@@ -174,14 +174,12 @@ class EmbeddedCluster:
                 return
 
     def step(self) -> bool:
-        """Go on to the next pod that ends, and settle; False if none ever will."""
-        if not self._ends:
+        """Go on to the next pod that ends or word that is due, and settle; False if nothing ever will be."""
+        due = self.scheduler.next_due() if self._ends else self.scheduler.telling.next_due()
+        times = [*self._ends.values(), *((due / 1000,) if due is not None and due > self.now else ())]
+        if not times:
             return False
-        at = min(self._ends.values())
-        due = self.scheduler.next_due()
-        if due is not None and self.now < due < at * 1000:
-            at = due / 1000
-        self.clock.advance(max(0.0, at - self.clock.now()))
+        self.clock.advance(max(0.0, min(times) - self.clock.now()))
         for key in [key for key, end in self._ends.items() if end <= self.clock.now()]:
             del self._ends[key]
             self._end(self.pods[key])

@@ -103,9 +103,7 @@ async def test_a_new_node_wakes_what_could_never_have_started(kube: Kube, audite
     async with field(kube, 1) as f, f.scheduler() as live:
         await f.patch_node(f.nodes[0], {"metadata": {"labels": {"kind": "small"}}})
         await f.add(f.pod("p", nodeSelector={"kind": "large"}))
-        assert (await f.settled(quiet_s=0.7))["p"] is None
-        said = live.scheduler.reasons[f"{f.namespace}/pod:p"].reason
-        assert "cannot hold it" in said and "nodeSelector" in said
+        assert "nodeSelector" in await f.until_told("p", "cannot hold it")
         tries = live.scheduler.queue.tries
         await asyncio.sleep(0.7)
         assert live.scheduler.queue.tries == tries  # nothing changed, so nothing was tried
@@ -201,7 +199,7 @@ async def test_host_ports_and_anti_affinity_hold_between_pods(kube: Kube, audite
 
 async def test_a_pod_goes_where_its_volume_is(kube: Kube, audited: None) -> None:
     """Checklist 26: a claim that is not bound is waited for, one that is ties the pod to its nodes."""
-    async with field(kube, 2) as f, f.scheduler() as live:
+    async with field(kube, 2) as f, f.scheduler():
         term = {"key": "kubernetes.io/hostname", "operator": "In", "values": [f.nodes[0]]}
         shared = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
         volume = {
@@ -228,8 +226,7 @@ async def test_a_pod_goes_where_its_volume_is(kube: Kube, audited: None) -> None
         }
         volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
         await f.add(f.pod("p", volumes=volumes))
-        assert (await f.settled(quiet_s=0.7))["p"] is None
-        assert "claim 'data' is not there" in live.scheduler.reasons[f"{f.namespace}/pod:p"].reason
+        await f.until_told("p", "claim 'data' is not there")
         await f.client.create(CLAIMS.raw(), claim, namespace=f.namespace)
         await f.client.create(VOLUMES.raw(), volume)
         try:

@@ -56,7 +56,7 @@ async def installed(client: Client) -> AsyncIterator[None]:
 
 async def test_min_member_is_the_size_of_the_gang(own_sandbox: Kube) -> None:
     """On a control plane of its own: a kind that comes and goes disturbs schedulers that start meanwhile."""
-    async with field(own_sandbox, 2) as f, installed(f.client), f.scheduler() as live:
+    async with field(own_sandbox, 2) as f, installed(f.client), f.scheduler():
         label = {"scheduling.x-k8s.io/pod-group": "train"}
         await f.add(f.pod("a", labels=label), f.pod("b", labels=label))
         assert await f.settled() == {"a": None, "b": None}, "a label that may be ahead of its PodGroup waits"
@@ -73,8 +73,8 @@ async def test_min_member_is_the_size_of_the_gang(own_sandbox: Kube) -> None:
                     break
                 except ApiError:  # a fresh custom resource is not served at once by all of the server
                     await asyncio.sleep(0.2)
-        assert await f.settled() == {"a": None, "b": None}
-        assert "2 of 3 pods" in live.scheduler.reasons[f"{f.namespace}/train"].reason
+        await f.until_told("a", "2 of 3 pods", reason="WaitingForGroup")
+        assert await f.homes() == {"a": None, "b": None}
         await f.add(f.pod("c", labels=label))
         await f.until_bound({"a", "b", "c"})
         await f.end("a", "b", "c")

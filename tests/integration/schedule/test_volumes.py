@@ -239,14 +239,12 @@ async def test_a_volume_that_is_not_made_in_time_is_tried_elsewhere(kube: Kube, 
 async def test_allowed_topologies_of_a_class_choose_the_node(kube: Kube, audited: None) -> None:
     async with field(kube, 3) as f:
         where = [{"matchLabelExpressions": [{"key": HOST, "values": [f.nodes[1]]}]}]
-        async with disks(f, allowedTopologies=where) as d, f.scheduler() as live:
+        async with disks(f, allowedTopologies=where) as d, f.scheduler():
             await d.add("data", "more")
             await f.add(f.pod("p", volumes=mounts("data")))
             assert (await f.until_bound(["p"]))["p"].spec.node_name == f.nodes[1]
             await f.add(f.pod("q", cpu="4", volumes=mounts("more")))
-            assert (await f.settled())["q"] is None
-            reason = live.scheduler.reasons[f"{f.namespace}/pod:q"].reason
-            assert f"no volume of storage class {d.kind} there" in reason
+            await f.until_told("q", f"no volume of storage class {d.kind} there")
 
 
 async def test_local_volumes_that_are_there_are_given_to_one_claim_each(kube: Kube, audited: None) -> None:
@@ -254,7 +252,7 @@ async def test_local_volumes_that_are_there_are_given_to_one_claim_each(kube: Ku
         for index, size in enumerate(("2Gi", "9Gi")):
             await d.add_volume(f"a{index}-{f.namespace}", f.nodes[0], size=size)
         await d.add_volume(f"b-{f.namespace}", f.nodes[2], size="5Gi")
-        async with f.scheduler() as live:
+        async with f.scheduler():
             await f.add_group("g", 3)
             await d.add("data-0", "data-1", "data-2", "data-3")
             await f.add(*(f.pod(f"g-{i}", group="g", volumes=mounts(f"data-{i}")) for i in range(3)))
@@ -263,9 +261,7 @@ async def test_local_volumes_that_are_there_are_given_to_one_claim_each(kube: Ku
             given = {claim.spec.volume_name for claim in (await d.claims()).values()} - {None}
             assert given == set(d.made)
             await f.add(f.pod("late", volumes=mounts("data-3")))
-            assert (await f.settled())["late"] is None
-            reason = live.scheduler.reasons[f"{f.namespace}/pod:late"].reason
-            assert f"no volume of storage class {d.kind} there" in reason
+            await f.until_told("late", f"no volume of storage class {d.kind} there")
             await d.add_volume(f"c-{f.namespace}", f.nodes[1])
             assert (await f.until_bound(["late"]))["late"].spec.node_name == f.nodes[1]
 
@@ -282,13 +278,12 @@ async def test_pods_that_share_a_claim_share_a_node(kube: Kube, audited: None) -
 
 
 async def test_a_claim_for_one_pod_makes_the_next_one_wait(kube: Kube, audited: None) -> None:
-    async with field(kube, 2) as f, disks(f) as d, f.scheduler() as live:
+    async with field(kube, 2) as f, disks(f) as d, f.scheduler():
         await d.add("data", modes=("ReadWriteOncePod",))
         await f.add(f.pod("p", volumes=mounts("data")))
         await f.until_bound(["p"])
         await f.add(f.pod("q", volumes=mounts("data")))
-        assert (await f.settled())["q"] is None
-        assert "ReadWriteOncePod, and pod" in live.scheduler.reasons[f"{f.namespace}/pod:q"].reason
+        await f.until_told("q", "ReadWriteOncePod, and pod")
         await f.client.delete(PODS, "p", namespace=f.namespace, grace_s=0)
         await f.until_bound(["q"])
 
@@ -326,20 +321,18 @@ async def test_a_restart_before_the_volume_is_made_goes_on(kube: Kube, audited: 
 
 
 async def test_volumes_made_for_one_pod_alone(kube: Kube, audited: None) -> None:
-    async with field(kube, 2) as f, disks(f) as d, f.scheduler() as live:
+    async with field(kube, 2) as f, disks(f) as d, f.scheduler():
         volume = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": d.claim_spec()}}}
         await f.add(f.pod("p", volumes=[volume]))
         home = (await f.until_bound(["p"]))["p"].spec.node_name
         assert d.chosen == [("p-scratch", home)]
         await d.add("q-scratch")  # somebody's own, under the name that the pod's would have
         await f.add(f.pod("q", volumes=[volume]))
-        assert (await f.settled())["q"] is None
-        reason = live.scheduler.reasons[f"{f.namespace}/pod:q"].reason
-        assert "claim 'q-scratch' was not made for this pod" in reason
+        await f.until_told("q", "claim 'q-scratch' was not made for this pod")
 
 
 async def test_a_node_gets_no_more_volumes_than_its_driver_can_attach(kube: Kube, audited: None) -> None:
-    async with field(kube, 2) as f, disks(f) as d, f.scheduler() as live:
+    async with field(kube, 2) as f, disks(f) as d, f.scheduler():
         for node in f.nodes:
             drivers = [{"name": PROVISIONER, "nodeID": node, "allocatable": {"count": 1}}]
             body = {"apiVersion": "storage.k8s.io/v1", "kind": "CSINode", "metadata": {"name": node}}
@@ -351,9 +344,7 @@ async def test_a_node_gets_no_more_volumes_than_its_driver_can_attach(kube: Kube
             assert {pod.spec.node_name for pod in pods.values()} == set(f.nodes)
             await f.add(f.pod("p-2", volumes=mounts("data-2")), f.pod("plain"))
             await f.until_bound(["plain"])
-            assert (await f.settled())["p-2"] is None
-            reason = live.scheduler.reasons[f"{f.namespace}/pod:p-2"].reason
-            assert f"2 no more volumes of {PROVISIONER} can be attached" in reason
+            await f.until_told("p-2", f"2 no more volumes of {PROVISIONER} can be attached")
             await f.client.delete(PODS, "p-0", namespace=f.namespace, grace_s=0)
             await f.until_bound(["p-2"])
         finally:
