@@ -1,13 +1,14 @@
-"""kube-scheduler's filters, written out plainly: one pod, one node, loops over all pods."""
+"""kube-scheduler's filters and some of its scores, written out plainly: a pod, a node, loops over all."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fluence.model.meta import LabelSelector, Requirement, selector_matches
 from fluence.model.node import Node, Taint, forbids, term_matches, untolerated
-from fluence.model.pod import Pod, PodAffinityTerm, ports_clash
+from fluence.model.pod import Affinity, Pod, PodAffinityTerm, TopologySpreadConstraint, ports_clash
 from fluence.model.resources import pod_requests
 
 NO = ("NoSchedule", "NoExecute")
@@ -91,51 +92,99 @@ class World:
 
     # -- PodTopologySpread -----------------------------------------------------------------------------------
 
+    def spread_counts(
+        self, pod: Pod, limit: TopologySpreadConstraint, limits: list[TopologySpreadConstraint]
+    ) -> dict[str, int]:
+        """How many pods that the constraint counts each of its domains has."""
+        selector = _selector(pod, limit)
+        counts: dict[str, int] = {}
+        for name, each in self.nodes.items():
+            if any(other.topology_key not in each.labels for other in limits):
+                continue
+            if limit.node_affinity_policy == "Honor" and not _chosen(pod, each):
+                continue
+            taint = untolerated(each.spec.taints or (), pod.spec.tolerations or (), NO)
+            if limit.node_taints_policy == "Honor" and taint is not None:
+                continue
+            value = each.labels[limit.topology_key]
+            counts[value] = counts.get(value, 0) + sum(
+                at == name
+                and other.metadata.namespace == pod.metadata.namespace
+                and other.metadata.deletion_timestamp is None
+                and selector_matches(selector, other.labels)
+                for other, at in self.pods.values()
+            )
+        return counts
+
     def spread_allows(self, pod: Pod, node: Node) -> bool:
-        limits = [
-            each
-            for each in pod.spec.topology_spread_constraints or ()
-            if each.when_unsatisfiable == "DoNotSchedule"
-        ]
+        limits = _limits(pod, "DoNotSchedule")
         for limit in limits:
             if limit.topology_key not in node.labels:
                 return False
-            selector = limit.label_selector
-            extra = [
-                Requirement(key=key, operator="In", values=[pod.labels[key]])
-                for key in limit.match_label_keys or ()
-                if key in pod.labels
-            ]
-            if extra:
-                base = selector or LabelSelector()
-                selector = LabelSelector(
-                    match_labels=base.match_labels,
-                    match_expressions=[*(base.match_expressions or ()), *extra],
-                )
-            counts: dict[str, int] = {}
-            for name, each in self.nodes.items():
-                if any(other.topology_key not in each.labels for other in limits):
-                    continue
-                if limit.node_affinity_policy == "Honor" and not _chosen(pod, each):
-                    continue
-                taint = untolerated(each.spec.taints or (), pod.spec.tolerations or (), NO)
-                if limit.node_taints_policy == "Honor" and taint is not None:
-                    continue
-                value = each.labels[limit.topology_key]
-                counts[value] = counts.get(value, 0) + sum(
-                    at == name
-                    and other.metadata.namespace == pod.metadata.namespace
-                    and other.metadata.deletion_timestamp is None
-                    and selector_matches(selector, other.labels)
-                    for other, at in self.pods.values()
-                )
+            counts = self.spread_counts(pod, limit, limits)
             least = min(counts.values(), default=2**31)
             if limit.min_domains is not None and len(counts) < limit.min_domains:
                 least = 0
-            own = selector_matches(selector, pod.labels)
+            own = selector_matches(_selector(pod, limit), pod.labels)
             if counts.get(node.labels[limit.topology_key], 0) + own - least > limit.max_skew:
                 return False
         return True
+
+    # -- scores ----------------------------------------------------------------------------------------------
+
+    def preference(self, pod: Pod) -> dict[str, int]:
+        """The scores of InterPodAffinity and PodTopologySpread, normalised over all nodes, weighted."""
+        worth = {name: self.company_worth(pod, node) for name, node in self.nodes.items()}
+        least, most = min(worth.values()), max(worth.values())
+        found = {
+            name: 2 * (100 * (each - least) // (most - least)) if most > least else 0
+            for name, each in worth.items()
+        }
+        limits = _limits(pod, "ScheduleAnyway")
+        load: dict[str, float] = {
+            name: 0.0
+            for name, node in self.nodes.items()
+            if limits and all(limit.topology_key in node.labels for limit in limits)
+        }
+        for limit in limits:
+            counts = self.spread_counts(pod, limit, limits)
+            for name in load:
+                there = counts.get(self.nodes[name].labels[limit.topology_key], 0)
+                load[name] += there * math.log(len(counts) + 2) + (limit.max_skew - 1)
+        whole = {name: round(each) for name, each in load.items()}
+        for name, each in whole.items():
+            low, high = min(whole.values()), max(whole.values())
+            found[name] += 2 * (100 * (high + low - each) // high if high else 100)
+        return found
+
+    def company_worth(self, pod: Pod, node: Node) -> int:
+        affinity = pod.spec.affinity or Affinity()
+        return sum(
+            sign * each.weight
+            for sign, side in ((1, affinity.pod_affinity), (-1, affinity.pod_anti_affinity))
+            for each in (side.preferred if side else None) or ()
+            for other, at in self.pods.values()
+            if self.term_matches(each.pod_affinity_term, pod, other)
+            and self.same(each.pod_affinity_term.topology_key, node, at)
+        )
+
+
+def _limits(pod: Pod, when: str) -> list[TopologySpreadConstraint]:
+    limits = pod.spec.topology_spread_constraints or ()
+    return [each for each in limits if each.when_unsatisfiable == when]
+
+
+def _selector(pod: Pod, limit: TopologySpreadConstraint) -> LabelSelector | None:
+    extra = [
+        Requirement(key=key, operator="In", values=[pod.labels[key]])
+        for key in limit.match_label_keys or ()
+        if key in pod.labels
+    ]
+    if not extra:
+        return limit.label_selector
+    base = limit.label_selector or LabelSelector()
+    expressions = [*(base.match_expressions or ()), *extra]
+    return LabelSelector(match_labels=base.match_labels, match_expressions=expressions)
 
 
 def _chosen(pod: Pod, node: Node) -> bool:

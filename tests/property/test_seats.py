@@ -68,6 +68,9 @@ class _Apart:
         mask[list(self.used)] = False
         return mask
 
+    def score(self, members: int) -> None:
+        return None
+
     def together(self, members: int) -> None:
         return None
 

@@ -1,4 +1,4 @@
-"""A gang's rules about other pods: host ports, required (anti)affinity in both directions, topology spread.
+"""A gang's rules about other pods: host ports, (anti)affinity, required in both directions, topology spread.
 
 This is what kube-scheduler's NodePorts, InterPodAffinity and PodTopologySpread filter, for several pods that
 are seated one after the other: each that sits changes what is open to the next. Counts are kept per *domain*,
@@ -23,10 +23,13 @@ from fluence.cluster.neighbours import (
     Term,
     affinity_terms,
     anti_affinity_terms,
+    preferred_terms,
     selector_keys,
     spreads,
 )
+from fluence.cluster.preferences import Preference
 from fluence.cluster.rules import NodeRules, RuleBook
+from fluence.cluster.spread import Scene, spreadings
 from fluence.graph.graph import Ints, Mask
 from fluence.model.pod import Pod, ports_clash
 
@@ -39,34 +42,46 @@ class Demands:
     anti: tuple[Term, ...]
     spread: tuple[Spread, ...]
     ports: Ports
+    preferred: tuple[tuple[Term, int], ...]  # these two forbid nothing
+    even: tuple[Spread, ...]
     key: tuple[object, ...]  # equal for equal demands
 
     @classmethod
     def of(cls, pod: Pod) -> Demands:
-        affinity, anti, spread = affinity_terms(pod), anti_affinity_terms(pod), spreads(pod)
+        affinity, anti, preferred = affinity_terms(pod), anti_affinity_terms(pod), preferred_terms(pod)
+        spread, even = spreads(pod, "DoNotSchedule"), spreads(pod, "ScheduleAnyway")
         ports = pod.host_ports()
         limits = tuple(
             (
                 each.key,
+                each.constraint.when_unsatisfiable,
                 each.constraint.topology_key,
                 each.constraint.max_skew,
                 each.constraint.min_domains,
                 each.constraint.node_affinity_policy,
                 each.constraint.node_taints_policy,
             )
-            for each in spread
+            for each in (*spread, *even)
         )
-        return cls(affinity, anti, spread, ports, (affinity, anti, limits, ports))
+        key = (affinity, anti, limits, ports, preferred)
+        return cls(affinity, anti, spread, ports, preferred, even, key)
 
-    def __bool__(self) -> bool:
+    @property
+    def forbid(self) -> bool:
+        """Whether there are nodes on which the pod may not be because of others."""
         return bool(self.affinity or self.anti or self.spread or self.ports)
+
+    @property
+    def prefer(self) -> bool:
+        return bool(self.preferred or self.even)
 
     @property
     def label_keys(self) -> set[str]:
         """The labels of other pods that these look at."""
         selectors = [
             *(each.selector for each in (*self.affinity, *self.anti)),
-            *(each.selector for each in self.spread),
+            *(each.selector for each in (*self.spread, *self.even)),
+            *(each.selector for each, _ in self.preferred),
         ]
         return {key for selector in selectors for key in selector_keys(selector)}
 
@@ -147,6 +162,10 @@ class Table:
     def open(self, members: int) -> Mask:
         return self._places[members].open()
 
+    def score(self, members: int) -> Ints | None:
+        preference = self._places[members].preference
+        return None if preference is None else preference.score()
+
     def together(self, members: int) -> None:
         """Nobody must follow anybody to a node: affinity knows domains."""
 
@@ -208,10 +227,18 @@ class _Place:
                     means.append((column, np.zeros(len(column.codes) + 1, np.bool_)))
             self.rivals.append(means)
 
-        self.spread = _spread(company, guest, without)
-        self._always_alone = any(each.counts_self for each in self.spread) or any(
-            rivals[number] and not company._parts_hosts(term, guest)
-            for term, (_, _, rivals) in zip(demands.anti, self.closed, strict=True)
+        scene = Scene(neighbours, columns, company.book, [other.pod for other in others], without)
+        self.spread = spreadings(demands.spread, guest.pod, guest.rules, scene)
+        self.preference: Preference | None = None
+        if demands.prefer:
+            self.preference = Preference(demands.preferred, demands.even, guest.pod, guest.rules, scene)
+        self._always_alone = (
+            any(each.counts_self for each in self.spread)
+            or (self.preference is not None and self.preference.counts_self)
+            or any(
+                rivals[number] and not company._parts_hosts(term, guest)
+                for term, (_, _, rivals) in zip(demands.anti, self.closed, strict=True)
+            )
         )
 
     @property
@@ -256,64 +283,8 @@ class _Place:
             _mark(column, closed, node)
         for each in self.spread:
             each.joined(members, node, count)
-
-
-@dataclass(slots=True, eq=False)
-class _Spreading:
-    """One constraint: how many matching pods each domain has."""
-
-    column: Column
-    counts: Ints  # by domain
-    domains: Mask  # that take part
-    included: Mask  # nodes that take part
-    most: int
-    least_domains: int | None
-    counts_self: bool
-    counted: list[bool]  # per members of the gang
-
-    def open(self) -> Mask:
-        least = int(self.counts[self.domains].min()) if self.domains.any() else 2**31
-        if self.least_domains is not None and int(self.domains.sum()) < self.least_domains:
-            least = 0
-        fits = self.counts + int(self.counts_self) - least <= self.most
-        fits[-1] = False  # a node without the label belongs to no domain
-        return np.asarray(fits[self.column.of])
-
-    def joined(self, members: int, node: int, count: int) -> None:
-        if self.counted[members] and self.included[node]:
-            self.counts[self.column.of[node]] += count
-
-
-def _spread(company: Company, guest: Guest, without: Collection[str]) -> list[_Spreading]:
-    columns, book = company.columns, company.book
-    demands = guest.demands.spread
-    if not demands:
-        return []
-    labelled = np.ones(len(columns), np.bool_)  # only nodes with all the labels take part
-    for each in demands:
-        labelled &= columns.label(each.constraint.topology_key).present
-    found = []
-    for each in demands:
-        limit = each.constraint
-        column = columns.label(limit.topology_key)
-        included = labelled.copy()
-        if limit.node_affinity_policy == "Honor":
-            included &= book.chosen(guest.rules)
-        if limit.node_taints_policy == "Honor":
-            included &= book.tolerated(guest.rules)
-        counts = np.zeros(len(column.codes) + 1, np.int64)
-        there = company.neighbours.counts_spread(each, without)
-        np.add.at(counts, column.of[included], there[included])
-        domains = np.zeros(len(counts), np.bool_)
-        domains[column.of[included]] = True
-        counted = [each.matches(other.pod) for other in company.guests]
-        counts_self = each.matches(guest.pod)
-        found.append(
-            _Spreading(
-                column, counts, domains, included, limit.max_skew, limit.min_domains, counts_self, counted
-            )
-        )
-    return found
+        if self.preference is not None:
+            self.preference.joined(members, node, count)
 
 
 def _domains(column: Column, counts: Ints) -> Mask:

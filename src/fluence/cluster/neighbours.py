@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -26,7 +27,7 @@ Ports = frozenset[tuple[str, str, int]]
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A required term of pod affinity or anti-affinity; equal terms have equal keys."""
+    """A term of pod affinity or anti-affinity; equal terms have equal keys."""
 
     key: bytes
     topology_key: str
@@ -58,7 +59,7 @@ class Term:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Spread:
-    """A topology spread constraint that forbids."""
+    """A topology spread constraint."""
 
     key: bytes
     constraint: TopologySpreadConstraint
@@ -105,12 +106,21 @@ def anti_affinity_terms(pod: Pod) -> tuple[Term, ...]:
     return tuple(Term.of(term, pod) for term in (affinity.required or ())) if affinity else ()
 
 
-def spreads(pod: Pod) -> tuple[Spread, ...]:
+def preferred_terms(pod: Pod) -> tuple[tuple[Term, int], ...]:
+    """What a pod would rather be near, with weights, and what it would rather not, with negative ones."""
+    affinity = pod.spec.affinity
+    if affinity is None:
+        return ()
     return tuple(
-        Spread.of(each, pod)
-        for each in pod.spec.topology_spread_constraints or ()
-        if each.when_unsatisfiable == "DoNotSchedule"
+        (Term.of(each.pod_affinity_term, pod), sign * each.weight)
+        for sign, side in ((1, affinity.pod_affinity), (-1, affinity.pod_anti_affinity))
+        for each in (side.preferred if side is not None else None) or ()
     )
+
+
+def spreads(pod: Pod, when: Literal["DoNotSchedule", "ScheduleAnyway"]) -> tuple[Spread, ...]:
+    limits = pod.spec.topology_spread_constraints or ()
+    return tuple(Spread.of(each, pod) for each in limits if each.when_unsatisfiable == when)
 
 
 class Tally:

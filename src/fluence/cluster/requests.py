@@ -121,7 +121,7 @@ class Requests:
         counts: dict[Hashable, int] = {}
         for pod in pods:
             profile = self._profile(pod)
-            if isinstance(profile, Refused) or profile.guest.demands or profile.mounts:
+            if isinstance(profile, Refused) or profile.guest.demands.forbid or profile.mounts:
                 return None
             counts[profile.key] = counts.get(profile.key, 0) + 1
         return frozenset(counts.items())
@@ -270,7 +270,10 @@ class Requests:
 
     def _company(self, guests: Sequence[Guest]) -> Company | None:
         """The rules about other pods, where there are any."""
-        if any(guest.demands or self.neighbours.is_meant(guest.pod) for guest in guests):
+        if any(
+            guest.demands.forbid or guest.demands.prefer or self.neighbours.is_meant(guest.pod)
+            for guest in guests
+        ):
             return self._company_of(guests)
         return None
 

@@ -357,6 +357,9 @@ class Rooms:
             mask &= each
         return mask
 
+    def score(self, members: int) -> Ints | None:
+        return None if self._table is None else self._table.score(members)
+
     def causes(self, members: int) -> list[tuple[str, Mask]]:
         """Each rule with the nodes that it leaves open."""
         return [*(self._table.causes(members) if self._table is not None else ()), *self._mine(members)]

@@ -45,7 +45,7 @@ class Arranger:
         if gang.domains is not None:
             return self._in_one_domain(gang, gang.domains, view, at, order)
         if len(gang.members) == 1 and gang.rules is None:
-            share = self._share(gang.members[0], 0, view, policy, order, None, None)
+            share = self._share(gang.members[0], 0, view, policy, order, None, None, None)
             wanted = gang.size if gang.minimum is None else gang.minimum
             return [share] if sum(share.counts) >= wanted and share.counts else None
         turns = self._turns(gang, view)
@@ -180,8 +180,9 @@ class Arranger:
                     open_[full] = False
             # The first may change the rules for all others, and these not for each other.
             single = sitting is not None and (sitting.alone(number) or (used and members.most is not None))
+            liked = sitting.score(number) if sitting is not None else None
             share = self._share(
-                members, number, view, policy, order, mine, open_, count=1 if single else left
+                members, number, view, policy, order, mine, open_, liked, count=1 if single else left
             )
             if not share.counts:
                 return
@@ -201,6 +202,7 @@ class Arranger:
         order: Ints,
         mine: Mask | None,
         open_: Mask | None,
+        liked: Ints | None,
         *,
         count: int | None = None,
     ) -> Share:
@@ -213,22 +215,25 @@ class Arranger:
         if policy.node_exclusive:
             untouched = view.guests[self.table.nodes] == 0
             allowed = allowed & (untouched if mine is None else untouched | mine)
+        score = members.score
+        if liked is not None:
+            score = liked if score is None else score + liked
         nodes: list[int]
         counts: list[int]
         if wanted == 1:
             fits = self.table.fits(shape, view) & allowed
-            if members.score is None:
+            if score is None:
                 at = int(order[fits[order].argmax()]) if len(order) else -1
             else:
-                scored = np.where(fits, members.score, _NOBODY)[order]
+                scored = np.where(fits, score, _NOBODY)[order]
                 at = int(order[scored.argmax()]) if len(order) else -1
             nodes, counts = ([at], [1]) if at >= 0 and fits[at] else ([], [])
         else:
             seats = self.table.capacity(shape, view)
             seats[~allowed] = 0
             np.clip(seats, 0, wanted if members.most is None else members.most, out=seats)
-            if members.score is not None:
-                order = order[np.argsort(-members.score[order], kind="stable")]
+            if score is not None:
+                order = order[np.argsort(-score[order], kind="stable")]
             seats = seats[order]
             filled = np.cumsum(seats)
             last = int(np.searchsorted(filled, wanted))

@@ -35,6 +35,9 @@ class Sitting(Protocol):
     def open(self, members: int) -> Mask | None:
         """The nodes that are open to the next of these, given who sits; None: all."""
 
+    def score(self, members: int) -> Ints | None:
+        """Where the next of these would rather be, given who sits, on top of their own; None: anywhere."""
+
     def together(self, members: int) -> Mapping[str, int] | None:
         """What the node of the next of these must have free, because others must follow it there."""
 

@@ -197,6 +197,32 @@ async def test_host_ports_and_anti_affinity_hold_between_pods(kube: Kube, audite
         assert (await f.until_bound(["shy"]))["shy"].spec.node_name != hermit
 
 
+async def test_pods_that_would_rather_be_apart_are_while_there_is_room(kube: Kube, audited: None) -> None:
+    """What forbids nothing decides where there is a choice, and holds nobody up where there is none."""
+    evenly = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "ScheduleAnyway",
+        "labelSelector": {"matchLabels": {"app": "a"}},
+    }
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "b"}}}
+    apart = {
+        "podAntiAffinity": {
+            "preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "podAffinityTerm": term}]
+        }
+    }
+    kinds = {"a": {"topologySpreadConstraints": [evenly]}, "b": {"affinity": apart}}
+    async with field(kube, 3) as f, f.scheduler():
+        for app, rules in kinds.items():
+            await f.add_group(app, 3)
+            pods = [f.pod(f"{app}-{i}", group=app, labels={"app": app}, **rules) for i in range(3)]
+            await f.add(*pods)
+            there = await f.until_bound([f"{app}-{i}" for i in range(3)])
+            assert {pod.spec.node_name for name, pod in there.items() if name[0] == app} == set(f.nodes)
+        await f.add(*(f.pod(f"b-{i}", group="b", labels={"app": "b"}, **kinds["b"]) for i in range(3, 6)))
+        await f.until_bound([f"b-{i}" for i in range(6)])
+
+
 async def test_a_pod_goes_where_its_volume_is(kube: Kube, audited: None) -> None:
     """Checklist 26: a claim that is not bound is waited for, one that is ties the pod to its nodes."""
     async with field(kube, 2) as f, f.scheduler():
