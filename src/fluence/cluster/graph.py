@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
 
 from fluence.cluster.claims import Claim
 from fluence.cluster.columns import NodeColumns
@@ -81,6 +82,7 @@ class ClusterGraph:
         self._dirty: set[str] = set()  # nodes on which others' pods came or went
         self._debt: dict[str, set[int]] = {}  # nodes with more devices in use than there are: whose
         self._members: dict[int, dict[str, bool]] = {}  # per job: has the pod ended?
+        self._ends: list[tuple[int, int]] = []  # a heap of when jobs end; of some that are over, too
         self._job_of: dict[str, int] = {}
         self._constrained: dict[Constraint, tuple[tuple[int, int], frozenset[str]]] = {}
         self._now = -1
@@ -344,6 +346,7 @@ class ClusterGraph:
         else:
             self._seats.hold(job, seats, start=start, end=end, whole=whole)
         self._join(job, [entry.uid for entry in entries])
+        self._note_end(job, self._seats.jobs[job].end)
         for entry in entries:
             self._note_debt(entry.node, job)
 
@@ -370,11 +373,24 @@ class ClusterGraph:
         if now == self._now:
             return
         self._now = now
-        ledger = self._vertices.matcher.ledger
-        for job in [job for job in self._members if (at := ledger.jobs.get(job)) and at.end <= now]:
-            if not ledger.jobs[job].reserved:
-                self._seats.prolong(job, now + self.overrun)
+        while self._ends and self._ends[0][0] <= now:
+            _, job = heappop(self._ends)
+            seating = self._seats.jobs.get(job) if job in self._members else None
+            if seating is not None and seating.end <= now:
+                self.prolong(job, now + self.overrun)
         self._seats.look(now)
+
+    def prolong(self, job: int, end: int) -> None:
+        """A job that has its seats has them until then."""
+        self._seats.prolong(job, end)
+        self._note_end(job, end)
+
+    def _note_end(self, job: int, end: int) -> None:
+        if len(self._ends) > 2 * len(self._members) + 1000:  # most of them are of jobs that ended earlier
+            jobs = self._seats.jobs
+            self._ends = [(jobs[job].end, job) for job in self._members if job in jobs]
+            heapify(self._ends)
+        heappush(self._ends, (end, job))
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -556,6 +572,7 @@ class ClusterGraph:
 
     def _occupy(self, seated: Seated) -> None:
         self._join(seated.job, [str(seat.pod) for seat in seated.seats])
+        self._note_end(seated.job, seated.end)
         for seat in seated.seats:
             profile = self._requests.known(str(seat.pod))
             if profile is not None:

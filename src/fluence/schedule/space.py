@@ -180,7 +180,7 @@ class SeatSpace:
         held = self.tasks[task]
         held.end = end
         if held.number in self.cluster.seats.jobs:
-            self.cluster.seats.prolong(held.number, end)
+            self.cluster.prolong(held.number, end)
         self.lost += 1
 
     def mark(self) -> object:
@@ -289,7 +289,7 @@ class SeatSpace:
         end = seated.end
         if limit < clear:
             end = seated.at + limit
-            self.cluster.seats.prolong(number, min(end, HORIZON))
+            self.cluster.prolong(number, min(end, HORIZON))
         self._names[number] = task
         if seated.reserved:
             self.reservations[task] = number
