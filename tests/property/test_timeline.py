@@ -64,6 +64,17 @@ class TestTimeline:
         )
         assert line.earliest(units, duration, start) == wanted
 
+    @given(timelines, st.integers(1, UNITS), st.integers(1, END), st.integers(0, END), st.integers(0, END))
+    def test_is_free_before(
+        self, made: tuple[Timeline, list[int]], units: int, duration: int, start: int, more: int
+    ) -> None:
+        (line, array), bound = made, start + more
+        wanted = any(
+            all(at(array, time) >= units for time in range(begin, min(begin + duration, bound)))
+            for begin in range(start, bound)
+        )
+        assert line.is_free_before(units, duration, start, bound) == wanted
+
     @given(timelines, st.integers(0, END + 3), st.integers(1, END))
     def test_least(self, made: tuple[Timeline, list[int]], start: int, length: int) -> None:
         line, array = made

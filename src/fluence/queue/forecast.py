@@ -6,6 +6,7 @@ holds the earliest start that limits allow; others go ahead if they do not delay
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Collection, Sequence
 from heapq import heapify, heappop, heappush
 
@@ -22,7 +23,8 @@ def forward(
     missing = set(wanted)
     ends = [(predicted, number) for number, (predicted, _, _) in enumerate(running)]
     heapify(ends)
-    held = {number: (planned, units) for number, (_, planned, units) in enumerate(running)}
+    held = {number: (planned, number, units) for number, (_, planned, units) in enumerate(running)}
+    limits = sorted(held.values())  # the same in the order of planned ends
     queue = list(range(len(pending)))
     serial = len(running)
     smallest = min((units for units, _, _ in pending), default=0)
@@ -38,13 +40,14 @@ def forward(
                 waiting.append(place)
                 continue
             if units > free:
-                shadow, spare = _shadow(now, free, held, units)
+                shadow, spare = _shadow(now, free, limits, units)
                 waiting.append(place)
                 continue
             if shadow >= 0 and now + limit > shadow:
                 spare -= units
             free -= units
-            held[serial] = (now + limit, units)
+            held[serial] = (now + limit, serial, units)
+            insort(limits, held[serial])
             heappush(ends, (now + duration, serial))
             serial += 1
             if place in missing:
@@ -55,15 +58,19 @@ def forward(
             break  # what is left fits at no time
         now = max(now, ends[0][0])
         while ends and ends[0][0] <= now:
-            free += held.pop(heappop(ends)[1])[1]
+            over = held.pop(heappop(ends)[1])
+            del limits[bisect_left(limits, over)]
+            free += over[2]
     return starts
 
 
-def _shadow(now: int, free: int, held: dict[int, tuple[int, int]], units: int) -> tuple[int, int]:
+def _shadow(now: int, free: int, limits: list[tuple[int, int, int]], units: int) -> tuple[int, int]:
     """When limits free enough for the job in front, and how many units it leaves to others then."""
-    steps = sorted((max(end, now), some) for end, some in held.values())
-    for place, (end, some) in enumerate(steps):
+    last = now
+    for end, _, some in limits:
+        if end > last:
+            if free >= units:
+                return last, free - units
+            last = end
         free += some
-        if free >= units and (place + 1 == len(steps) or steps[place + 1][0] > end):
-            return end, free - units
-    return now, free  # it fits at no time: it holds nobody up
+    return (last, free - units) if free >= units and limits else (now, free)  # it holds nobody up

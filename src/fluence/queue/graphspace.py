@@ -124,6 +124,9 @@ class GraphSpace:
     def start_or_reserve(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> int | None:
         return self._match(Operation.ALLOCATE_OR_RESERVE, task, request, now, limit, clear)
 
+    def may_move(self, task: str, now: int) -> bool:
+        return True  # only a match can tell
+
     def drop(self, task: str) -> None:
         placed = self._unreserve(task)
         self._journal.note(lambda: self._reserve_again(task, placed))

@@ -178,6 +178,11 @@ class PoolSpace:
         self.reservations[task] = (start, start + limit, units)
         return start
 
+    def may_move(self, task: str, now: int) -> bool:
+        start, end, units = self.reservations[task]
+        assert self._plan is not None  # from its start on, what it needs is its own
+        return self._plan.is_free_before(units, end - start, now, start)
+
     def drop(self, task: str) -> None:
         start, end, units = self.reservations.pop(task)
         if not self.reservations:

@@ -65,6 +65,9 @@ class Space(Protocol):
     def start_or_reserve(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> int | None:
         """The same at the earliest time; says when that is. A request that fits now is started."""
 
+    def may_move(self, task: str, now: int) -> bool:
+        """Whether a reservation could be for an earlier time; only False is certain."""
+
     def drop(self, task: str) -> None:
         """Give up a reservation."""
 

@@ -73,6 +73,24 @@ class Timeline:
         low = max(bisect_right(self.times, start) - 1, 0)
         return min(self.free[low : max(bisect_left(self.times, end), low + 1)])
 
+    def is_free_before(self, units: int, duration: int, start: int, bound: int) -> bool:
+        """Whether so many are free for so long, or until ``bound``, from some time in [start, bound)."""
+        times, free = self.times, self.free
+        last = bisect_left(times, bound)
+        step = max(bisect_right(times, start) - 1, 0)
+        while start < bound:
+            while step < last and free[step] < units:
+                step += 1
+            if step >= last:
+                break
+            end = max(times[step], start) + duration
+            step += 1
+            while step < last and free[step] >= units and times[step] < end:
+                step += 1
+            if step >= last or times[step] >= end:
+                return True
+        return False
+
     def until(self, units: int, start: int) -> int | None:
         """When fewer than so many are free for the first time from ``start``; None: never."""
         low = max(bisect_right(self.times, start) - 1, 0)

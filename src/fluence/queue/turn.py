@@ -154,6 +154,8 @@ class Turn:
     def _move_ahead(self, entry: Entry) -> None:
         at, task = entry.reserved_at, entry.reserved_as
         assert at is not None
+        if not self._space.may_move(task, self.now):
+            return
         mark, started = self._space.mark(), len(self.starts)
         self._release(entry)
         self.start_or_reserve(entry)

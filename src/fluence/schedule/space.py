@@ -159,6 +159,9 @@ class SeatSpace:
     def start_or_reserve(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> int | None:
         return self._place(task, request, now, limit, clear, later=True)
 
+    def may_move(self, task: str, now: int) -> bool:
+        return True  # only a match can tell
+
     def drop(self, task: str) -> None:
         number = self.reservations.pop(task)
         seating = self._lift(number)
