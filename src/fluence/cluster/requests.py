@@ -70,11 +70,10 @@ class Requests:
         return self._profiles.get(uid)
 
     def changed(self, pod: Pod) -> None:
-        """A pod may ask for something else now."""
+        """A pod may ask for something else now: that is worked out when it is asked for again."""
         found = self._profiles.get(pod.metadata.uid)
         if found is not None and found.pod is not pod:
-            del self._profiles[pod.metadata.uid]
-            self._profile(pod)
+            self.forget(pod.metadata.uid)
 
     def forget(self, uid: str) -> None:
         found = self._profiles.pop(uid, None)
