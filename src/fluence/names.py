@@ -49,8 +49,13 @@ JOBSPEC: Final = f"{PREFIX}/jobspec"
 USER: Final = f"{PREFIX}/user"
 """Whose work this is, where neither the namespace nor the service account says it."""
 
-ALLOCATION: Final = f"{PREFIX}/jobid"
-"""The allocation, on each pod that was bound for it."""
+# What the scheduler writes on pods, and reads again after a restart.
+JOBID: Final = f"{PREFIX}/jobid"
+"""The job that a pod was bound for."""
+ALLOCATION: Final = f"{PREFIX}/allocation"
+"""When that job starts and ends, as JSON."""
+EXCLUDED: Final = f"{PREFIX}/excluded-nodes"
+"""Nodes that a pod's group must not have, with commas between them: the server refused its pods there."""
 
 # What a user asks of the client-side choice of a backend (`kubectl fluence`).
 SELECT_POLICY: Final = f"{PREFIX}/select-policy"

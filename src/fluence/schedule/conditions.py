@@ -15,6 +15,7 @@ True is never taken back, and a group that is no gang gets no False: its pods ha
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum
@@ -141,8 +142,11 @@ def clip(text: str, limit: int) -> str:
 # -- what to write -------------------------------------------------------------------------------------------
 
 
-def pod_condition(pod: Pod, report: Report, *, now: int) -> Json | None:
-    """The patch of ``pods/status`` (strategic merge) that tells a waiting pod why it waits.
+def pod_condition(
+    pod: Pod, report: Report, *, now: int, notes: Mapping[str, str] | None = None
+) -> Json | None:
+    """The patch of ``pods/status`` (strategic merge) that tells a waiting pod why it waits; ``notes`` are
+    annotations that go with it: unlike specs, the server takes them in a patch of the status.
 
     The server itself says True when a pod is bound, and SchedulingGated while it is gated; it leaves the
     latter standing when the gates are gone, so that is replaced like any other.
@@ -155,9 +159,11 @@ def pod_condition(pod: Pod, report: Report, *, now: int) -> Json | None:
     text = message(settle(report, there.message, now=now))
     # NB autoscalers add nodes for Unschedulable, and more nodes would help neither of the other two.
     reason = _POD_REASONS.get(report.outcome, "Unschedulable")
-    if there.status == "False" and there.reason == reason and same(there.message, text):
+    new = {key: text for key, text in (notes or {}).items() if pod.annotations.get(key) != text}
+    if there.status == "False" and there.reason == reason and same(there.message, text) and not new:
         return None
-    return _patch(pod.metadata.uid, there, POD_SCHEDULED, "False", reason, text, now)
+    patch = _patch(pod.metadata.uid, there, POD_SCHEDULED, "False", reason, text, now)
+    return {**patch, "metadata": {"uid": pod.metadata.uid, "annotations": new}} if new else patch
 
 
 def group_condition(group: Group, report: Report, *, now: int) -> Json | None:

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
+from fluence import names
 from fluence.act.action import Bind, Choose, Outcome, Result
 from fluence.cluster.graph import Claim, ClusterGraph, Freed, Near
 from fluence.cluster.ids import job_number
@@ -140,6 +141,8 @@ class Scheduler:
         if pod.is_terminal:
             self._rejudge |= self.preparing.given_up(pod)
         touched = self.groups.set_pod(pod)
+        if names.EXCLUDED in pod.annotations and pod.spec.scheduler_name == self.groups.scheduler:
+            self.excluded.setdefault(self.groups.of(pod), set()).update(recovery.excluded(pod))
         if pod.spec.node_name is None:
             created = pod.metadata.creation_timestamp
             rank = (-(pod.spec.priority or 0), created.timestamp() if created is not None else 0.0)
@@ -462,6 +465,7 @@ class Scheduler:
         part.stage, part.start, part.end = Stage.BINDING, now, end
         pods = {pod.metadata.uid: pod for pod in part.request.pods}
         said = recovery.annotations_for(part.number, now, end)
+        said |= recovery.excluded_note(self.excluded.get(part.gang, ()))
         binds = []
         for seat in seating.seats.values():
             uid = str(seat.pod)

@@ -59,7 +59,7 @@ from fluence.model.node import Node, closed_to
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.volume import CsiNode, StorageClass, Volume, VolumeClaim
-from fluence.schedule import conditions
+from fluence.schedule import conditions, recovery
 from fluence.schedule.cycle import Decisions, Scheduler, cluster_for
 from fluence.schedule.groups import Gang, Groups
 from fluence.schedule.metrics import Metrics
@@ -263,12 +263,13 @@ class Live:
         gang, report = waiting.gang, waiting.report
         log.info("waits", group=gang.key, pods=len(waiting.pods), reason=report.reason)
         said = conditions.note(report)
+        notes = recovery.excluded_note(self.scheduler.excluded.get(gang.key, ()))
         for each in waiting.pods:
             meta = each.metadata
             pod = self._pods.store.get(meta.name, meta.namespace)
             if pod is None or pod.metadata.uid != meta.uid:
                 continue
-            patch = conditions.pod_condition(pod, report, now=now)
+            patch = conditions.pod_condition(pod, report, now=now, notes=notes)
             if patch is not None:
                 self.metrics.attempts["unschedulable"].inc()
                 self.teller.tell(PODS, meta.namespace, meta.name, patch)

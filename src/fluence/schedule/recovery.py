@@ -2,21 +2,21 @@
 
 A pod that was bound by Fluence carries ``jobid`` and ``allocation`` annotations, written with the binding. So
 a scheduler that knows nothing finds the jobs that run, under the numbers that they had, with the same ends.
+Nodes that the server refused for a group are written on its pods, too, so that they are not tried again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
 
 from fluence.model.pod import Pod
-from fluence.names import PREFIX
+from fluence.names import ALLOCATION, EXCLUDED, JOBID
 
-JOBID = f"{PREFIX}/jobid"
-ALLOCATION = f"{PREFIX}/allocation"
+_EXCLUDED = 1000  # nodes that an annotation names; the server takes 256 KiB of annotations
 
 
 class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -42,6 +42,17 @@ def annotations_for(number: int, start: int, end: int | None) -> dict[str, str]:
         JOBID: str(number),
         ALLOCATION: msgspec.json.encode(Allocation(start, end)).decode(),
     }
+
+
+def excluded_note(nodes: Collection[str]) -> dict[str, str]:
+    """What a pod says of the nodes that its group must not have."""
+    return {EXCLUDED: ",".join(sorted(nodes)[:_EXCLUDED])} if nodes else {}
+
+
+def excluded(pod: Pod) -> set[str]:
+    """The nodes that a pod says its group must not have."""
+    text = pod.annotations.get(EXCLUDED, "")
+    return {name for each in text.split(",", _EXCLUDED)[:_EXCLUDED] if (name := each.strip())}
 
 
 def running(pods: Iterable[Pod], fallback: int, *, now: int, limit: int | None) -> list[Running]:

@@ -30,6 +30,7 @@ _KEYS = frozenset(
         names.CONSTRAINTS,
         names.JOBSPEC,
         names.USER,
+        names.REQUIRE_BACKEND,
     )
 )
 
@@ -62,6 +63,11 @@ def terms_of(
     except InvalidInput as error:
         where = f"{names.POLICY}: " if policy and not isinstance(error, InvalidJobspec) else ""
         fault = f"annotation {where}{error}"
+    if backend := said(names.REQUIRE_BACKEND, ""):
+        fault = (
+            f"annotation {names.REQUIRE_BACKEND}: backend {backend[:60]!r} is asked for, and this scheduler "
+            "has none to give: remove the annotation, or name a scheduler that has"
+        )
     limit, bounded = _limit(said(names.DURATION, ""), _deadline(pods, owners), warnings)
     return Terms(
         limit=limit,

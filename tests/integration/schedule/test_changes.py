@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from fluence import names
 from fluence.act.action import Bind, Outcome
 from fluence.kube.errors import ApiConflict
 from fluence.kube.resource import CLAIMS, NODES, PODS, VOLUMES
@@ -271,3 +272,23 @@ async def test_a_node_the_server_refuses_is_excluded_for_that_group_only(kube: K
             assert pod.spec.node_name != excluded
             await f.add(f.pod("q"))
             assert (await f.until_bound(["q"]))["q"].spec.node_name == excluded
+
+
+async def test_what_the_server_refused_is_known_after_a_restart(kube: Kube, audited: None) -> None:
+    """A gang that waits, and one that was bound elsewhere: the next scheduler reads it from their pods."""
+    async with field(kube, 2) as f:
+        bad = f.nodes[0]
+        rule = Rule(verb="create", path="/pods/g-1/binding$", status=422, times=1)
+        async with f.through(rule):
+            await f.add(f.pod("fills", nodeName=f.nodes[1], cpu="3"))
+            await f.add_group("g", 2)
+            await f.add(*(f.pod(f"g-{i}", group="g", cpu="1") for i in range(2)))
+            await f.until_told("g-1", "1 excluded for this group")
+            assert (await f.pods())["g-1"].annotations[names.EXCLUDED] == bad
+        async with f.through() as live:
+            await f.settled()
+            assert live.scheduler.excluded == {f"{f.namespace}/g": {bad}}
+            assert not [each for each in f.proxy.seen if each.path.endswith("g-1/binding")]
+            await f.end("fills")
+            pod = (await f.until_bound(["g-1"]))["g-1"]
+            assert pod.spec.node_name == f.nodes[1] and pod.annotations[names.EXCLUDED] == bad

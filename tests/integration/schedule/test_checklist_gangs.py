@@ -274,5 +274,5 @@ async def test_the_replicas_of_a_workload_are_gangs_of_their_own(kube: Kube, aud
         assert pods["p-0-0"].spec.node_name is None
         await f.add(rank(0, 1))
         pods = await f.until_bound(4)
-        jobs = {name: pod.annotations[names.ALLOCATION] for name, pod in pods.items()}
+        jobs = {name: pod.annotations[names.JOBID] for name, pod in pods.items()}
         assert jobs["p-0-0"] == jobs["p-0-1"] != jobs["p-1-0"] == jobs["p-1-1"]

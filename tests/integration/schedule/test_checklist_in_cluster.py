@@ -239,7 +239,7 @@ async def test_it_leads_binds_fluences_own_example_and_writes_events(inside: Ins
             await s.client.create(s.gangs.resource.raw(), group, namespace=s.name)
         await s.client.create(DEPLOYMENTS.raw(), deployment, namespace=s.name)
         pods = await s.until(lambda pods: bound(pods) == 2, "both are bound")
-        assert len({pod.annotations[names.ALLOCATION] for pod in pods.values()}) == 1
+        assert len({pod.annotations[names.JOBID] for pod in pods.values()}) == 1
 
         async def events() -> list[Any]:
             page = await s.client.list(EVENTS, namespace=s.name)

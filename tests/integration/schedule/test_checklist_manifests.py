@@ -68,5 +68,5 @@ async def test_the_original_fluences_job_of_ten_as_it_is_written(kube: Kube, aud
         await f.until(
             lambda pods: len([pod for pod in ranks(pods) if pod.status.phase == "Succeeded"]) == 10, "all end"
         )
-        jobs = {pod.annotations[names.ALLOCATION] for pod in ranks(await f.pods())}
+        jobs = {pod.annotations[names.JOBID] for pod in ranks(await f.pods())}
         assert len(jobs) == 1

@@ -9,9 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from fluence import names
 from fluence.model.group import Group
 from fluence.model.meta import Condition
 from fluence.model.pod import Pod, PodStatus
+from fluence.schedule import recovery
 from fluence.schedule.conditions import (
     Outcome,
     Report,
@@ -99,6 +101,19 @@ def test_pods_that_wait_for_nothing_of_ours_are_left_alone(of: Pod) -> None:
 def test_a_pod_that_waits_for_siblings_does_not_call_for_more_nodes() -> None:
     found = written(pod_condition(pod("a"), Report(Outcome.INCOMPLETE, "1 of 2 pods is there"), now=NOW))
     assert found.reason == "WaitingForGroup" and found.message == "1 of 2 pods is there"
+
+
+def test_excluded_nodes_are_written_with_the_reason_and_once() -> None:
+    notes = recovery.excluded_note({"b", "a"})
+    patch = pod_condition(pod("a"), BUSY, now=NOW, notes=notes)
+    assert patch is not None
+    assert patch["metadata"] == {"uid": "uid-default-a", "annotations": {names.EXCLUDED: "a,b"}}
+    marked = with_(pod("a", annotations=notes), written(patch))
+    assert pod_condition(marked, BUSY, now=NOW, notes=notes) is None
+    assert recovery.excluded(marked) == {"a", "b"}
+    assert recovery.excluded(pod("a", annotations={names.EXCLUDED: " ,x,, y "})) == {"x", "y"}
+    many = ",".join(map(str, range(5000)))
+    assert len(recovery.excluded(pod("a", annotations={names.EXCLUDED: many}))) == 1000
 
 
 @pytest.mark.parametrize(

@@ -576,3 +576,8 @@ def test_a_gang_was_submitted_when_its_group_was_made_else_its_oldest_pod() -> N
     assert only(*pods, group("g", 2)).submit == int((T0.timestamp() - 60) * 1000)
     made = T0 - timedelta(hours=1)
     assert only(*pods, group("g", 2, created=made)).submit == int(made.timestamp() * 1000)
+
+
+def test_a_pod_that_needs_a_backend_is_not_placed_without_one() -> None:
+    gang = only(pod("a", annotations={names.REQUIRE_BACKEND: "sim"}))
+    assert not gang.is_ready and "backend 'sim' is asked for" in gang.fault
