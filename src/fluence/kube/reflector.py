@@ -104,6 +104,7 @@ class Reflector(Generic[T]):
         field_selector: str = "",
         streaming_list: bool = True,
         page_size: int = 500,
+        optional: bool = False,
         timing: Timing | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -116,6 +117,7 @@ class Reflector(Generic[T]):
         self._selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         self._streaming = streaming_list
         self._page_size = page_size
+        self._optional = optional  # a kind that comes and goes: while the server has none, there are none
         self._timing = timing or Timing()
         self._rng = rng or random.Random()
         self._version: str | None = None  # where to watch from; None: list first
@@ -174,6 +176,8 @@ class Reflector(Generic[T]):
                 stats.denied += 1
                 self._version = None
                 pause = self._rng.uniform(timing.slow_s / 2, timing.slow_s)
+                if self._optional and isinstance(error, Missing):
+                    self._replace((), [], "")
                 logger.error(
                     "%s cannot be watched, next try in %.0f s: %s", self._resource.name, pause, error
                 )

@@ -366,11 +366,11 @@ class Live:
         found.append(namespaces)
         if self.gangs.resource is not None:
             resource: Resource[Any] = self.gangs.resource
-            groups: Reflector[Any] = Reflector(self.client, resource)
+            groups: Reflector[Any] = Reflector(self.client, resource, optional=True)
             groups.store.on_change(self._on_group)
             found.append(groups)
         if self.coscheduling is not None:
-            older = Reflector(self.client, self.coscheduling.resource)
+            older = Reflector(self.client, self.coscheduling.resource, optional=True)
             older.store.on_change(self._on_older_group)
             found.append(older)
         self._others = found

@@ -28,11 +28,17 @@ QUICK = Timing(
 
 @contextlib.asynccontextmanager
 async def reflecting(
-    handler: Handler, *, timing: Timing = QUICK, streaming: bool = True
+    handler: Handler, *, timing: Timing = QUICK, streaming: bool = True, optional: bool = False
 ) -> AsyncIterator[Reflector[Pod]]:
     async with serving(handler) as access, Client(access) as client:
         reflector = Reflector(
-            client, PODS, timing=timing, rng=random.Random(1), streaming_list=streaming, page_size=2
+            client,
+            PODS,
+            timing=timing,
+            rng=random.Random(1),
+            streaming_list=streaming,
+            page_size=2,
+            optional=optional,
         )
         task = asyncio.create_task(reflector.run())
         try:
@@ -179,6 +185,28 @@ async def test_a_refusal_is_slow_and_loud_and_never_a_hot_loop(code: int) -> Non
         assert 2 <= asked <= 6  # every 0.2 to 0.4 s
         assert reflector.stats.denied == asked
         assert "you cannot" in reflector.stats.last_error
+
+
+async def test_a_kind_that_comes_and_goes_is_empty_while_it_is_away() -> None:
+    there = False
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if not there:
+            return status(404, "NotFound")
+        if request.query.get("watch"):
+            return await stream(request, hold=False)
+        return page("5", [pod("a")])
+
+    async with reflecting(handler, streaming=False, optional=True) as reflector:
+        await until(reflector.synced.is_set)
+        assert names(reflector) == []
+        there = True
+        await until(lambda: names(reflector) == ["a"])
+        there = False
+        await until(lambda: names(reflector) == [])
+    async with reflecting(handler, streaming=False) as reflector:
+        await asyncio.sleep(0.3)
+        assert not reflector.synced.is_set(), "of any other kind nothing is known"
 
 
 async def test_a_watch_that_ends_at_once_is_no_hot_loop_either() -> None:
