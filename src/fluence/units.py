@@ -21,8 +21,8 @@ _QUANTITY = re.compile(
     r"([+-]?)([0-9]*)(?:\.([0-9]*))?(?:([eE][+-]?[0-9]+)|([numkMGTPE]|[KMGTPE]i)?)", re.ASCII
 )
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?", re.ASCII)
-_PARTS = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|s|m|h|d)", re.ASCII)
-_TIMES = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_PARTS = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|min|s|m|h|d)", re.ASCII)
+_TIMES = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _MAX_DIGITS = (
     64  # the API server refuses longer ones much earlier; this keeps a hostile string from costing time
 )

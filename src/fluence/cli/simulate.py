@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,22 +17,13 @@ from fluence.errors import FluenceError, InvalidInput
 from fluence.match import policy as match_policies
 from fluence.queue import policy as policies
 from fluence.queue.job import FOREVER, SECOND
+from fluence.units import parse_duration
 
-_LENGTH = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|min|h|d)?")
-_UNITS = {
-    "ms": 1,
-    "": SECOND,
-    "s": SECOND,
-    "m": 60 * SECOND,
-    "min": 60 * SECOND,
-    "h": 3600 * SECOND,
-    "d": 86_400 * SECOND,
-}
 _INTERRUPTED = 130
 
 
 class Length(click.ParamType):  # type: ignore[type-arg]
-    """A length of time in seconds, or with a unit: 90, 15m, 1d; in milliseconds inside."""
+    """A length of time in seconds, or with units: 90, 15m, 2h30m, 1d; in milliseconds inside."""
 
     name = "time"
 
@@ -43,15 +33,14 @@ class Length(click.ParamType):  # type: ignore[type-arg]
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if isinstance(value, int):
             return value
-        found = _LENGTH.fullmatch(value)
-        if found is None:
-            self.fail(f"{value!r} is no length of time: give seconds, or 90s, 15m, 12h, 1d", param, ctx)
-        length = float(found[1]) * _UNITS[found[2] or ""]
+        length = parse_duration(value)
+        if length is None:
+            self.fail(f"{value!r} is no length of time: give seconds, or 90s, 15m, 2h30m, 1d", param, ctx)
         if length > FOREVER:
             self.fail("this length of time is over a hundred years: give less", param, ctx)
         if self.least and length < self.least:
             self.fail(f"{value!r} is too short: give 1ms at least", param, ctx)
-        return round(length)
+        return length
 
 
 class QueuePolicies(click.ParamType):  # type: ignore[type-arg]

@@ -161,10 +161,7 @@ class Queue:
             self._new.remove(entry)
         for task, (start, end) in running.items():
             entry.running[task] = start
-            self._tasks[task] = entry
-            self._end[task] = end
-            heappush(self._ends, (end, task))
-            self._users[entry.owner] += 1
+            self._holds(entry, task, end)
         entry.started = min((start for start, _ in running.values()), default=now)
         entry.move(State.STARTING, entry.started, "it was running already")
         entry.move(State.RUNNING, entry.started, "it was running already")
@@ -182,11 +179,9 @@ class Queue:
         self._room_for(shape)
         entry.started, entry.running, entry.fresh = started, {job.key: started}, 1
         entry.story.append(Step(now, State.RUNNING, "found running"))
-        self.entries[job.key] = self._tasks[job.key] = entry
-        end = self._end[job.key] = max(started + limit, now)
-        heappush(self._ends, (end, job.key))
+        self.entries[job.key] = entry
         self._namesakes[job.user, job.name][job.key] = entry
-        self._users[entry.owner] += 1
+        self._holds(entry, job.key, max(started + limit, now))
         return entry
 
     def forget(self, key: str) -> None:
@@ -425,10 +420,7 @@ class Queue:
                 del entry.running[task]
                 continue
             end = now + entry.limit
-            self._tasks[task] = entry
-            self._end[task] = end
-            heappush(self._ends, (end, task))
-            self._users[entry.owner] += 1
+            self._holds(entry, task, end)
             starts.append(Start(entry, task, end))
             if entry.state is not State.STARTING and entry.started is None:
                 self._begin(entry, now, first_waiting)
@@ -561,6 +553,13 @@ class Queue:
         return Ask(entry.job.request, entry.limit, max(1, entry.limit if lasts is None else lasts))
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _holds(self, entry: Entry, task: str, end: int) -> None:
+        """A task of a job has resources until then, by its limit."""
+        self._tasks[task] = entry
+        self._end[task] = end
+        heappush(self._ends, (end, task))
+        self._users[entry.owner] += 1
 
     def _limit(self, job: Job, shape: int, rules: Rules) -> tuple[int, bool]:
         """What to plan with: the job's own limit, its queue's, or history; and whether it holds."""
