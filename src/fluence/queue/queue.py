@@ -354,7 +354,7 @@ class Queue:
                 else:
                     turn.start_due(due)
                 chosen.run(turn)
-                if turn.mode is Mode.REBUILD and keep and any(map(_is_broken, before)):
+                if turn.mode is Mode.REBUILD and keep and any(map(_is_broken, before.keys() - turn.begun)):
                     raise PromiseAtRisk
                 return turn
             except PromiseAtRisk:
@@ -424,7 +424,8 @@ class Queue:
             starts.append(Start(entry, task, end))
             if entry.state is not State.STARTING and entry.started is None:
                 self._begin(entry, now, first_waiting)
-        for entry in {entry for entry, _ in turn.starts}:
+        for entry in turn.begun:
+            entry.deadline = None  # of an array's next task: its place, if it gets one
             if not entry.waiting:
                 self.pending.remove(entry)
         if failed:

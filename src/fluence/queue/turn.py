@@ -49,6 +49,7 @@ class Turn:
         self.now = now
         self.mode = mode
         self.starts: list[tuple[Entry, str]] = []
+        self.begun: set[Entry] = set()  # jobs that started, or tasks of them: their promise is kept
         self.planned: dict[Entry, int] = {}  # reservations made in this turn
         self.tries = 0
         self._pending = pending
@@ -121,6 +122,8 @@ class Turn:
         for entry in due:
             self._release(entry)
             self._redeem(entry)
+        self._go_on(due)
+        for entry in due:
             if entry.waiting and entry.reserved_at is None:
                 raise PromiseAtRisk(entry.key)
 
@@ -134,6 +137,7 @@ class Turn:
                 self._release(entry)
             for entry in reserved:
                 self._redeem(entry)
+            self._go_on(reserved)
             return
         for entry in reserved:
             self._move_ahead(entry)
@@ -141,15 +145,21 @@ class Turn:
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _redeem(self, entry: Entry) -> None:
-        """Start a job in the place that was held for it. Others were planned behind it by its limit, so it
-        need not be clear of them for longer, though nothing may end it."""
+        """Start a job in the place that was held for it, or hold another. Others were planned behind it by
+        its limit, so it need not be clear of them for longer, though nothing may end it."""
         if self._admitted(entry):
             task = entry.task()
             self.tries += 1
             if self._space.start(task, entry.job.request, self.now, entry.limit, entry.limit):
                 self._started(entry, task)
-        if entry.waiting:
-            self.start_or_reserve(entry)
+                return
+        self.start_or_reserve(entry)
+
+    def _go_on(self, entries: list[Entry]) -> None:
+        """The next task of an array, when all others have their places again."""
+        for entry in entries:
+            if entry in self.begun and entry.waiting:
+                self.start_or_reserve(entry)
 
     def _move_ahead(self, entry: Entry) -> None:
         at, task = entry.reserved_at, entry.reserved_as
@@ -180,13 +190,14 @@ class Turn:
         entry.take()
         entry.running[task] = self.now
         self.starts.append((entry, task))
+        self.begun.add(entry)
         self.claims[entry.owner] += 1
 
     def _reserved(self, entry: Entry, task: str, at: int) -> bool:
         if self._window is not None and at > self.now + self._window:
             self._space.drop(task)
             return False
-        if self._keep and entry.deadline is not None and at > entry.deadline:
+        if self._keep and entry.deadline is not None and at > entry.deadline and entry not in self.begun:
             raise PromiseAtRisk(entry.key)
         entry.reserved_at, entry.reserved_as = at, task
         self.planned[entry] = at

@@ -38,6 +38,18 @@ class TestConservative:
         queue.finish("a", 5 * MINUTE)
         assert run(queue, 5 * MINUTE) == ["b"]  # later4 would have ended after b was to start
 
+    @pytest.mark.parametrize("policy", ["hybrid(2)", "conservative"])
+    def test_the_next_task_of_an_array_does_not_take_a_place_that_was_promised(self, make, policy):
+        queue = make(policy, cores=8)
+        queue.submit(job("array", 5, 3, tasks=3))
+        queue.submit(job("b", 5, 4))
+        assert run(queue, 0) == ["array[0]"]
+        assert told(queue) == {"array": 3, "b": 6}
+        queue.submit(job("urgent", 6, 1, priority=20))  # all places are looked at again
+        queue.finish("array[0]", 3 * MINUTE)
+        assert run(queue, 3 * MINUTE) == ["array[1]"]
+        assert queue.entries["b"].reserved_at == 6 * MINUTE
+
     def test_a_plan_made_anew_that_would_break_a_promise_is_not_taken(self, make):
         """An early end makes room for a wide job that stands before others; made anew, the plan would start
         it first and the small ones after their promise."""
