@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from datetime import UTC, datetime, timedelta
 
@@ -170,6 +171,8 @@ class Machine(RuleBasedStateMachine):
             self.judge(decisions)
             for waiting in decisions.waiting:
                 self.told.update((pod.metadata.uid, waiting.reason) for pod in waiting.pods)
+                named = set(re.findall(r"default/[\w-]+", waiting.reason))
+                assert named <= {pod.key for pod in waiting.pods}, "a reason names somebody else's pod"
             for binds in decisions.binds:
                 self.take(binds)
             if not self.scheduler.has_more:

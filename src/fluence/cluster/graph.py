@@ -251,7 +251,7 @@ class ClusterGraph:
         how = self.policy if policy is None else policy
         return self._requests.gang(pods, minimum=minimum, policy=how, exclude=exclude, near=near)
 
-    def alike(self, pods: Sequence[Pod]) -> Hashable | None:
+    def alike(self, pods: Sequence[Pod]) -> frozenset[tuple[Hashable, int]] | None:
         """A key that is equal for gangs that find the same seats; None: only a try can tell."""
         return self._requests.alike(pods)
 

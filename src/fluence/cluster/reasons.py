@@ -1,6 +1,9 @@
 """Why pods find no seat: which rule or resource each node fell to, with counts, in words.
 
-no seat for default/solver-0 (and 7 like it) on 8 nodes: 5 insufficient cpu (2 wanted); 3 taint gpu:NoSchedule
+    3 of 8 seats on 8 nodes: 5 insufficient cpu (2 wanted); 3 taint gpu:NoSchedule
+
+Pods are named only where a gang has several kinds of them: gangs of one kind share their answers, and nobody
+is told of somebody else's pods.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ class Cause:
 class Shortage:
     """What stands in the way of some pods that are alike."""
 
-    pod: str  # namespace/name of the first
+    pod: str  # namespace/name of the first; empty: the gang has no others
     wanted: int
     seats: int  # that there are for these alone
     nodes: int
@@ -46,35 +49,34 @@ class Shortage:
 
     def __str__(self) -> str:
         like = f" (and {self.wanted - 1} like it)" if self.wanted > 1 else ""
-        found = "no seat" if not self.seats else f"{self.seats} of {self.wanted} seats"
         if self.seats >= self.wanted:
             return f"{self.pod}{like}: enough seats by itself, but not together with the others"
+        found = "no seat" if not self.seats else f"{self.seats} of {self.wanted} seats"
+        whose = f" for {self.pod}{like}" if self.pod else ""
         none = "the nodes that suit are full with these" if self.nodes else "there are no nodes"
         causes = "; ".join(map(str, self.causes)) or none
-        return f"{found} for {self.pod}{like} on {self.nodes} nodes: {causes}"
+        return f"{found}{whose} on {self.nodes} nodes: {causes}"
 
 
 @dataclass(frozen=True, slots=True)
 class Scattered:
     """No domain has enough seats."""
 
-    pod: str  # namespace/name of the first
     wanted: int
     key: str
     domains: tuple[tuple[str, int], ...]  # the label's values, and how many of the pods could sit there
     begun: bool  # some of the group are there already, so there is no choice
 
     def __str__(self) -> str:
-        like = f" (and {self.wanted - 1} of its group)" if self.wanted > 1 else ""
         if not self.domains:
-            return f"no seat for {self.pod}{like}: no node has the label {self.key}, which its PodGroup names"
+            return f"no node has the label {self.key}, which its PodGroup names"
         best, most = max(self.domains, key=lambda each: each[1])
         if most >= self.wanted:
             why = f"{self.key}={best} has seats for each, but not for all together"
         else:
             why = f"{self.key}={best} has seats for {most} of {self.wanted}"
         why += ", and others of the group are there" if self.begun else ", and no other value has more"
-        return f"no seat for {self.pod}{like} in one domain of {self.key}: {why}"
+        return f"no seats in one domain of {self.key}: {why}"
 
 
 def causes(

@@ -113,7 +113,7 @@ class Requests:
         domains = None if near is None else self._domains(near)
         return Gang(members, minimum, policy, self._rules(groups), self._columns.generation, domains)
 
-    def alike(self, pods: Sequence[Pod]) -> Hashable | None:
+    def alike(self, pods: Sequence[Pod]) -> frozenset[tuple[Hashable, int]] | None:
         """A key that is equal for gangs that find the same seats; None: only a try can tell."""
         if self.neighbours.has_against:
             return None
@@ -162,16 +162,18 @@ class Requests:
             )
             count = len(fits.seats) if isinstance(fits, Seated) else 0
             told = () if count >= len(members.pods) else sort_out(steps, seats.names)
-            shortage = Shortage(group[0].pod.key, len(members.pods), count, len(self._columns), told)
+            name = group[0].pod.key if len(groups) > 1 else ""
+            shortage = Shortage(name, len(members.pods), count, len(self._columns), told)
             found.append(shortage)
         short = [each for each in found if isinstance(each, Shortage) and each.seats < each.wanted]
         if near is not None and gang.domains is not None:
             room = seats.domain_seats(gang, gang.domains, now=now, duration=duration)
             values = {code: value for value, code in self._columns.label(near.key).codes.items()}
             there = {values[code]: int(room[code]) for code in np.unique(gang.domains).tolist() if code >= 0}
-            scattered = Scattered(pods[0].key, len(pods), near.key, tuple(there.items()), bool(near.nodes))
+            scattered = Scattered(len(pods), near.key, tuple(there.items()), bool(near.nodes))
             return [scattered, *short]
-        return [*short] or found
+        # Each kind by itself finds seats: then it is the other kinds, or what is promised to others.
+        return [*short] or (found if len(found) > 1 else [])
 
     def _domains(self, near: Near) -> Ints:
         """Which domain each node is in; where some pods are already, theirs alone."""

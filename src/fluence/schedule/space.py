@@ -59,6 +59,7 @@ class SeatSpace:
         self._names: dict[int, str] = {}  # number -> task, to name who is in the way
         self._shapes: dict[Hashable, int] = {}
         self._next_shape = 0
+        self._mixed: set[int] = set()  # of several kinds of pods, whose reasons name some of them
         self._of: dict[Pods, int] = {}
         self._asked: dict[int, dict[Hashable, int]] = {}  # per shape
         self._judged: dict[int, tuple[tuple[int, int, int], str | None]] = {}
@@ -113,9 +114,15 @@ class SeatSpace:
                     request.near,
                 )
                 found = self._shapes.setdefault(key, self._next_shape)
+                if len(alike) > 1:
+                    self._mixed.add(found)
             self._next_shape = max(self._next_shape, found + 1)
             self._of[request] = found
         return found
+
+    def shares_reasons(self, shape: int) -> bool:
+        """Whether all requests of a shape can be told the same."""
+        return shape not in self._mixed
 
     def judge(self, request: Hashable) -> str | None:
         """Why the cluster as it is could not hold a request, if it were empty; judged once per shape."""
@@ -125,7 +132,7 @@ class SeatSpace:
         request = _pods(request)
         shape = self.shape(request)
         known = self._judged.get(shape)
-        if known is not None and known[0] == at:
+        if known is not None and known[0] == at and (known[1] is None or shape not in self._mixed):
             return known[1]
         gang = self._gang(request)
         told: str | None = None

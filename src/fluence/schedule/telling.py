@@ -98,6 +98,7 @@ class Telling:
             self._counts, self._looked_at = counts, now
             self._next.update(dict.fromkeys(key for key, part in parts.items() if part.stage is Stage.QUEUED))
         by_shape: dict[int, Report] = {}
+        worked_out = 0
         for key in list(islice(self._next, 8 * _SHAPES)):
             part = parts[key]
             gang = self._groups.gang(part.gang)
@@ -107,9 +108,12 @@ class Telling:
                 continue
             report = by_shape.get(entry.shape)
             if report is None:
-                if len(by_shape) >= _SHAPES:
+                if worked_out >= _SHAPES:
                     break
-                report = by_shape[entry.shape] = self._why(part, now)
+                report = self._why(part, now)
+                worked_out += 1
+                if self._space.shares_reasons(entry.shape):
+                    by_shape[entry.shape] = report
             del self._next[key]
             report = replace(report, no_later_than=entry.no_later_than, expected=entry.expected)
             yield from self.say(key, Waiting(gang, part.request.pods, report))

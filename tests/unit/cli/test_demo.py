@@ -90,7 +90,7 @@ def test_everybody_lands_as_a_whole(shown: str) -> None:
 
 def test_of_two_that_contend_one_waits_is_told_until_when_and_follows(shown: str) -> None:
     waits, lands = said(shown, "solver-b")[1:]
-    assert waits.startswith("waits 1 of 4 seats for default/solver-b-0-")
+    assert waits.startswith("waits 1 of 4 seats on 8 nodes")
     assert re.search(r"Starts no later than \d{4}-\d\d-\d\dT\d\d:\d\dZ; expected", waits)
     assert lands.startswith("starts 4 pods:")
     order = [
@@ -102,7 +102,7 @@ def test_of_two_that_contend_one_waits_is_told_until_when_and_follows(shown: str
 
 def test_the_one_that_never_fits_is_told_why_and_stays(shown: str) -> None:
     (never,) = said(shown, "huge")[1:]
-    assert never.startswith("never the cluster as it is cannot hold it: no seat for default/huge-0-")
+    assert never.startswith("never the cluster as it is cannot hold it: no seat on 8 nodes")
     assert "6 too small: cpu (64 wanted); 2 taint nvidia.com/gpu:NoSchedule" in never
     waiting = shown.partition("What waits")[2].partition("\n\n")[0]
     assert waiting.splitlines()[1].strip() == "huge: " + never.removeprefix("never ")  # the condition's text

@@ -478,7 +478,7 @@ def test_each_node_falls_to_one_cause_with_counts() -> None:
     (shortage,) = cluster.why([pod("p", cpu="2"), pod("q", cpu="2")], now=0, exclude={"x"})
     assert isinstance(shortage, Shortage)
     assert str(shortage) == (
-        "no seat for d/p (and 1 like it) on 8 nodes: 3 taint gpu:NoSchedule; 2 insufficient cpu (2 wanted); "
+        "no seat on 8 nodes: 3 taint gpu:NoSchedule; 2 insufficient cpu (2 wanted); "
         "1 cordoned; 1 excluded for this group; 1 too small: cpu (2 wanted)"
     )
 
@@ -489,7 +489,7 @@ def test_rules_about_other_pods_are_told_apart() -> None:
     cluster.set_pod(pod("proxy", on="n2", port=80))
     (shortage,) = cluster.why([pod("p", port=80, labels={"app": "noisy"})], now=0)
     assert str(shortage) == (
-        "no seat for d/p on 2 nodes: 1 host ports are taken; "
+        "no seat on 2 nodes: 1 host ports are taken; "
         "1 anti-affinity of a pod in the same kubernetes.io/hostname against this one"
     )
 
@@ -498,7 +498,7 @@ def test_a_part_of_a_gang_that_fits_is_told() -> None:
     cluster = cluster_of(node("n1"))
     pods = [pod(f"p{i}", cpu="2") for i in range(3)]
     (shortage,) = cluster.why(pods, now=0)
-    assert str(shortage).startswith("2 of 3 seats for d/p0 (and 2 like it) on 1 nodes")
+    assert str(shortage).startswith("2 of 3 seats on 1 nodes")
     both = cluster.why([pod("a", cpu="3"), pod("b", cpu="2")], now=0)
     assert all("not together with the others" in str(each) for each in both)
     found = cluster.seat(gang(cluster, *pods, minimum=2), job=1, now=0)

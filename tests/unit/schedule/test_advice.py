@@ -42,9 +42,7 @@ def test_a_gang_that_fits_has_nothing_in_its_way() -> None:
 
 def test_a_gang_that_is_too_large_is_told_how_much_of_it_fits() -> None:
     found = advice(*ranks(3, field="g", cpu="2"), group("g", 3), of=cluster())
-    assert found.blocks == (
-        "2 of 3 seats for default/rank-0 (and 2 like it) on 2 nodes: the nodes that suit are full with these",
-    )
+    assert found.blocks == ("2 of 3 seats on 2 nodes: the nodes that suit are full with these",)
     assert found.sooner[0] == (
         "2 of 3 pods would fit now: if they are enough, set minCount of PodGroup default/g to 2"
     )

@@ -29,9 +29,7 @@ from tests.unit.schedule.kit import T0, V136, V137, group, pod
 
 NOW = int(T0.timestamp() * 1000)
 MINUTE = 60_000
-BUSY = Report(
-    Outcome.WAITS, "no seat for default/a on 8 nodes: 8 insufficient cpu (2 wanted)", NOW + 90 * MINUTE
-)
+BUSY = Report(Outcome.WAITS, "no seat on 8 nodes: 8 insufficient cpu (2 wanted)", NOW + 90 * MINUTE)
 
 
 def written(patch: dict[str, Any] | None) -> Condition:
@@ -60,8 +58,7 @@ def test_a_waiting_pod_is_told_why_and_when_once() -> None:
     found = written(patch)
     assert (found.type, found.status, found.reason) == ("PodScheduled", "False", "Unschedulable")
     assert found.message == (
-        "no seat for default/a on 8 nodes: 8 insufficient cpu (2 wanted). "
-        "Starts no later than 2026-09-01T13:30Z."
+        "no seat on 8 nodes: 8 insufficient cpu (2 wanted). Starts no later than 2026-09-01T13:30Z."
     )
     assert found.last_transition_time == "2026-09-01T12:00:00Z"
     assert patch is not None and patch["metadata"] == {"uid": one.metadata.uid}
@@ -71,7 +68,7 @@ def test_a_waiting_pod_is_told_why_and_when_once() -> None:
 def test_small_moves_of_the_start_and_of_node_counts_are_not_written() -> None:
     one = with_(pod("a"), written(pod_condition(pod("a"), BUSY, now=NOW)))
     for minutes in range(1, 60):
-        reason = f"no seat for default/a on {minutes} nodes: {minutes} insufficient cpu (2 wanted)"
+        reason = f"no seat on {minutes} nodes: {minutes} insufficient cpu (2 wanted)"
         moved = Report(Outcome.WAITS, reason, NOW + 90 * MINUTE - minutes * 3_000)
         assert pod_condition(one, moved, now=NOW + minutes * MINUTE // 2) is None
     later = Report(Outcome.WAITS, BUSY.reason, NOW + 120 * MINUTE)
