@@ -79,6 +79,7 @@ class ClusterGraph:
         self._requests = Requests(layout, self.pods, self._columns, neighbours, self._gone_by)
         self._fresh: dict[str, Node] = {}  # nodes that are not yet in the graph
         self._changed: dict[str, Node] = {}
+        self._shuffled = False  # the columns are not in the order of the seats
         self._dirty: set[str] = set()  # nodes on which others' pods came or went
         self._debt: dict[str, set[int]] = {}  # nodes with more devices in use than there are: whose
         self._members: dict[int, dict[str, bool]] = {}  # per job: has the pod ended?
@@ -109,7 +110,7 @@ class ClusterGraph:
         or the node comes back."""
         if self._fresh.pop(name, None) is not None:
             return ()
-        self.sync()
+        self._catch_up()
         if name not in self._vertices.nodes:
             return ()
         freed = self._leave(name, f"node {name} is gone")
@@ -427,6 +428,13 @@ class ClusterGraph:
 
     def sync(self) -> None:
         """Apply what was noted."""
+        self._catch_up()
+        if self._shuffled:
+            self._shuffled = False
+            self._columns.arrange([self._vertices.nodes[name].node for name in self._seats.names])
+
+    def _catch_up(self) -> None:
+        """The same without the columns: many nodes may come and go before somebody asks for them."""
         if not (self._fresh or self._changed or self._dirty):
             return
         self._sync_nodes()
@@ -453,7 +461,7 @@ class ClusterGraph:
         if old == node:
             return
         if self._vertices.change(node):
-            if _says(old) != _says(node):
+            if _says(old) != _says(node) and not self._shuffled:
                 self._columns.update(node)
             if old.status.allocatable != node.status.allocatable:
                 self._dirty.add(node.name)
@@ -468,9 +476,9 @@ class ClusterGraph:
         self._rewrite_jobs(node.name)
 
     def _arrange(self) -> None:
-        """The nodes in the order of the seats."""
+        """Nodes have come or gone: the seats know it now, the columns when they are asked for."""
         self._seats.look(self._seats.room.now)
-        self._columns.arrange([self._vertices.nodes[name].node for name in self._seats.names])
+        self._shuffled = True
 
     def _write_others(self, name: str) -> None:
         """Record what others run on a node, all of it together."""
