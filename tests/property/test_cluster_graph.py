@@ -313,13 +313,14 @@ class ClusterMachine(RuleBasedStateMachine):
         assert isinstance(found, Seated), self.cluster.why([pod], now=self.now)
         (node,) = found.nodes.values()
         assert node in possible
-        score = gang.members[0].score
+        score, company = gang.members[0].score, self.world.preference(pod)
         position = self.cluster.seats.position
         ids = self.cluster.graph.id[self.cluster.seats.nodes]
 
         def rank(name: str) -> tuple[int, int]:
             at = position[name]
-            return (0 if score is None else -int(score[at]), int(ids[at]))
+            own = 0 if score is None else int(score[at])
+            return -(own + company[name]), int(ids[at])
 
         assert rank(node) == min(map(rank, possible))
 
