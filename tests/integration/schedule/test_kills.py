@@ -24,6 +24,7 @@ from fluence.model.pod import Pod
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
+from tests.integration.schedule.disks import Disks, disks, mounts
 from tests.integration.schedule.field import Field, field
 
 KILLS = int(os.environ.get("FLUENCE_SOAK", "0")) or 4
@@ -83,22 +84,24 @@ class Run:
 
 
 @contextlib.asynccontextmanager
-async def gangs_running(run: Run, count: int, rng: random.Random) -> AsyncIterator[None]:
-    """Gangs of two to four pods, as many as keep the scheduler busy until the last kill."""
+async def gangs_running(run: Run, count: int, rng: random.Random, disks: Disks | None) -> AsyncIterator[None]:
+    """Gangs of two to four pods, as many as keep the scheduler busy until the last kill; with disks, half of
+    the pods mount a claim of their own that waits for its pod."""
     f = run.f
 
     async def submit() -> None:
         for index in range(count):
             size = rng.randint(2, 4)
             await f.add_group(f"g{index}", size)
-            await f.add(
-                *(
-                    f.pod(
-                        f"g{index}-{i}", group=f"g{index}", cpu=f"{rng.choice((500, 1000, 1500))}m", runs=RUNS
-                    )
-                    for i in range(size)
-                )
-            )
+            pods = []
+            for i in range(size):
+                name, more = f"g{index}-{i}", {}
+                if disks is not None and rng.random() < 0.5:
+                    await disks.add(name)
+                    more["volumes"] = mounts(name)
+                cpu = f"{rng.choice((500, 1000, 1500))}m"
+                pods.append(f.pod(name, group=f"g{index}", cpu=cpu, runs=RUNS, **more))
+            await f.add(*pods)
             run.made += size
             while run.made - run.bound > AHEAD:
                 await asyncio.sleep(0.05)
@@ -111,9 +114,12 @@ async def gangs_running(run: Run, count: int, rng: random.Random) -> AsyncIterat
         task.cancel()
 
 
-async def run(kube: Kube, rules: list[Rule], tmp_path: Path) -> None:
+async def run(kube: Kube, rules: list[Rule], tmp_path: Path, *, volumes: bool) -> None:
     rng = random.Random(SEED)
-    async with field(kube, 8) as f, Proxy(kube.access(), rules) as proxy:
+    async with contextlib.AsyncExitStack() as stack:
+        f = await stack.enter_async_context(field(kube, 8))
+        proxy = await stack.enter_async_context(Proxy(kube.access(), rules))
+        made = await stack.enter_async_context(disks(f)) if volumes else None
         kubeconfig = tmp_path / "kubeconfig"
         kubeconfig.write_text(yaml.safe_dump(_kubeconfig(proxy.access.server)))
         reflector = Reflector(f.client, PODS, namespace=f.namespace)
@@ -121,7 +127,7 @@ async def run(kube: Kube, rules: list[Rule], tmp_path: Path) -> None:
         reflector.store.on_change(scheduler.on_pod)
         watch = asyncio.create_task(reflector.run())
         try:
-            async with gangs_running(scheduler, GANGS, rng):
+            async with gangs_running(scheduler, GANGS, rng, made):
                 for _ in range(KILLS):
                     await scheduler.start()
                     await scheduler.wait_bound(scheduler.bound + rng.randint(1, 4), timeout_s=8)
@@ -152,7 +158,7 @@ async def run(kube: Kube, rules: list[Rule], tmp_path: Path) -> None:
             assert (seats.free("cpu")[ours] == seats.size("cpu")[ours]).all()
 
 
-@pytest.mark.parametrize("faults", ["none", "writes"])
+@pytest.mark.parametrize("faults", ["none", "writes", "volumes"])
 async def test_killed_at_random_points(kube: Kube, audited: None, tmp_path: Path, faults: str) -> None:
     rules = []
     if faults == "writes":
@@ -163,7 +169,9 @@ async def test_killed_at_random_points(kube: Kube, audited: None, tmp_path: Path
             Rule(verb="patch", path="status$", status=503, every=3),
             Rule(verb="create", path="events", status=500, every=2),
         ]
-    await run(kube, rules, tmp_path)
+    if faults == "volumes":
+        rules = [Rule(verb="patch", path="persistentvolumeclaims", status=503, every=5)]
+    await run(kube, rules, tmp_path, volumes=faults == "volumes")
 
 
 def _kubeconfig(server: str) -> dict[str, object]:
