@@ -43,8 +43,8 @@ bench: setup  ## speed and memory; AGAINST=/path/to/resource-query adds Fluxion;
 bench-cluster: setup  ## pods bound per second on 1,000 simulated nodes, beside kube-scheduler; BENCH=--help
 	@$(BIN)/python benchmarks/schedulers.py $(BENCH)
 
-soak: setup  ## kill the scheduler 200 times, with and without faults; KILLS=20 for less
-	@FLUENCE_SOAK=$(KILLS) $(BIN)/pytest tests/integration/schedule/test_kills.py
+soak: setup  ## kill the scheduler 200 times: plainly, with faults, and while volumes are made; KILLS=20 for less
+	@FLUENCE_SOAK=$(KILLS) $(BIN)/pytest --timeout 0 tests/integration/schedule/test_kills.py
 
 clean:  ## remove what make made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
