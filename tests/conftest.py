@@ -1,5 +1,7 @@
-"""What holds for all tests: how hard Hypothesis tries briefly by default, at length with FLUENCE_HYPOTHESIS=thorough. In CI the examples are the same
-each time, so that it judges the change and not its luck; elsewhere they are others each time, so that
+"""What holds for all tests: how hard Hypothesis tries, and that Ctrl-C is heard.
+
+Hypothesis tries briefly by default, at length with FLUENCE_HYPOTHESIS=thorough. In CI the examples are the
+same each time, so that it judges the change and not its luck; elsewhere they are others each time, so that
 somebody finds what nobody thought of.
 """
 
