@@ -51,6 +51,8 @@ class Room:
         self.view = View(np.zeros(1, np.int64), np.zeros(1, np.int64))
         self.events: list[Event] = []  # after now, ascending
         self._windows: dict[tuple[int, int], View] = {}
+        self._effects: dict[int, tuple[Rows, Ints]] = {}  # by job
+        self._changes: _Changes | None = None  # of all events
         self._generation = -1
 
     # -- asking ----------------------------------------------------------------------------------------------
@@ -78,7 +80,16 @@ class Room:
 
     def effect(self, job: int) -> tuple[Rows, Ints]:
         """The vertices that a job touches, and how much it takes of each."""
-        return self._of(self._ledger.jobs[job])
+        found = self._effects.get(job)
+        if found is None:
+            found = self._effects[job] = self._of(self._ledger.jobs[job])
+        return found
+
+    def changes(self, first: int, last: int) -> tuple[Rows, Ints, Ints]:
+        """What some of the events do, in their order: vertices, what comes free, who comes."""
+        if self._changes is None:
+            self._changes = _Changes(self)
+        return self._changes.between(first, last)
 
     # -- in step ---------------------------------------------------------------------------------------------
 
@@ -97,6 +108,8 @@ class Room:
             return  # somebody else changed the ledger: the next question counts anew
         self._generation += 1
         rows, taken = self._of(record)
+        self._effects.pop(record.id, None)
+        self._changes = None
         start, end = record.start, record.end
         for event in ((start, 1, record.id), (end, -1, record.id)):
             if self.now < event[0] < self._matcher.horizon and start < end:
@@ -116,13 +129,14 @@ class Room:
 
     def _of(self, record: Job) -> tuple[Rows, Ints]:
         ledger, spans = self._ledger, record.spans
-        return ledger.vertex[spans], np.where(ledger.exclusive[spans], ledger.needs[spans], 0)
+        return ledger.vertex[spans].copy(), np.where(ledger.exclusive[spans], ledger.needs[spans], 0)
 
     def _advance(self, now: int) -> None:
         passed = bisect_right(self.events, (now, 1, 2**63))
         for _, sign, job in self.events[:passed]:
             _change(self.view, *self.effect(job), sign)
         del self.events[:passed]
+        self._changes = None
         self.now = now
         self._windows.clear()
 
@@ -145,7 +159,26 @@ class Room:
         )
         self.now = now
         self._windows.clear()
+        self._effects.clear()
+        self._changes = None
         self._generation = ledger.generation
+
+
+class _Changes:
+    """All events of a room one after the other, as three columns."""
+
+    def __init__(self, room: Room) -> None:
+        parts = [room.effect(job) for _, _, job in room.events]
+        lengths = np.array([len(rows) for rows, _ in parts], np.int64)
+        signs = np.repeat(np.array([sign for _, sign, _ in room.events], np.int64), lengths)
+        self._offsets = np.concatenate(([0], np.cumsum(lengths)))
+        self._rows = np.concatenate([rows for rows, _ in parts])
+        self._freed = -signs * np.concatenate([taken for _, taken in parts])
+        self._guests = signs
+
+    def between(self, first: int, last: int) -> tuple[Rows, Ints, Ints]:
+        some = slice(self._offsets[first], self._offsets[last])
+        return self._rows[some], self._freed[some], self._guests[some]
 
 
 def look_ahead(room: Room, view: View, first: int, end: int) -> View:
@@ -155,15 +188,22 @@ def look_ahead(room: Room, view: View, first: int, end: int) -> View:
         last -= 1  # what ends after the last start frees nothing that the window could use
     if last == first:
         return view
-    now = View(view.free.copy(), view.guests.copy())
+    rows, freed, guests = room.changes(first, last)
+    order = np.argsort(rows, kind="stable")  # the events of each vertex, one after the other
+    rows = rows[order]
+    begins = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
     least = View(view.free.copy(), view.guests.copy())
-    for _, sign, job in room.events[first:last]:
-        rows, taken = room.effect(job)
-        _change(now, rows, taken, sign)
-        if sign > 0:
-            least.free[rows] = np.minimum(least.free[rows], now.free[rows])
-            least.guests[rows] = np.maximum(least.guests[rows], now.guests[rows])
+    own = rows[begins]
+    least.free[own] += np.minimum(_lowest(freed[order], begins), 0)
+    least.guests[own] -= np.minimum(_lowest(-guests[order], begins), 0)
     return least
+
+
+def _lowest(steps: Ints, begins: Ints) -> Ints:
+    """How low each of some walks gets, which stand one after the other in ``steps``, from 0."""
+    heights = np.cumsum(steps)
+    before = heights[begins] - steps[begins]
+    return np.asarray(np.minimum.reduceat(heights, begins) - before)
 
 
 class Sweep:
