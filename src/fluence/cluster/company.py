@@ -154,7 +154,9 @@ class Table:
     """One attempt to seat the gang; see `fluence.match.gang.Sitting`."""
 
     def __init__(self, company: Company, without: Collection[str]) -> None:
-        self._places = [_Place(company, number, without) for number in range(len(company.guests))]
+        members = [guest.pod for guest in company.guests]
+        scene = Scene(company.neighbours, company.columns, company.book, members, without)
+        self._places = [_Place(company, number, scene) for number in range(len(members))]
 
     def alone(self, members: int) -> bool:
         return self._places[members].alone
@@ -181,10 +183,11 @@ class Table:
 class _Place:
     """What is open to some members of the gang, as it fills."""
 
-    def __init__(self, company: Company, number: int, without: Collection[str]) -> None:
+    def __init__(self, company: Company, number: int, scene: Scene) -> None:
         self.company = company
         guest = company.guests[number]
-        demands, neighbours, columns = guest.demands, company.neighbours, company.columns
+        demands, without = guest.demands, scene.without
+        neighbours, columns = scene.neighbours, scene.columns
         labels_of = neighbours.labels_of
         others = company.guests
 
@@ -227,7 +230,6 @@ class _Place:
                     means.append((column, np.zeros(len(column.codes) + 1, np.bool_)))
             self.rivals.append(means)
 
-        scene = Scene(neighbours, columns, company.book, [other.pod for other in others], without)
         self.spread = spreadings(demands.spread, guest.pod, guest.rules, scene)
         self.preference: Preference | None = None
         if demands.prefer:

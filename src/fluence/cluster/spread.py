@@ -62,6 +62,8 @@ def labelled(limits: Sequence[Spread], columns: NodeColumns) -> Mask:
 
 def spreadings(limits: Sequence[Spread], pod: Pod, rules: NodeRules, scene: Scene) -> list[Spreading]:
     """The constraints of one kind of pod, counted."""
+    if not limits:
+        return []
     there = labelled(limits, scene.columns)
     found = []
     for each in limits:

@@ -129,7 +129,7 @@ class Room:
 
     def _of(self, record: Job) -> tuple[Rows, Ints]:
         ledger, spans = self._ledger, record.spans
-        return ledger.vertex[spans].copy(), np.where(ledger.exclusive[spans], ledger.needs[spans], 0)
+        return ledger.vertex[spans], np.where(ledger.exclusive[spans], ledger.needs[spans], 0)
 
     def _advance(self, now: int) -> None:
         passed = bisect_right(self.events, (now, 1, 2**63))

@@ -424,7 +424,7 @@ class Queue:
             starts.append(Start(entry, task, end))
             if entry.state is not State.STARTING and entry.started is None:
                 self._begin(entry, now, first_waiting)
-        for entry in turn.begun:
+        for entry in {start.entry for start in starts}:
             entry.deadline = None  # of an array's next task: its place, if it gets one
             if not entry.waiting:
                 self.pending.remove(entry)

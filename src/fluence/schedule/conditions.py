@@ -159,7 +159,7 @@ def pod_condition(
     text = message(settle(report, there.message, now=now))
     # NB autoscalers add nodes for Unschedulable, and more nodes would help neither of the other two.
     reason = _POD_REASONS.get(report.outcome, "Unschedulable")
-    new = {key: text for key, text in (notes or {}).items() if pod.annotations.get(key) != text}
+    new = {key: note for key, note in (notes or {}).items() if pod.annotations.get(key) != note}
     if there.status == "False" and there.reason == reason and same(there.message, text) and not new:
         return None
     patch = _patch(pod.metadata.uid, there, POD_SCHEDULED, "False", reason, text, now)

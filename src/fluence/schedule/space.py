@@ -132,7 +132,7 @@ class SeatSpace:
         request = _pods(request)
         shape = self.shape(request)
         known = self._judged.get(shape)
-        if known is not None and known[0] == at and (known[1] is None or shape not in self._mixed):
+        if known is not None and known[0] == at and (known[1] is None or self.shares_reasons(shape)):
             return known[1]
         gang = self._gang(request)
         told: str | None = None

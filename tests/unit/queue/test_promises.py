@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from fluence.match.placement import Operation
 from fluence.queue import Queue
 from fluence.queue.history import History
 from fluence.queue.job import Job
@@ -226,3 +229,18 @@ def test_a_job_that_need_not_wait_is_promised_nothing():
     entry = queue.submit(job("a", 1, 10))
     run(queue, 0)
     assert (entry.promised, entry.no_later_than, entry.expected) == (None, None, None)
+
+
+def test_a_start_that_the_matcher_refuses_keeps_no_promise():
+    """Somebody else holds what was counted on: the job waits on, by the time that it was promised."""
+    queue = pool("conservative")
+    matcher = queue.space.matcher
+    queue.submit(job("a", 16, 10))
+    queue.submit(job("b", 16, 10))
+    assert run(queue, 0) == ["a"]
+    queue.finish("a", 10 * MINUTE)
+    theirs = replace(matcher.compile(cores(1)), duration=30 * MINUTE)
+    assert matcher.match(Operation.ALLOCATE, theirs, job=999, now=10 * MINUTE)
+    assert run(queue, 10 * MINUTE) == []
+    b = queue.entries["b"]
+    assert (b.state.is_waiting, b.no_later_than, b.deadline) == (True, 10 * MINUTE, 10 * MINUTE)
