@@ -24,7 +24,7 @@ from pathlib import Path
 from fluence.graph.graph import ResourceGraph
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.model.jobspec import Jobspec
-from fluence.queue import GraphSpace, Job, Queue, space_for
+from fluence.queue import GraphPlanner, Queue, Submission, planner_for
 from fluence.queue.job import SECOND
 from fluence.queue.reasons import why
 from fluence.sim import platform, workload
@@ -100,14 +100,16 @@ def deep(kind: str, policy: str, pending: int, nodes: int, cycles: int) -> Row:
     graph = ResourceGraph()
     graph.extend(platform.regular(nodes, 8 if kind == "matched" else 1, 1 if kind == "matched" else 0))
     matcher = Matcher(graph, "first", horizon=HORIZON * SECOND)
-    space = space_for(matcher, specs[0]) if kind == "counted" else GraphSpace(matcher)
+    space = planner_for(matcher, specs[0]) if kind == "counted" else GraphPlanner(matcher)
     queue = Queue(space, policy, depth=DEPTH, forecasts=kind == "counted")
     number = 0
 
     def arrive(now: int, size: Jobspec) -> None:
         nonlocal number
         number += 1
-        queue.submit(Job(f"j{number}", size, now, limit=rnd.randrange(1, 24) * HOUR, user=f"u{number % 17}"))
+        queue.submit(
+            Submission(f"j{number}", size, now, limit=rnd.randrange(1, 24) * HOUR, user=f"u{number % 17}")
+        )
 
     now = 0
     running: list[str] = []
@@ -146,9 +148,9 @@ def reasons(pending: int) -> list[Row]:
         graph.extend(platform.regular(1000, 8, 1))
         matcher = Matcher(graph, "first", horizon=HORIZON * SECOND)
         specs = [spec(n, kind) for n in (8, 16, 64, 128)]
-        queue = Queue(space_for(matcher, specs[0]), "easy", depth=DEPTH, forecasts=False)
+        queue = Queue(planner_for(matcher, specs[0]), "easy", depth=DEPTH, forecasts=False)
         for number in range(pending + 100):
-            queue.submit(Job(f"j{number}", specs[number % 4], number, limit=(1 + number % 9) * HOUR))
+            queue.submit(Submission(f"j{number}", specs[number % 4], number, limit=(1 + number % 9) * HOUR))
         for start in queue.cycle(pending + 100):
             queue.running(start.task, queue.now)
         times = []

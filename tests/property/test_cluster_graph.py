@@ -12,8 +12,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.layout import Layout
-from fluence.match.gang import Gang, Seated
+from fluence.cluster.layout import GraphLayout
 from fluence.match.placement import Never, Wait
 from fluence.model.meta import Condition, LabelSelector, ObjectMeta, OwnerReference, Requirement
 from fluence.model.node import Node, NodeSpec, NodeStatus, Taint
@@ -35,10 +34,11 @@ from fluence.model.pod import (
     TopologySpreadConstraint,
 )
 from fluence.model.resources import pod_requests
+from fluence.placer.gang import GangRequest, Seated
 from tests.property.kubernetes import World
 
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
-LAYOUT = Layout(levels=(("zone", ZONE), ("rack", "rack")))
+LAYOUT = GraphLayout(levels=(("zone", ZONE), ("rack", "rack")))
 NAMES = [f"n{i}" for i in range(5)]
 LEFT = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -301,7 +301,7 @@ class ClusterMachine(RuleBasedStateMachine):
     def place_a_pod(self, data: st.DataObject) -> None:
         (pod,) = data.draw(pods())
         gang = self.cluster.gang([pod])
-        assert isinstance(gang, Gang)
+        assert isinstance(gang, GangRequest)
         found = self.cluster.try_now(gang, now=self.now)
         possible = [name for name in self.world.nodes if self.world.feasible(pod, name)]
         if not possible:
@@ -328,7 +328,7 @@ class ClusterMachine(RuleBasedStateMachine):
     def seat_a_gang(self, data: st.DataObject, counts: list[int]) -> None:
         members = [pod for count in counts for pod in data.draw(pods(count, sociable=True))]
         gang = self.cluster.gang(members)
-        assert isinstance(gang, Gang)
+        assert isinstance(gang, GangRequest)
         found = self.cluster.seat(gang, job=self.next, now=self.now, duration=50)
         if not isinstance(found, Seated):
             assert self.next not in self.cluster.jobs

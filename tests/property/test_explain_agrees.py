@@ -18,7 +18,7 @@ from fluence.match.placement import Placed
 from fluence.match.walk import Window
 from fluence.model.constraint import parse as constraint
 from fluence.model.count import Count
-from fluence.model.jobspec import Attributes, Jobspec, Resource
+from fluence.model.jobspec import Jobspec, JobspecAttributes, JobspecResource
 
 POLICIES = [
     "first", "firstnodex", "low", "high", "lonode", "hinode", "lonodex", "hinodex", "locality", "variation"
@@ -89,15 +89,15 @@ def counts(draw: st.DrawFn) -> Count:
 
 
 @st.composite
-def resources(draw: st.DrawFn, depth: int = 0, above: str = "cluster") -> Resource:
+def resources(draw: st.DrawFn, depth: int = 0, above: str = "cluster") -> JobspecResource:
     near = BELOW.get(above, ())
     type_ = draw(st.sampled_from(["slot", *near, *near, *TYPES[1:]]))
-    below: list[Resource] = []
+    below: list[JobspecResource] = []
     inside = above if type_ == "slot" else type_
     if depth < 3 and (type_ == "slot" or inside in BELOW):
         size = draw(st.sampled_from([1, 1, 1, 2] if type_ == "slot" else [0, 1, 1, 1, 2]))
         below = [draw(resources(depth + 1, inside)) for _ in range(size)]
-    return Resource(
+    return JobspecResource(
         type_,
         draw(counts()) if depth else Count(draw(st.sampled_from([1, 1, 2, 3]))),
         exclusive=draw(st.sampled_from([None] * 8 + [True, True, False])),
@@ -106,16 +106,18 @@ def resources(draw: st.DrawFn, depth: int = 0, above: str = "cluster") -> Resour
     )
 
 
-def chain(*levels: tuple[str, int]) -> Resource:
+def chain(*levels: tuple[str, int]) -> JobspecResource:
     """A request that is a plain chain, such as node > slot > core."""
-    below: tuple[Resource, ...] = ()
+    below: tuple[JobspecResource, ...] = ()
     for type_, count in reversed(levels):
-        below = (Resource(type_, Count(count, count), label="x" if type_ == "slot" else None, with_=below),)
+        below = (
+            JobspecResource(type_, Count(count, count), label="x" if type_ == "slot" else None, with_=below),
+        )
     return below[0]
 
 
 @st.composite
-def usual(draw: st.DrawFn) -> Resource:
+def usual(draw: st.DrawFn) -> JobspecResource:
     """What people ask for, most of which fits somewhere."""
     few = st.integers(1, 2)
     leaf = (draw(st.sampled_from(["core", "core", "memory", "gpu"])), draw(st.integers(1, 3)))
@@ -138,7 +140,7 @@ def jobspecs(draw: st.DrawFn, odd: bool = True) -> Jobspec:
     limit = draw(
         st.sampled_from([None] * 5 + [{"properties": ["fast"]}, {"not": [{"properties": ["fast"]}]}])
     )
-    attributes = Attributes(
+    attributes = JobspecAttributes(
         duration=draw(st.sampled_from([None, 5, 10])),
         constraints=None if limit is None else constraint(limit),
     )

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from fluence.errors import InvalidInput
 from fluence.sim import openb, platform, workload
-from fluence.sim.intake import Terms
-from fluence.sim.workload import KINDS, Workload
+from fluence.sim.intake import IntakeTerms
+from fluence.sim.submission import TraceWorkload
+from fluence.sim.workload import KINDS
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "workloads"
 PODS = (
@@ -45,8 +46,8 @@ def mutated(draw: st.DrawFn, text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def attempt(text: bytes, kind: str | None, *, strict: bool) -> Workload | None:
-    terms = Terms(strict=strict, processors=100_000, arrival_scale=0.5)
+def attempt(text: bytes, kind: str | None, *, strict: bool) -> TraceWorkload | None:
+    terms = IntakeTerms(strict=strict, processors=100_000, arrival_scale=0.5)
     try:
         return workload.parse(text, kind=kind, source=str(EXAMPLES / "fuzzed"), terms=terms)
     except InvalidInput as error:
@@ -55,7 +56,7 @@ def attempt(text: bytes, kind: str | None, *, strict: bool) -> Workload | None:
         return None
 
 
-def check(found: Workload) -> None:
+def check(found: TraceWorkload) -> None:
     jobs = found.submissions
     assert len({job.name for job in jobs}) == len(jobs)
     assert [job.submit for job in jobs] == sorted(job.submit for job in jobs)

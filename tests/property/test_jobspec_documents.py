@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fluence.errors import InvalidJobspec
 from fluence.model.constraint import Constraint
-from fluence.model.jobspec import MAX_COUNT, Attributes, Count, Jobspec, Resource, Task
+from fluence.model.jobspec import MAX_COUNT, Count, Jobspec, JobspecAttributes, JobspecResource, Task
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
     [
@@ -49,7 +49,7 @@ counts = fixed | ranges | st.integers(1, MAX_COUNT).map(Count)
 maybe = st.none() | texts
 resources = st.recursive(
     st.builds(
-        Resource,
+        JobspecResource,
         texts.filter(lambda t: t not in ("", "slot")),
         counts,
         maybe,
@@ -57,7 +57,12 @@ resources = st.recursive(
         maybe,
     ),
     lambda inner: st.builds(
-        Resource, st.just("slot"), counts, label=texts, id=maybe, with_=st.lists(inner, max_size=3).map(tuple)
+        JobspecResource,
+        st.just("slot"),
+        counts,
+        label=texts,
+        id=maybe,
+        with_=st.lists(inner, max_size=3).map(tuple),
     ),
     max_leaves=5,
 )
@@ -82,7 +87,7 @@ constraints = st.recursive(
 )
 KNOWN = ("duration", "queue", "cwd", "environment", "constraints")
 attributes = st.builds(
-    Attributes,
+    JobspecAttributes,
     st.none() | st.floats(0, allow_infinity=False, allow_nan=False).map(abs),
     maybe,
     maybe,

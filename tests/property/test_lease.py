@@ -10,9 +10,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fluence.clock import ManualClock
-from fluence.kube.lease import RENEW, Candidate, LeaseMeta, LeaseObject, LeaseSpec, Terms
+from fluence.kube.lease import RENEW, LeaseCandidate, LeaseMeta, LeaseObject, LeaseSpec, LeaseTerms
 
-TERMS = Terms(duration_s=15, renew_s=10, retry_s=2)
+TERMS = LeaseTerms(duration_s=15, renew_s=10, retry_s=2)
 
 # One attempt: how long the process stands still first, how long the request and the answer travel, whether
 # the answer is lost, and how far the wall clock jumps.
@@ -32,7 +32,7 @@ class World:
     def __init__(self, schedules: list[Schedule]) -> None:
         self.clocks = [ManualClock(monotonic=0.0) for _ in schedules]
         self.candidates = [
-            Candidate(f"c{who}", terms=TERMS, clock=clock) for who, clock in enumerate(self.clocks)
+            LeaseCandidate(f"c{who}", terms=TERMS, clock=clock) for who, clock in enumerate(self.clocks)
         ]
         self.schedules = [iter(each) for each in schedules]
         self.lease: LeaseObject | None = None
@@ -113,7 +113,7 @@ def test_the_world_can_tell_two_holders_apart() -> None:
     slow: Schedule = [(0.0, 0.0, 9.5, False, 0.0)]
     world = World([slow, [(0.0, 0.0, 0.0, False, 0.0)] * 24])
     world.candidates[0].wrote = (  # type: ignore[method-assign]
-        lambda lease, *, began: Candidate.wrote(world.candidates[0], lease, began=began + 9.5)
+        lambda lease, *, began: LeaseCandidate.wrote(world.candidates[0], lease, began=began + 9.5)
     )
     world.run()
     try:
@@ -146,7 +146,7 @@ def test_a_holder_that_does_not_say_when_it_stops_has_the_whole_duration(
 
 def assert_taken_after(held: LeaseObject, seconds: float, *, looked_at: float) -> None:
     clock = ManualClock()
-    candidate = Candidate("b", terms=TERMS, clock=clock)
+    candidate = LeaseCandidate("b", terms=TERMS, clock=clock)
     candidate.observe(held)
     clock.advance(looked_at)
     candidate.observe(held)  # seen again, unchanged: the time does not start anew
@@ -181,7 +181,7 @@ def test_the_takeover_is_complete_within_the_duration_of_the_last_renewal(
 ) -> None:
     """A look is a read, the taking a read and a write; the last renewal began between two looks."""
     clock, rng = ManualClock(), Steady(jitter)
-    candidate = Candidate("b", terms=TERMS, clock=clock)
+    candidate = LeaseCandidate("b", terms=TERMS, clock=clock)
     before = held_by("a", **OURS)
     last = msgspec.structs.replace(before, metadata=LeaseMeta("l", "n", "2", None, OURS))
     candidate.observe(before)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluence.queue import PoolSpace, Queue
+from fluence.queue import PoolPlanner, Queue
 from fluence.queue.job import SECOND
 from tests.unit.queue.build import MINUTE, graph, job, pool, run
 
@@ -65,7 +65,7 @@ def check(queue: Queue, started: list[str], now: int) -> None:
             path = graph_.path(row)
             node = graph_.vertices_at("/".join(path.split("/")[:3]))[0]
             assert graph_.up[node], f"{task} was started on a node that is down"
-    if isinstance(space, PoolSpace):
+    if isinstance(space, PoolPlanner):
         assert min(space._base.free) >= 0
         fresh = space._measure(now)
         times = {now, *fresh.times, *space._base.times}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, settings
+from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fluence.queue import Dependency, Job, Queue, State
+from fluence.queue import Dependency, Phase, Queue, Submission
 from fluence.queue.job import SECOND
 from tests.unit.queue.build import cores, graph, nodes, pool
 
@@ -53,7 +54,7 @@ class QueueMachine(RuleBasedStateMachine):
         request = self.request(size)
         self.do(
             "submit",
-            Job(
+            Submission(
                 key,
                 request,
                 self.now,
@@ -163,8 +164,8 @@ class QueueMachine(RuleBasedStateMachine):
         for entry in self.queue.entries.values():
             places = (entry in pending) + (entry.key in self.queue.held)
             assert places == (1 if entry.waiting and not entry.state.is_over else 0)
-            assert bool(entry.running) <= (entry.state in (State.STARTING, State.RUNNING))
-            assert entry.story[-1].state is entry.state or entry.state is State.RESERVED
+            assert bool(entry.running) <= (entry.state in (Phase.STARTING, Phase.RUNNING))
+            assert entry.story[-1].state is entry.state or entry.state is Phase.RESERVED
         tasks = [task for e in self.queue.entries.values() for task in e.running]
         assert sorted(tasks) == sorted(self.queue.space.tasks)
         assert {e.reserved_as for e in self.queue.pending if e.reserved_at is not None} == set(
@@ -223,7 +224,7 @@ class GraphMachine(QueueMachine):
 
 
 _SETTINGS = settings(
-    phases=(Phase.explicit, Phase.reuse, Phase.generate),
+    phases=(HypothesisPhase.explicit, HypothesisPhase.reuse, HypothesisPhase.generate),
     deadline=None,
     max_examples=120,
     stateful_step_count=30,

@@ -12,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.act.action import Bind, Outcome, Result
 from fluence.model.group import Group
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.node import Node, NodeSpec, NodeStatus
 from fluence.model.pod import Pod
+from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.cycle import Decisions, Scheduler, cluster_for
 from fluence.schedule.groups import Groups
 from tests.unit.schedule import kit
@@ -185,7 +185,9 @@ class Machine(RuleBasedStateMachine):
         if stale:
             for bind in binds:
                 gone = self.pods.get(bind.pod.metadata.name) is None
-                self.scheduler.told(Result(bind, Outcome.GONE if gone else Outcome.STALE), self.now)
+                self.scheduler.told(
+                    BindResult(bind, BindOutcome.GONE if gone else BindOutcome.STALE), self.now
+                )
             return
         for bind in binds:
             assert bind.uid not in self.flight, "bound twice"
@@ -203,13 +205,13 @@ class Machine(RuleBasedStateMachine):
         bind = self.flight.pop(data.draw(st.sampled_from(sorted(self.flight))))
         pod = self.pods.get(bind.pod.metadata.name)
         if pod is None:
-            outcome = Outcome.GONE
+            outcome = BindOutcome.GONE
         elif self.is_stale(bind):
-            outcome = Outcome.STALE
+            outcome = BindOutcome.STALE
         elif fate == "again":
-            outcome = Outcome.AGAIN
+            outcome = BindOutcome.AGAIN
         elif fate == "impossible":
-            outcome = Outcome.IMPOSSIBLE
+            outcome = BindOutcome.IMPOSSIBLE
         else:
             assert not pod.spec.node_name, "bound twice"
             bound = self.bound(pod, bind)
@@ -217,13 +219,13 @@ class Machine(RuleBasedStateMachine):
             if fate == "lost":  # carried out, and nothing heard of it but the watch
                 self.scheduler.set_pod(bound)
                 return
-            outcome = Outcome.BOUND
+            outcome = BindOutcome.BOUND
             if fate == "told later":
-                self.scheduler.told(Result(bind, outcome), self.now)
+                self.scheduler.told(BindResult(bind, outcome), self.now)
                 self.scheduler.set_pod(bound)
                 return
             self.scheduler.set_pod(bound)
-        self.scheduler.told(Result(bind, outcome), self.now)
+        self.scheduler.told(BindResult(bind, outcome), self.now)
 
     def bound(self, pod: Pod, bind: Bind) -> Pod:
         """As the server leaves a pod after its binding."""
@@ -363,10 +365,12 @@ class Machine(RuleBasedStateMachine):
         bind = self.flight.pop(uid)
         pod = self.pods.get(bind.pod.metadata.name)
         if pod is None or self.is_stale(bind):
-            self.scheduler.told(Result(bind, Outcome.GONE if pod is None else Outcome.STALE), self.now)
+            self.scheduler.told(
+                BindResult(bind, BindOutcome.GONE if pod is None else BindOutcome.STALE), self.now
+            )
             return
         self.put(self.bound(pod, bind))
-        self.scheduler.told(Result(bind, Outcome.BOUND), self.now)
+        self.scheduler.told(BindResult(bind, BindOutcome.BOUND), self.now)
 
 
 def _cpu(pod: Pod) -> int:

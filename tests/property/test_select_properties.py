@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from fluence.kubectl.resolve import Options, Resolver
 from fluence.kubectl.sources import Source
 from fluence.names import BACKEND, GROUP_LABEL, REQUIRE_BACKEND, SELECT_POLICY, SELECT_RESULT
-from fluence.select import Answer, Ask, Backend, NoBackend, Selection, Settings, choose, parse_pipeline
+from fluence.select import (
+    Backend,
+    BackendAnswer,
+    BackendQuery,
+    BackendSelection,
+    NoBackend,
+    Settings,
+    choose,
+    parse_pipeline,
+)
 from fluence.select.document import load
 from fluence.select.stream import decode, encode, split
 
@@ -67,8 +76,8 @@ class OnlyL4:
     name = "l4"
     supplies: frozenset[str] | None = None
 
-    def fetch(self, ask: Ask) -> Answer:
-        return Answer([Backend("l4", attributes={"cost_usd": 1})], offers=frozenset({"l4"}))
+    def fetch(self, ask: BackendQuery) -> BackendAnswer:
+        return BackendAnswer([Backend("l4", attributes={"cost_usd": 1})], offers=frozenset({"l4"}))
 
 
 def resolve(data: bytes) -> str:
@@ -133,7 +142,7 @@ offers = st.none() | st.frozensets(st.sampled_from(NAMES))
 
 def run(
     policy: str, known: dict[str, Backend], offered: frozenset[str] | None, tolerance: float
-) -> Selection | str:
+) -> BackendSelection | str:
     try:
         return choose(policy, parse_pipeline(policy, tolerance=tolerance), known, offers=offered)
     except NoBackend as error:
@@ -177,7 +186,7 @@ def test_the_choice_is_the_one_of_the_definition(
     policy: str, known: dict[str, Backend], offered: frozenset[str] | None, tolerance: float
 ) -> None:
     result = run(policy, known, offered, tolerance)
-    chosen = result.chosen.name if isinstance(result, Selection) else None
+    chosen = result.chosen.name if isinstance(result, BackendSelection) else None
     assert chosen == by_definition(policy, known, offered, tolerance)
 
 
@@ -197,7 +206,7 @@ def test_every_backend_is_accounted_for(
     policy: str, known: dict[str, Backend], offered: frozenset[str] | None
 ) -> None:
     result = run(policy, known, offered, 0)
-    if isinstance(result, Selection):
+    if isinstance(result, BackendSelection):
         kept = [b.name for b in result.ranked]
         assert sorted([*kept, *result.dropped]) == sorted(set(known) | set(offered or ()))
 

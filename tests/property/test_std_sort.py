@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluence.match import sort
-from fluence.match.candidates import Group, arranged
+from fluence.match.candidates import CandidateGroup, arranged
 
 VECTORS = json.loads(Path(__file__).with_name("std_sort_vectors.json").read_text())
 
@@ -29,9 +29,9 @@ def test_recorded_orders(scores: list[int], positions: list[int]) -> None:
     assert sort.order(column, len(scores)).tolist() == positions
     for wanted in {0, 1, 2, 7, 16, 17, len(scores) // 2}:
         assert sort.order(column, wanted).tolist() == positions[:wanted]
-    groups = [Group(score, 1, [(i, 1, False, -1)]) for i, score in enumerate(scores)]
+    groups = [CandidateGroup(score, 1, [(i, 1, False, -1)]) for i, score in enumerate(scores)]
     assert [group.edges[0][0] for group in arranged(groups, ascending=True)] == positions
-    mirrored = [Group(-score, 1, [(i, 1, False, -1)]) for i, score in enumerate(scores)]
+    mirrored = [CandidateGroup(-score, 1, [(i, 1, False, -1)]) for i, score in enumerate(scores)]
     assert [group.edges[0][0] for group in arranged(mirrored, ascending=False)] == positions
     assert column.tolist() == scores, "the argument is left alone"
 

@@ -12,7 +12,6 @@ import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from fluence.act.action import Bind, Outcome, Result
 from fluence.kube.client import Client
 from fluence.kube.errors import (
     ApiConflict,
@@ -27,6 +26,7 @@ from fluence.kube.errors import (
     Unauthorized,
 )
 from fluence.kube.resource import PODS
+from fluence.schedule.actions import Bind, BindOutcome, BindResult
 
 logger = logging.getLogger(__name__)
 
@@ -39,9 +39,9 @@ class Binder:
     def __init__(
         self,
         client: Client,
-        report: Callable[[Result], None],
+        report: Callable[[BindResult], None],
         *,
-        check: Callable[[Bind], Result | None],
+        check: Callable[[Bind], BindResult | None],
         held: Callable[[], bool],
         in_flight: int = IN_FLIGHT,
     ) -> None:
@@ -69,7 +69,7 @@ class Binder:
             faulty = {result.bind.uid: result for result in stale}
             for bind in binds:
                 reason = f"pod {stale[0].bind.pod.key}: {stale[0].reason}"
-                self._report(faulty.get(bind.uid) or Result(bind, Outcome.STALE, reason))
+                self._report(faulty.get(bind.uid) or BindResult(bind, BindOutcome.STALE, reason))
             return
         self._waiting.extend(binds)
         self._wake.set()
@@ -109,9 +109,9 @@ class Binder:
                     self._idle.set()
             self._report(result)
 
-    async def _one(self, bind: Bind) -> Result:
+    async def _one(self, bind: Bind) -> BindResult:
         if not self._held():
-            return Result(bind, Outcome.AGAIN, "this replica does not lead")
+            return BindResult(bind, BindOutcome.AGAIN, "this replica does not lead")
         stale = self._check(bind)
         if stale is not None:
             return stale
@@ -119,7 +119,7 @@ class Binder:
         try:
             await self._client.bind(bind.pod, bind.node, annotations=bind.annotations)
         except Missing:
-            return Result(bind, Outcome.GONE, "the pod is gone")
+            return BindResult(bind, BindOutcome.GONE, "the pod is gone")
         except ApiConflict as conflict:
             return await self._look(bind, str(conflict))
         except (TooManyRequests, ServerFault, Unauthorized, Gone) as error:
@@ -130,24 +130,24 @@ class Binder:
             ours = isinstance(refusal, Forbidden) and (
                 "cannot" in refusal.status.message or refusal.is_ending
             )
-            return Result(bind, Outcome.AGAIN if ours else Outcome.IMPOSSIBLE, str(refusal))
+            return BindResult(bind, BindOutcome.AGAIN if ours else BindOutcome.IMPOSSIBLE, str(refusal))
         except KubeError as error:  # no answer: it may have been carried out all the same
             return await self._look(bind, str(error))
-        return Result(bind, Outcome.BOUND)
+        return BindResult(bind, BindOutcome.BOUND)
 
-    async def _look(self, bind: Bind, reason: str) -> Result:
+    async def _look(self, bind: Bind, reason: str) -> BindResult:
         """The pod itself says what a refusal or a lost answer means."""
         meta = bind.pod.metadata
         try:
             found = await self._client.get(PODS, meta.name, namespace=meta.namespace)
         except Missing:
-            return Result(bind, Outcome.GONE, "the pod is gone")
+            return BindResult(bind, BindOutcome.GONE, "the pod is gone")
         except KubeError as error:
-            return Result(bind, Outcome.AGAIN, f"{reason}; and {error}")
+            return BindResult(bind, BindOutcome.AGAIN, f"{reason}; and {error}")
         if found.metadata.uid != meta.uid or found.metadata.deletion_timestamp is not None:
-            return Result(bind, Outcome.GONE, reason)
+            return BindResult(bind, BindOutcome.GONE, reason)
         if found.spec.node_name == bind.node:
-            return Result(bind, Outcome.BOUND)
+            return BindResult(bind, BindOutcome.BOUND)
         if found.spec.node_name:
-            return Result(bind, Outcome.ELSEWHERE, f"already on node {found.spec.node_name}")
-        return Result(bind, Outcome.AGAIN, reason)
+            return BindResult(bind, BindOutcome.ELSEWHERE, f"already on node {found.spec.node_name}")
+        return BindResult(bind, BindOutcome.AGAIN, reason)

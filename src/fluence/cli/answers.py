@@ -22,7 +22,7 @@ _NONE = "-"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class MatchAnswer:
     """One job and what the matcher said about it."""
 
     job: int
@@ -91,7 +91,7 @@ def answer(
     now: int,
     reserve: bool,
     explain: bool,
-) -> Answer:
+) -> MatchAnswer:
     """Place one job and say what became of it."""
     operation = Operation.ALLOCATE_OR_RESERVE if reserve else Operation.ALLOCATE
     try:
@@ -103,23 +103,23 @@ def answer(
     except FluenceError as error:
         raise InvalidJobspec(str(error), where=source) from None
     if isinstance(outcome, Placed):
-        return Answer(job, name, source, outcome, shares(matcher.graph, outcome))
+        return MatchAnswer(job, name, source, outcome, shares(matcher.graph, outcome))
     if not explain:
-        return Answer(job, name, source, outcome)
+        return MatchAnswer(job, name, source, outcome)
     from fluence.match.explain import explain as explain_request
 
     explanation = explain_request(matcher, request, now=now)
-    return Answer(job, name, source, outcome, [], explanation.lines(), explanation.to_value())
+    return MatchAnswer(job, name, source, outcome, [], explanation.lines(), explanation.to_value())
 
 
-def tabulate(answers: Sequence[Answer], *, horizon: int, wide: bool = False) -> str:
+def tabulate(answers: Sequence[MatchAnswer], *, horizon: int, wide: bool = False) -> str:
     """A row per job; a job that has several kinds of things has a row for each."""
     titles = _WIDE if wide else _TITLES
     rows = [row[: len(titles)] for answer in answers for row in _rows(answer, horizon)]
     return view.table(titles, rows)
 
 
-def notes(answers: Sequence[Answer]) -> Iterator[str]:
+def notes(answers: Sequence[MatchAnswer]) -> Iterator[str]:
     """A line for each job without a place, and the explanation where one was asked for."""
     for found in answers:
         if found.reason:
@@ -127,7 +127,7 @@ def notes(answers: Sequence[Answer]) -> Iterator[str]:
             yield from (f"  {line}" for line in found.explanation)
 
 
-def _rows(found: Answer, horizon: int) -> Iterator[list[str]]:
+def _rows(found: MatchAnswer, horizon: int) -> Iterator[list[str]]:
     head = [found.name, view.state(found.state)]
     if not isinstance(found.outcome, Placed):
         yield [*head, _NONE, _NONE, _NONE, _NONE, _NONE, _NONE, found.source]

@@ -28,7 +28,7 @@ class Spelling(click.Choice):  # type: ignore[type-arg] # generic only since cli
         return str(super().convert(value, param, ctx))
 
 
-class Policy(click.ParamType):  # type: ignore[type-arg]
+class PolicyChoice(click.ParamType):  # type: ignore[type-arg]
     """The name of a match policy, or a string that describes one."""
 
     name = "policy"

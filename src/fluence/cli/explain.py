@@ -16,7 +16,7 @@ from fluence.cli.choice import output_option
 from fluence.cli.live import read_layout
 from fluence.cluster.claims import Claims
 from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.layout import Layout
+from fluence.cluster.layout import GraphLayout
 from fluence.errors import NotFound
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
@@ -131,7 +131,7 @@ def explain(
 # -- what the server holds -----------------------------------------------------------------------------------
 
 
-async def _read(client: Client, namespace: str, layout: Layout) -> _Seen:
+async def _read(client: Client, namespace: str, layout: GraphLayout) -> _Seen:
     notes: list[str] = []
 
     async def may(what: str, call: Awaitable[T]) -> T | None:

@@ -10,8 +10,8 @@ import click
 
 from fluence.cli import view
 from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.layout import DEFAULT, Layout
-from fluence.cluster.pods import Entry
+from fluence.cluster.layout import DEFAULT, GraphLayout
+from fluence.cluster.pods import PodEntry
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
 from fluence.kube.resource import NODES, PODS
@@ -20,7 +20,7 @@ from fluence.units import format_amount
 _RUNS = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-def read_layout(levels: Sequence[str]) -> Layout:
+def read_layout(levels: Sequence[str]) -> GraphLayout:
     """`rack=topology.kubernetes.io/rack` and its like, outermost first; none: the zones."""
     if not levels:
         return DEFAULT
@@ -30,10 +30,12 @@ def read_layout(levels: Sequence[str]) -> Layout:
         if not (type_ and equals and label):
             raise click.UsageError(f"--level {text}: write TYPE=LABEL, such as zone={DEFAULT.levels[0][1]}")
         pairs.append((type_, label))
-    return Layout(levels=tuple(pairs))
+    return GraphLayout(levels=tuple(pairs))
 
 
-def read_cluster(kubeconfig: str | None, context: str | None, layout: Layout) -> tuple[ClusterGraph, str]:
+def read_cluster(
+    kubeconfig: str | None, context: str | None, layout: GraphLayout
+) -> tuple[ClusterGraph, str]:
     """The cluster as its API server lists it once, and what to call it."""
     access = find_access(kubeconfig=kubeconfig, context=context)
 
@@ -61,7 +63,7 @@ def usage(cluster: ClusterGraph) -> list[dict[str, Any]]:
 
 def running(cluster: ClusterGraph) -> list[dict[str, Any]]:
     """The pods on nodes, those of one owner together."""
-    groups: dict[tuple[str, str, str], list[Entry]] = {}
+    groups: dict[tuple[str, str, str], list[PodEntry]] = {}
     for entry in cluster.pods:
         pod = entry.pod
         owner = next((each for each in pod.metadata.owner_references or () if each.controller), None)

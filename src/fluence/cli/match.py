@@ -12,10 +12,10 @@ from typing import Any
 import click
 
 from fluence.cli import view
-from fluence.cli.answers import Answer, answer, notes, tabulate
+from fluence.cli.answers import MatchAnswer, answer, notes, tabulate
 from fluence.cli.choice import (
     STDIN,
-    Policy,
+    PolicyChoice,
     graph_options,
     load_graph,
     output_option,
@@ -58,7 +58,7 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "-P",
     "--policy",
-    type=Policy(),
+    type=PolicyChoice(),
     default="first",
     show_default=True,
     metavar="POLICY",
@@ -140,7 +140,7 @@ def match(
     matcher = Matcher(load_graph(graph, format_, allow), policy, extensions=extensions)
     if at >= matcher.horizon:
         raise click.UsageError(f"--at must be before the graph ends, at {matcher.horizon} s")
-    answers: list[Answer] = []
+    answers: list[MatchAnswer] = []
     requests = [_request(matcher, source) for source in jobspecs]  # a faulty one stops all, before any starts
     for job, (source, name, request) in enumerate(
         zip(jobspecs, _names(jobspecs), requests, strict=True), start=1
@@ -178,7 +178,7 @@ def _names(sources: Sequence[str]) -> list[str]:
     return [stem if often[stem] == 1 else f"{stem}#{i}" for i, stem in enumerate(stems, start=1)]
 
 
-def _show(matcher: Matcher, answers: Sequence[Answer], output: str) -> None:
+def _show(matcher: Matcher, answers: Sequence[MatchAnswer], output: str) -> None:
     if output in ("table", "wide"):
         click.echo(tabulate(answers, horizon=matcher.horizon, wide=output == "wide"))
         lines = list(notes(answers))

@@ -19,7 +19,7 @@ from fluence.errors import FluenceError, InvalidInput
 
 if TYPE_CHECKING:
     from fluence.sandbox.nodes import NodeKind
-    from fluence.sandbox.sandbox import Sandbox, State
+    from fluence.sandbox.sandbox import Sandbox, SandboxState
 
 
 _name = click.option(
@@ -181,7 +181,7 @@ def status(output: str) -> None:
             click.echo(f"  {box.at.folder}, up for {time.time() - state.created:.0f} s")
 
 
-def _described(box: Sandbox, state: State | None) -> dict[str, object]:
+def _described(box: Sandbox, state: SandboxState | None) -> dict[str, object]:
     if state is None:
         return {"name": box.name, "status": box.status(), "folder": str(box.at.folder)}
     return {

@@ -17,8 +17,8 @@ from fluence.cli.settings import load_settings, settings_options, show_settings
 from fluence.errors import FluenceError
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
-from fluence.schedule import health
-from fluence.schedule.live import Live
+from fluence.live import health
+from fluence.live.scheduler import LiveScheduler
 from fluence.schedule.settings import SchedulerSettings
 
 _WATCHES = 32  # connections beside those of the binds: watches, the lease, events
@@ -87,7 +87,7 @@ async def _run(settings: SchedulerSettings) -> None:
         client = await stack.enter_async_context(
             Client(access, qps=settings.qps, connections=settings.in_flight + _WATCHES)
         )
-        live = Live(client, settings)
+        live = LiveScheduler(client, settings)
         served = settings.metrics_address
         for address in dict.fromkeys((settings.health_address, served)):
             at = settings.address(address)

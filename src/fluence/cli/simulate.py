@@ -12,7 +12,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from fluence.cli.choice import Policy
+from fluence.cli.choice import PolicyChoice
 from fluence.errors import FluenceError, InvalidInput
 from fluence.match import policy as match_policies
 from fluence.queue import policy as policies
@@ -150,7 +150,7 @@ class Scales(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--match-policy",
     metavar="POLICY",
-    type=Policy(),
+    type=PolicyChoice(),
     default="first",
     show_default=True,
     help=f"Which resources are taken: {', '.join(match_policies.names())}.",

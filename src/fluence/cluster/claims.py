@@ -15,7 +15,7 @@ import msgspec
 
 from fluence.model.meta import selector_matches
 from fluence.model.pod import NodeSelector
-from fluence.model.volume import Key, StorageClass, Volume, VolumeClaim
+from fluence.model.volume import Key, PersistentVolume, StorageClass, VolumeClaim
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -77,7 +77,7 @@ class Claims:
 
     def __init__(self) -> None:
         self._claims: dict[Key, VolumeClaim] = {}
-        self._volumes: dict[str, Volume] = {}
+        self._volumes: dict[str, PersistentVolume] = {}
         self._classes: dict[str, StorageClass] = {}
         self._bound: dict[str, Key] = {}  # volume -> its claim
         self._of_class: dict[str, set[Key]] = {}  # claims without a volume
@@ -101,14 +101,14 @@ class Claims:
         self._of_class.get(claim.spec.storage_class_name or "", set()).discard(key)
         return [(*key, None)]
 
-    def set_volume(self, volume: Volume) -> list[Change]:
+    def set_volume(self, volume: PersistentVolume) -> list[Change]:
         name = volume.metadata.name
         self._volumes[name] = volume
         self._restock(volume)
         self._stock.setdefault(volume.spec.storage_class_name or "", set()).add(name)
         return self._of(name)
 
-    def remove_volume(self, volume: Volume) -> list[Change]:
+    def remove_volume(self, volume: PersistentVolume) -> list[Change]:
         name = volume.metadata.name
         self._volumes.pop(name, None)
         self._restock(volume)
@@ -135,7 +135,7 @@ class Claims:
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _restock(self, volume: Volume) -> None:
+    def _restock(self, volume: PersistentVolume) -> None:
         name = volume.spec.storage_class_name or ""
         self._stale.add(name)
         self._found = {key: found for key, found in self._found.items() if key[0] != name}
@@ -215,7 +215,7 @@ class Claims:
         return found, False
 
 
-def _suits(volume: Volume, claim: VolumeClaim) -> bool:
+def _suits(volume: PersistentVolume, claim: VolumeClaim) -> bool:
     modes = set(claim.spec.access_modes or ())
     return (
         volume.metadata.deletion_timestamp is None

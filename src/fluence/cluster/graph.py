@@ -20,32 +20,32 @@ from heapq import heapify, heappop, heappush
 
 from fluence.cluster.claims import Claim
 from fluence.cluster.columns import NodeColumns
-from fluence.cluster.layout import DEFAULT, Layout
-from fluence.cluster.neighbours import Neighbours
-from fluence.cluster.pods import Entry, PodTable, place_of
+from fluence.cluster.layout import DEFAULT, GraphLayout
+from fluence.cluster.pod_index import PodIndex
+from fluence.cluster.pods import PodEntry, PodTable, place_of
 from fluence.cluster.reasons import Scattered, Shortage
-from fluence.cluster.requests import Near, Requests
-from fluence.cluster.storage import Stow, mounts
-from fluence.cluster.unchecked import Refused
+from fluence.cluster.requests import GangRequests, TopologyDomain
+from fluence.cluster.unsupported import Refused
 from fluence.cluster.vertices import NodeVertices
+from fluence.cluster.volume_matching import VolumeDecision, mounts
 from fluence.errors import Conflict, NotFound
 from fluence.graph.graph import ResourceGraph
-from fluence.match.gang import Gang, Seat, Seated
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.placement import Never, Wait
 from fluence.match.policy import MatchPolicy
-from fluence.match.seats import Seats
 from fluence.model.constraint import Constraint
 from fluence.model.node import Node
 from fluence.model.pod import NodeSelector, Pod
 from fluence.model.volume import Key
+from fluence.placer.gang import GangRequest, Seat, Seated
+from fluence.placer.gang_fit import GangFit
 
 _OTHERS = -(1 << 40)  # jobs of this number and below stand for what others run, one per node
 _OVERRUN = 60  # by which a job that runs past its end is prolonged, again and again; seconds, if times are
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class FreedSeats:
     """Seats that a job has lost or given back."""
 
     job: int
@@ -60,7 +60,7 @@ class ClusterGraph:
 
     def __init__(
         self,
-        layout: Layout = DEFAULT,
+        layout: GraphLayout = DEFAULT,
         *,
         policy: str | MatchPolicy = "first",
         horizon: int = HORIZON,
@@ -73,10 +73,10 @@ class ClusterGraph:
         self.release_each = release_each  # a seat is free when its pod ends; otherwise when all have ended
         self.pods = PodTable(layout.types)
         self._vertices = NodeVertices(layout, policy, horizon)
-        self._seats = Seats(self._vertices.matcher)
+        self._seats = GangFit(self._vertices.matcher)
         self._columns = NodeColumns()
-        neighbours = Neighbours(self.pods, self._columns)
-        self._requests = Requests(layout, self.pods, self._columns, neighbours, self._gone_by)
+        neighbours = PodIndex(self.pods, self._columns)
+        self._requests = GangRequests(layout, self.pods, self._columns, neighbours, self._gone_by)
         self._fresh: dict[str, Node] = {}  # nodes that are not yet in the graph
         self._changed: dict[str, Node] = {}
         self._shuffled = False  # the columns are not in the order of the seats
@@ -105,7 +105,7 @@ class ClusterGraph:
         else:
             self._changed[name] = node
 
-    def remove_node(self, name: str) -> tuple[Freed, ...]:
+    def remove_node(self, name: str) -> tuple[FreedSeats, ...]:
         """A node is gone: what jobs held there is released. Its pods are remembered until they are gone too,
         or the node comes back."""
         if self._fresh.pop(name, None) is not None:
@@ -117,7 +117,7 @@ class ClusterGraph:
         self._erase_others(name)
         lost = self._vertices.remove(name)
         freed.extend(
-            Freed(job, (), name, f"node {name} is gone", not len(self.matcher.ledger.job(job).spans))
+            FreedSeats(job, (), name, f"node {name} is gone", not len(self.matcher.ledger.job(job).spans))
             for job in lost
         )
         self._arrange()
@@ -139,7 +139,7 @@ class ClusterGraph:
 
     # -- pods ------------------------------------------------------------------------------------------------
 
-    def set_pod(self, pod: Pod) -> tuple[Freed, ...]:
+    def set_pod(self, pod: Pod) -> tuple[FreedSeats, ...]:
         """A pod as it is now; says what was given back if it has ended."""
         uid = pod.metadata.uid
         entry = self.pods.entries.get(uid)
@@ -170,7 +170,7 @@ class ClusterGraph:
         self._confirm(entry, pod, node)
         return ()
 
-    def remove_pod(self, pod: Pod | str) -> tuple[Freed, ...]:
+    def remove_pod(self, pod: Pod | str) -> tuple[FreedSeats, ...]:
         """A pod's object is gone; says what was given back by it."""
         uid = pod if isinstance(pod, str) else pod.metadata.uid
         self._requests.forget(uid)
@@ -182,7 +182,7 @@ class ClusterGraph:
         """Count a pod that we are about to bind by itself, without a job."""
         self._put(pod, node, bound=False, assumed=True)
 
-    def forget(self, uid: str) -> tuple[Freed, ...]:
+    def forget(self, uid: str) -> tuple[FreedSeats, ...]:
         """Undo an assumption, or the seat of one pod: it will not be bound after all."""
         entry = self.pods.entries.get(uid)
         if entry is None or not entry.assumed:
@@ -221,7 +221,7 @@ class ClusterGraph:
         else:
             picked[claim] = volume
 
-    def stow(self, nodes: Mapping[str, str], pods: Mapping[str, Pod]) -> list[Stow]:
+    def stow(self, nodes: Mapping[str, str], pods: Mapping[str, Pod]) -> list[VolumeDecision]:
         """What is to be done for the claims of pods that have seats, both by uid, before they are bound."""
         self.sync()
         return self._requests.storage.stow(nodes, pods)
@@ -240,23 +240,23 @@ class ClusterGraph:
         minimum: int | None = None,
         policy: str | MatchPolicy | None = None,
         exclude: Collection[str] = (),
-        near: Near | None = None,
-    ) -> Gang | Refused:
+        topology: TopologyDomain | None = None,
+    ) -> GangRequest | Refused:
         """The pods of a group as one request, one entry per distinct shape.
 
-        ``exclude`` names nodes that this group must not have, ``near`` the label of which all its nodes must
-        have one value. The gang is for the nodes as they are now: when
-        one of them changes, seating it is a `Conflict`, and it must be made again.
+        ``exclude`` names nodes that this group must not have, ``topology`` the label of which all its nodes
+        must have one value. The gang is for the nodes as they are now: when one of them changes, seating it
+        is a `Conflict`, and it must be made again.
         """
         self.sync()
         how = self.policy if policy is None else policy
-        return self._requests.gang(pods, minimum=minimum, policy=how, exclude=exclude, near=near)
+        return self._requests.gang(pods, minimum=minimum, policy=how, exclude=exclude, topology=topology)
 
     def alike(self, pods: Sequence[Pod]) -> frozenset[tuple[Hashable, int]] | None:
         """A key that is equal for gangs that find the same seats; None: only a try can tell."""
         return self._requests.alike(pods)
 
-    def is_impossible(self, gang: Gang) -> bool:
+    def is_impossible(self, gang: GangRequest) -> bool:
         """Whether the nodes as they are could not hold a gang even if they were empty."""
         self.sync()
         return not self._seats.could_hold(gang)
@@ -285,21 +285,23 @@ class ClusterGraph:
         duration: int | None = None,
         policy: str | MatchPolicy | None = None,
         exclude: Collection[str] = (),
-        near: Near | None = None,
+        topology: TopologyDomain | None = None,
     ) -> list[Shortage | Scattered | Refused]:
         """What stands in the way of a gang now: per distinct shape, which node falls to which cause."""
         self.advance(now)
         how = self.policy if policy is None else policy
         return self._requests.why(
-            pods, self._seats, now=now, duration=duration, policy=how, exclude=exclude, near=near
+            pods, self._seats, now=now, duration=duration, policy=how, exclude=exclude, topology=topology
         )
 
-    def try_now(self, gang: Gang, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
+    def try_now(self, gang: GangRequest, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
         """Where a gang would sit if it started now."""
         self._ready(gang, now)
         return self._seats.try_now(gang, now=now, duration=duration)
 
-    def seat(self, gang: Gang, *, job: int, now: int, duration: int | None = None) -> Seated | Wait | Never:
+    def seat(
+        self, gang: GangRequest, *, job: int, now: int, duration: int | None = None
+    ) -> Seated | Wait | Never:
         """Seat a gang now; its pods count on their nodes until they are seen bound, or forgotten."""
         self._ready(gang, now)
         seated = self._seats.seat(gang, job=job, now=now, duration=duration)
@@ -307,7 +309,7 @@ class ClusterGraph:
             self._occupy(seated)
         return seated
 
-    def join(self, gang: Gang, *, job: int, now: int) -> Seated | Wait | Never:
+    def join(self, gang: GangRequest, *, job: int, now: int) -> Seated | Wait | Never:
         """Seat more pods for a job that has started: late members, or those that had found no seat."""
         self._ready(gang, now)
         seated = self._seats.join(gang, job=job, now=now)
@@ -315,13 +317,13 @@ class ClusterGraph:
             self._occupy(seated)
         return seated
 
-    def earliest(self, gang: Gang, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
+    def earliest(self, gang: GangRequest, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
         """When and where a gang could start; nothing is recorded."""
         self._ready(gang, now)
         return self._seats.earliest(gang, now=now, duration=duration)
 
     def reserve(
-        self, gang: Gang, *, job: int, now: int, duration: int | None = None
+        self, gang: GangRequest, *, job: int, now: int, duration: int | None = None
     ) -> Seated | Wait | Never:
         """Seat a gang now, or promise it the earliest time at which it fits."""
         self._ready(gang, now)
@@ -353,7 +355,7 @@ class ClusterGraph:
 
     def release(
         self, job: int, pods: Iterable[str] | None = None, *, reason: str = "released"
-    ) -> tuple[Freed, ...]:
+    ) -> tuple[FreedSeats, ...]:
         """Give back a job, or the seats of some of its pods. Pods that are bound count on as others do. A job
         that has no seats has nothing to give back."""
         self.sync()
@@ -366,7 +368,9 @@ class ClusterGraph:
         if whole:
             for uid in self._members.pop(job, ()):
                 self._job_of.pop(uid, None)
-        return (Freed(job, tuple(str(seat.pod) for seat in freed), None, reason, whole),) if freed else ()
+        return (
+            (FreedSeats(job, tuple(str(seat.pod) for seat in freed), None, reason, whole),) if freed else ()
+        )
 
     def advance(self, now: int) -> None:
         """Bring everything up to a time. Jobs that run past their end are prolonged: their pods are there."""
@@ -406,7 +410,7 @@ class ClusterGraph:
         return self._vertices.matcher
 
     @property
-    def seats(self) -> Seats:
+    def seats(self) -> GangFit:
         self.sync()
         return self._seats
 
@@ -547,7 +551,7 @@ class ClusterGraph:
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _ready(self, gang: Gang, now: int) -> None:
+    def _ready(self, gang: GangRequest, now: int) -> None:
         self.advance(now)
         if gang.stamp != self._columns.generation:
             raise Conflict("the nodes have changed since this gang was made: call gang() again")
@@ -565,7 +569,7 @@ class ClusterGraph:
         if entry is not None and entry.job is None:
             self._dirty.add(entry.node)
 
-    def _give(self, entry: Entry, job: int) -> Seat:
+    def _give(self, entry: PodEntry, job: int) -> Seat:
         """A pod that counted by itself counts as part of a job."""
         self._drop(entry.uid)
         self.pods.put(
@@ -588,7 +592,7 @@ class ClusterGraph:
                     profile.pod, seat.node, bound=False, assumed=True, job=seated.job, needs=profile.needs
                 )
 
-    def _confirm(self, entry: Entry, pod: Pod, node: str) -> None:
+    def _confirm(self, entry: PodEntry, pod: Pod, node: str) -> None:
         """A pod with a seat is seen bound: on its seat, or elsewhere, or with another size."""
         job = entry.job
         assert job is not None
@@ -604,7 +608,7 @@ class ClusterGraph:
             self._note_debt(name, job)
             self._settle_debt(name)
 
-    def _ended(self, uid: str, reason: str) -> tuple[Freed, ...]:
+    def _ended(self, uid: str, reason: str) -> tuple[FreedSeats, ...]:
         entry = self.pods.entries.get(uid)
         self._requests.forget(uid)
         if entry is None:
@@ -618,7 +622,7 @@ class ClusterGraph:
             return ()
         return self._job_lost(entry.job, uid, reason)
 
-    def _job_lost(self, job: int, uid: str, reason: str) -> tuple[Freed, ...]:
+    def _job_lost(self, job: int, uid: str, reason: str) -> tuple[FreedSeats, ...]:
         members = self._members.get(job)
         if members is None or uid not in members:
             return ()
@@ -629,10 +633,10 @@ class ClusterGraph:
             return self.release(job, (uid,), reason=reason)
         return ()
 
-    def _leave(self, name: str, reason: str) -> list[Freed]:
+    def _leave(self, name: str, reason: str) -> list[FreedSeats]:
         """The seats of jobs on a node are given back; the pods stay known."""
         return [
-            Freed(job, each.pods, name, reason, each.whole_job)
+            FreedSeats(job, each.pods, name, reason, each.whole_job)
             for job, uids in self._jobs_on(name).items()
             for each in self.release(job, uids, reason=reason)
         ]
@@ -668,10 +672,10 @@ def _says(node: Node) -> tuple[object, ...]:
     return node.metadata.labels, node.spec.taints, node.spec.unschedulable, node.is_ready
 
 
-def _moved(entry: Entry, pod: Pod) -> bool:
+def _moved(entry: PodEntry, pod: Pod) -> bool:
     """Whether a pod has other labels than we know, or has begun to leave."""
     before, now = entry.pod.metadata, pod.metadata
     return before.labels != now.labels or before.deletion_timestamp != now.deletion_timestamp
 
 
-__all__ = ["Claim", "ClusterGraph", "Freed", "Near", "Refused", "Scattered", "Shortage"]
+__all__ = ["Claim", "ClusterGraph", "FreedSeats", "Refused", "Scattered", "Shortage", "TopologyDomain"]

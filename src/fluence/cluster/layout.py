@@ -28,7 +28,7 @@ _TAKEN = frozenset((*COMMON, "cluster", "node", "slot"))
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class GraphLayout:
     """Which labels make levels, outermost first, and which resources are vertices of their own."""
 
     levels: tuple[tuple[str, str], ...] = (("zone", ZONE),)  # (vertex type, node label)
@@ -71,4 +71,4 @@ class Layout:
         return tuple((type_, labels[label]) for type_, label in self.levels if labels.get(label))
 
 
-DEFAULT = Layout()
+DEFAULT = GraphLayout()

@@ -16,7 +16,7 @@ _MIRROR = "kubernetes.io/config.mirror"  # a static pod's shadow in the API
 
 
 @dataclass(slots=True)
-class Entry:
+class PodEntry:
     """One pod that counts on a node."""
 
     pod: Pod
@@ -32,12 +32,12 @@ class Entry:
 
 
 @dataclass(slots=True)
-class Load:
+class NodeLoad:
     """What the pods of one node that belong to no job of ours take together."""
 
     total: dict[str, int] = field(default_factory=dict)
     guests: int = 0  # those that are no part of the node's own outfit
-    pods: dict[str, Entry] = field(default_factory=dict)  # all pods there, those of jobs included
+    pods: dict[str, PodEntry] = field(default_factory=dict)  # all pods there, those of jobs included
 
 
 class PodTable:
@@ -45,11 +45,11 @@ class PodTable:
 
     def __init__(self, types: Callable[[Mapping[str, int]], dict[str, int]]) -> None:
         self._types = types
-        self.entries: dict[str, Entry] = {}
-        self.loads: dict[str, Load] = {}
-        self.watchers: list[Callable[[Entry, int], None]] = []  # told of each that comes (+1) or goes (-1)
+        self.entries: dict[str, PodEntry] = {}
+        self.loads: dict[str, NodeLoad] = {}
+        self.watchers: list[Callable[[PodEntry, int], None]] = []  # told of each that comes (+1) or goes (-1)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[PodEntry]:
         return iter(self.entries.values())
 
     def needs(self, pod: Pod, *, bound: bool) -> dict[str, int]:
@@ -65,14 +65,14 @@ class PodTable:
         assumed: bool = False,
         job: int | None = None,
         needs: dict[str, int] | None = None,
-    ) -> Entry:
+    ) -> PodEntry:
         """A pod counts on a node from now on, and nowhere else."""
         self.drop(pod.metadata.uid)
         if needs is None:
             needs = self.needs(pod, bound=bound)
-        entry = Entry(pod, node, needs, bound, assumed, job)
+        entry = PodEntry(pod, node, needs, bound, assumed, job)
         self.entries[entry.uid] = entry
-        load = self.loads.setdefault(node, Load())
+        load = self.loads.setdefault(node, NodeLoad())
         load.pods[entry.uid] = entry
         if job is None:
             add_into(load.total, entry.needs)
@@ -81,7 +81,7 @@ class PodTable:
             tell(entry, 1)
         return entry
 
-    def drop(self, uid: str) -> Entry | None:
+    def drop(self, uid: str) -> PodEntry | None:
         """A pod counts no longer."""
         entry = self.entries.pop(uid, None)
         if entry is None:
@@ -97,7 +97,7 @@ class PodTable:
             tell(entry, -1)
         return entry
 
-    def on(self, node: str) -> list[Entry]:
+    def on(self, node: str) -> list[PodEntry]:
         load = self.loads.get(node)
         return list(load.pods.values()) if load else []
 

@@ -14,15 +14,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from fluence.cluster.columns import NodeColumns
-from fluence.cluster.company import Guest, Table
-from fluence.cluster.layout import Layout
-from fluence.cluster.rules import RuleBook
-from fluence.cluster.storage import Rooms
+from fluence.cluster.interpod_affinity import AffinityAttempt, PodShape
+from fluence.cluster.layout import GraphLayout
+from fluence.cluster.node_affinity import NodeFilters
+from fluence.cluster.volume_matching import VolumeAttempt
 from fluence.graph.graph import Mask
-from fluence.match.gang import Members
-from fluence.match.room import View
-from fluence.match.seats import Seats
 from fluence.model.node import Taint
+from fluence.placer.availability import FreeView
+from fluence.placer.gang import Members
+from fluence.placer.gang_fit import GangFit
 from fluence.units import format_amount
 
 
@@ -81,14 +81,14 @@ class Scattered:
 
 def causes(
     members: Members,
-    guest: Guest,
+    guest: PodShape,
     *,
-    seats: Seats,
-    view: View,
+    seats: GangFit,
+    view: FreeView,
     columns: NodeColumns,
-    book: RuleBook,
-    layout: Layout,
-    table: Table | Rooms | None,
+    book: NodeFilters,
+    layout: GraphLayout,
+    table: AffinityAttempt | VolumeAttempt | None,
     number: int,
     whole: bool,
 ) -> Iterator[tuple[str, Mask]]:
@@ -132,7 +132,7 @@ def sort_out(steps: Iterator[tuple[str, Mask]], names: list[str]) -> tuple[Cause
 
 
 def _resources(
-    needs: Mapping[str, int], seats: Seats, view: View, layout: Layout
+    needs: Mapping[str, int], seats: GangFit, view: FreeView, layout: GraphLayout
 ) -> Iterator[tuple[str, Mask]]:
     """One cause per set of resources that a node lacks."""
     lacking: dict[str, tuple[Mask, Mask]] = {}

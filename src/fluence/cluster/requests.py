@@ -9,25 +9,25 @@ import numpy as np
 
 from fluence.cluster.claims import Claim
 from fluence.cluster.columns import NodeColumns
-from fluence.cluster.company import Company, Demands, Guest
-from fluence.cluster.layout import Layout
-from fluence.cluster.neighbours import Neighbours
+from fluence.cluster.interpod_affinity import InterPodAffinity, InterPodTerms, PodShape
+from fluence.cluster.layout import GraphLayout
+from fluence.cluster.node_affinity import NodeFilters, NodeRules
+from fluence.cluster.pod_index import PodIndex
 from fluence.cluster.pods import PodTable
 from fluence.cluster.reasons import Scattered, Shortage, causes, sort_out
-from fluence.cluster.rules import NodeRules, RuleBook
-from fluence.cluster.storage import Housing, Storage, Wishes, mounts
-from fluence.cluster.unchecked import Refused, unchecked
+from fluence.cluster.unsupported import Refused, unchecked
+from fluence.cluster.volume_matching import ClaimNeeds, VolumeMatching, VolumeRules, mounts
 from fluence.graph.graph import Ints
-from fluence.match.gang import Gang, Members, Seated
 from fluence.match.policy import MatchPolicy, find
-from fluence.match.seats import Seats
 from fluence.model.pod import Pod
 from fluence.model.resources import add_into, pod_requests
 from fluence.model.volume import Key
+from fluence.placer.gang import GangRequest, Members, Seated
+from fluence.placer.gang_fit import GangFit
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class TopologyDomain:
     """All pods in one domain: nodes with one value of a label, that of the pods which are there already."""
 
     key: str
@@ -35,37 +35,37 @@ class Near:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Profile:
+class PodProfile:
     """What a pod asks for, worked out once."""
 
     pod: Pod
     needs: dict[str, int]
-    guest: Guest
+    guest: PodShape
     key: tuple[object, ...]  # equal for pods that are alike, their own labels aside
     mounts: tuple[Key, ...] = ()
 
 
-class Requests:
+class GangRequests:
     """Makes gangs of pods."""
 
     def __init__(
         self,
-        layout: Layout,
+        layout: GraphLayout,
         pods: PodTable,
         columns: NodeColumns,
-        neighbours: Neighbours,
+        neighbours: PodIndex,
         gone_by: Callable[[int], Collection[str]],
     ) -> None:
         self.neighbours = neighbours
-        self.storage = Storage(pods, columns)
+        self.storage = VolumeMatching(pods, columns)
         self._layout = layout
         self._columns = columns
-        self._book = RuleBook(columns)
+        self._book = NodeFilters(columns)
         self._gone_by = gone_by
-        self._profiles: dict[str, Profile] = {}
+        self._profiles: dict[str, PodProfile] = {}
         self._mounting: dict[Key, set[str]] = {}  # claim -> uids of pods that were asked for with it
 
-    def known(self, uid: str) -> Profile | None:
+    def known(self, uid: str) -> PodProfile | None:
         """What was worked out of a pod."""
         return self._profiles.get(uid)
 
@@ -96,10 +96,10 @@ class Requests:
         minimum: int | None = None,
         policy: str | MatchPolicy,
         exclude: Collection[str] = (),
-        near: Near | None = None,
-    ) -> Gang | Refused:
+        topology: TopologyDomain | None = None,
+    ) -> GangRequest | Refused:
         """The pods as one request, for the nodes as they are now."""
-        profiles: list[Profile] = []
+        profiles: list[PodProfile] = []
         for pod in pods:
             profile = self._profile(pod)
             if isinstance(profile, Refused):
@@ -110,8 +110,8 @@ class Requests:
             return refused
         groups = self._alike(profiles)
         members = tuple(self._members_of(group, exclude) for group in groups)
-        domains = None if near is None else self._domains(near)
-        return Gang(members, minimum, policy, self._rules(groups), self._columns.generation, domains)
+        domains = None if topology is None else self._domains(topology)
+        return GangRequest(members, minimum, policy, self._rules(groups), self._columns.generation, domains)
 
     def alike(self, pods: Sequence[Pod]) -> frozenset[tuple[Hashable, int]] | None:
         """A key that is equal for gangs that find the same seats; None: only a try can tell."""
@@ -128,25 +128,25 @@ class Requests:
     def why(
         self,
         pods: Sequence[Pod],
-        seats: Seats,
+        seats: GangFit,
         *,
         now: int,
         duration: int | None = None,
         policy: str | MatchPolicy,
         exclude: Collection[str] = (),
-        near: Near | None = None,
+        topology: TopologyDomain | None = None,
     ) -> list[Shortage | Scattered | Refused]:
         """What stands in the way of the pods now."""
-        gang = self.gang(pods, policy=policy, exclude=exclude, near=near)
+        gang = self.gang(pods, policy=policy, exclude=exclude, topology=topology)
         if isinstance(gang, Refused):
             return [gang]
         view = seats.look(now, duration)
-        groups = self._alike([each for pod in pods if isinstance(each := self._profile(pod), Profile)])
-        table = gang.rules.begin(now) if isinstance(gang.rules, Company | Housing) else None
+        groups = self._alike([each for pod in pods if isinstance(each := self._profile(pod), PodProfile)])
+        table = gang.rules.begin(now) if isinstance(gang.rules, InterPodAffinity | VolumeRules) else None
         whole = (find(gang.policy) if isinstance(gang.policy, str) else gang.policy).node_exclusive
         found: list[Shortage | Scattered | Refused] = []
         for number, (members, group) in enumerate(zip(gang.members, groups, strict=True)):
-            alone = Gang((members,), 1, gang.policy, self._rules([group]))
+            alone = GangRequest((members,), 1, gang.policy, self._rules([group]))
             fits = seats.try_now(alone, now=now, duration=duration)
             steps = causes(
                 members,
@@ -166,23 +166,23 @@ class Requests:
             shortage = Shortage(name, len(members.pods), count, len(self._columns), told)
             found.append(shortage)
         short = [each for each in found if isinstance(each, Shortage) and each.seats < each.wanted]
-        if near is not None and gang.domains is not None:
+        if topology is not None and gang.domains is not None:
             room = seats.domain_seats(gang, gang.domains, now=now, duration=duration)
-            values = {code: value for value, code in self._columns.label(near.key).codes.items()}
+            values = {code: value for value, code in self._columns.label(topology.key).codes.items()}
             there = {values[code]: int(room[code]) for code in np.unique(gang.domains).tolist() if code >= 0}
-            scattered = Scattered(len(pods), near.key, tuple(there.items()), bool(near.nodes))
+            scattered = Scattered(len(pods), topology.key, tuple(there.items()), bool(topology.nodes))
             return [scattered, *short]
         # Each kind by itself finds seats: then it is the other kinds, or what is promised to others.
         return [*short] or (found if len(found) > 1 else [])
 
-    def _domains(self, near: Near) -> Ints:
+    def _domains(self, topology: TopologyDomain) -> Ints:
         """Which domain each node is in; where some pods are already, theirs alone."""
-        codes, position = self._columns.label(near.key).of, self._columns.position
-        theirs = {int(codes[position[name]]) for name in near.nodes if name in position}
+        codes, position = self._columns.label(topology.key).of, self._columns.position
+        theirs = {int(codes[position[name]]) for name in topology.nodes if name in position}
         theirs.discard(-1)
         return np.where(np.isin(codes, sorted(theirs)), codes, -1) if theirs else codes.copy()
 
-    def _profile(self, pod: Pod) -> Profile | Refused:
+    def _profile(self, pod: Pod) -> PodProfile | Refused:
         uid = pod.metadata.uid
         found = self._profiles.get(uid)
         if found is not None and found.pod is pod:
@@ -195,7 +195,7 @@ class Requests:
         if isinstance(volumes, Refused):
             return volumes
         needs = self._layout.types(pod_requests(pod))
-        guest = Guest(pod, Demands.of(pod), NodeRules.of(pod, volumes))
+        guest = PodShape(pod, InterPodTerms.of(pod), NodeRules.of(pod, volumes))
         key: tuple[object, ...] = (tuple(needs.items()), guest.rules.key, guest.demands.key)
         if mounted:
             claims = [self.storage.claims[each] for each in mounted]
@@ -203,16 +203,16 @@ class Requests:
             key = (*key, tuple(sorted(claim.driver for claim in claims)))
             for each in mounted:
                 self._mounting.setdefault(each, set()).add(uid)
-        found = self._profiles[uid] = Profile(pod, needs, guest, key, mounted)
+        found = self._profiles[uid] = PodProfile(pod, needs, guest, key, mounted)
         return found
 
-    def _alike(self, profiles: Sequence[Profile]) -> list[list[Profile]]:
+    def _alike(self, profiles: Sequence[PodProfile]) -> list[list[PodProfile]]:
         """Pods of one shape together; labels count only where a rule looks at them."""
         keys = self.neighbours.keys
         demands = {profile.key: profile.guest.demands for profile in profiles}
         for each in demands.values():
             keys |= each.label_keys
-        groups: dict[tuple[object, ...], list[Profile]] = {}
+        groups: dict[tuple[object, ...], list[PodProfile]] = {}
         mounting = [profile.pod for profile in profiles if profile.mounts]
         shared = self.storage.shared(mounting) if mounting else frozenset()
         for profile in profiles:
@@ -226,7 +226,7 @@ class Requests:
             groups.setdefault(key, []).append(profile)
         return list(groups.values())
 
-    def _members_of(self, group: Sequence[Profile], exclude: Collection[str]) -> Members:
+    def _members_of(self, group: Sequence[PodProfile], exclude: Collection[str]) -> Members:
         guest = group[0].guest
         allowed = self._book.allowed(guest.rules)
         if exclude:
@@ -243,7 +243,7 @@ class Requests:
             1 if once else None,
         )
 
-    def _rules(self, groups: Sequence[Sequence[Profile]]) -> Company | Housing | None:
+    def _rules(self, groups: Sequence[Sequence[PodProfile]]) -> InterPodAffinity | VolumeRules | None:
         """The rules about other pods and about volumes, where there are any."""
         company = self._company([group[0].guest for group in groups])
         mounting = [profile.pod for group in groups for profile in group if profile.mounts]
@@ -266,10 +266,10 @@ class Requests:
                 for key, claim in claims
                 if claim.driver in self.storage.attachments.limited
             )
-            wishes.append(Wishes(keys, picks, together, attach))
-        return Housing(self.storage, wishes, company)
+            wishes.append(ClaimNeeds(keys, picks, together, attach))
+        return VolumeRules(self.storage, wishes, company)
 
-    def _company(self, guests: Sequence[Guest]) -> Company | None:
+    def _company(self, guests: Sequence[PodShape]) -> InterPodAffinity | None:
         """The rules about other pods, where there are any."""
         if any(
             guest.demands.forbid or guest.demands.prefer or self.neighbours.is_meant(guest.pod)
@@ -278,5 +278,5 @@ class Requests:
             return self._company_of(guests)
         return None
 
-    def _company_of(self, guests: Sequence[Guest]) -> Company:
-        return Company(guests, self.neighbours, self._columns, self._book, self._gone_by)
+    def _company_of(self, guests: Sequence[PodShape]) -> InterPodAffinity:
+        return InterPodAffinity(guests, self.neighbours, self._columns, self._book, self._gone_by)

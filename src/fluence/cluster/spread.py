@@ -8,25 +8,25 @@ from dataclasses import dataclass
 import numpy as np
 
 from fluence.cluster.columns import Column, NodeColumns
-from fluence.cluster.neighbours import Neighbours, Spread
-from fluence.cluster.rules import NodeRules, RuleBook
+from fluence.cluster.node_affinity import NodeFilters, NodeRules
+from fluence.cluster.pod_index import PodIndex, SpreadConstraint
 from fluence.graph.graph import Ints, Mask
 from fluence.model.pod import Pod
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Scene:
+class SpreadScene:
     """What a gang finds: the nodes, who is on them, and who of the gang itself comes."""
 
-    neighbours: Neighbours
+    neighbours: PodIndex
     columns: NodeColumns
-    book: RuleBook
+    book: NodeFilters
     members: Sequence[Pod]  # one of each kind
     without: Collection[str]  # uids of pods that will be gone
 
 
 @dataclass(slots=True, eq=False)
-class Spreading:
+class SpreadState:
     """One constraint of one kind of pod."""
 
     column: Column
@@ -52,7 +52,7 @@ class Spreading:
             self.counts[self.column.of[node]] += count
 
 
-def labelled(limits: Sequence[Spread], columns: NodeColumns) -> Mask:
+def labelled(limits: Sequence[SpreadConstraint], columns: NodeColumns) -> Mask:
     """Only nodes with all the labels take part."""
     found = np.ones(len(columns), np.bool_)
     for each in limits:
@@ -60,7 +60,9 @@ def labelled(limits: Sequence[Spread], columns: NodeColumns) -> Mask:
     return found
 
 
-def spreadings(limits: Sequence[Spread], pod: Pod, rules: NodeRules, scene: Scene) -> list[Spreading]:
+def spreadings(
+    limits: Sequence[SpreadConstraint], pod: Pod, rules: NodeRules, scene: SpreadScene
+) -> list[SpreadState]:
     """The constraints of one kind of pod, counted."""
     if not limits:
         return []
@@ -80,7 +82,7 @@ def spreadings(limits: Sequence[Spread], pod: Pod, rules: NodeRules, scene: Scen
         domains = np.zeros(len(counts), np.bool_)
         domains[column.of[included]] = True
         found.append(
-            Spreading(
+            SpreadState(
                 column,
                 counts,
                 domains,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from fluence.cluster.layout import COMMON, Layout
+from fluence.cluster.layout import COMMON, GraphLayout
 from fluence.graph.graph import CONTAINMENT, Batch, ResourceGraph
 from fluence.match.extensions import Extensions
 from fluence.match.matcher import HORIZON, Matcher
@@ -39,7 +39,7 @@ class Vertices:
 class NodeVertices:
     """The graph of a cluster's nodes, and the matcher on it."""
 
-    def __init__(self, layout: Layout, policy: str | MatchPolicy, horizon: int = HORIZON) -> None:
+    def __init__(self, layout: GraphLayout, policy: str | MatchPolicy, horizon: int = HORIZON) -> None:
         self.layout = layout
         self.graph = ResourceGraph()
         batch = Batch()

@@ -17,7 +17,7 @@ _BY_SUFFIX = {".graphml": "grug", ".xml": "hwloc", ".json": "jgf", ".jgf": "jgf"
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
-class _Keys(msgspec.Struct):
+class _FileKeys(msgspec.Struct):
     """The keys that tell one JSON format from the other; their values are skipped, not decoded."""
 
     graph: msgspec.Raw = msgspec.Raw()
@@ -93,7 +93,7 @@ def guess(text: bytes, *, source: str = "graph") -> str:
             return "hwloc"
     elif start.startswith(b"{"):
         try:
-            keys = msgspec.json.decode(text, type=_Keys)
+            keys = msgspec.json.decode(text, type=_FileKeys)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             # Broken JSON: which reader gets to say where hardly matters.
             return "rv1exec" if b'"R_lite"' in start else "jgf"

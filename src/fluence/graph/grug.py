@@ -52,7 +52,7 @@ _LONG = (0, 2**63 - 1)
 
 
 @dataclass(slots=True, frozen=True)
-class Kind:
+class VertexKind:
     """A node of the recipe: what its vertices are like."""
 
     is_root: bool
@@ -65,7 +65,7 @@ class Kind:
 
 
 @dataclass(slots=True, frozen=True)
-class Step:
+class GrowthStep:
     """An edge of the recipe: how the vertices of its target come about."""
 
     source: int
@@ -86,8 +86,8 @@ class Step:
 class Recipe:
     """Kinds and the steps that leave each of them, both in file order."""
 
-    kinds: list[Kind] = field(default_factory=list)
-    steps: list[list[Step]] = field(default_factory=list)
+    kinds: list[VertexKind] = field(default_factory=list)
+    steps: list[list[GrowthStep]] = field(default_factory=list)
 
 
 def read(text: str | bytes, *, source: str = "grug", links: bool = False, limit: int = MAX_VERTICES) -> Batch:
@@ -137,7 +137,7 @@ class _Growth:
         self._parent: dict[str, dict[int, int]] = {}  # per subsystem, the source of each row's edge
         self._further: dict[str, dict[int, set[int]]] = {}  # the same for second parents and more
         self._paths: dict[tuple[str, int], str] = {}
-        self._methods: dict[str, Callable[[Step], list[int]]] = {
+        self._methods: dict[str, Callable[[GrowthStep], list[int]]] = {
             "MULTIPLY": self._multiply,
             "ASSOCIATE_IN": self._associate,
             "ASSOCIATE_BY_PATH_IN": self._associate_by_path,
@@ -164,13 +164,13 @@ class _Growth:
                 self._take(step)
                 stack.append((step.target, iter(recipe.steps[step.target])))
 
-    def _take(self, step: Step) -> None:
+    def _take(self, step: GrowthStep) -> None:
         kind = self._recipe.kinds[step.source]
         if kind.is_root and not self._grown.get(step.source):
             self._grown[step.source] = [self._root(kind)]
         self._grown[step.target] = self._methods[step.method](step)
 
-    def _root(self, kind: Kind) -> int:
+    def _root(self, kind: VertexKind) -> int:
         """The root of the kind's subsystem, made now unless there is one already."""
         found = self.batch.roots.get(kind.subsystem)
         if found is not None:
@@ -180,7 +180,7 @@ class _Growth:
         self._above.setdefault(kind.subsystem, {})[row] = -1
         return row
 
-    def _multiply(self, step: Step) -> list[int]:
+    def _multiply(self, step: GrowthStep) -> list[int]:
         kind = self._recipe.kinds[step.target]
         sources = self._grown.get(step.source, [])
         scale = max(step.scale, 0)
@@ -204,11 +204,11 @@ class _Growth:
             given.update((row, self._path(row, kind.subsystem)) for row in rows)
         return list(rows)
 
-    def _associate(self, step: Step) -> list[int]:
+    def _associate(self, step: GrowthStep) -> list[int]:
         targets = self._by_type.get(self._recipe.kinds[step.target].type, [])
         return self._join(step, lambda _source: targets)
 
-    def _associate_by_path(self, step: Step) -> list[int]:
+    def _associate_by_path(self, step: GrowthStep) -> list[int]:
         by_prefix: dict[str, list[int]] = {}
         for row in self._by_type.get(self._recipe.kinds[step.target].type, ()):
             prefix = _prefix(self._path(row, step.by_subsystem), step.target_up)
@@ -218,7 +218,7 @@ class _Growth:
             lambda row: by_prefix.get(_prefix(self._path(row, step.by_subsystem), step.source_up), []),
         )
 
-    def _join(self, step: Step, targets_of: Callable[[int], list[int]]) -> list[int]:
+    def _join(self, step: GrowthStep, targets_of: Callable[[int], list[int]]) -> list[int]:
         """Put vertices that are there already below the sources, in the step's subsystem."""
         sources = self._grown.get(step.source, [])
         self._check_sources(step, sources)
@@ -247,7 +247,7 @@ class _Growth:
             if isinstance(given, dict):
                 given[row] = path
 
-    def _link(self, step: Step, source: int, rows: list[int]) -> None:
+    def _link(self, step: GrowthStep, source: int, rows: list[int]) -> None:
         """Give vertices another parent in a subsystem."""
         subsystem, names = step.subsystem, self.batch.name
         if not self._links_allowed:
@@ -288,7 +288,7 @@ class _Growth:
                 todo += further.get(row, ())
         return found
 
-    def _check_sources(self, step: Step, sources: list[int]) -> None:
+    def _check_sources(self, step: GrowthStep, sources: list[int]) -> None:
         inside = self._parent.get(step.subsystem, {})
         root = self.batch.roots.get(step.subsystem)
         for row in sources:
@@ -305,7 +305,7 @@ class _Growth:
         targets.extend(rows)
         self._parent.setdefault(subsystem, {}).update(zip(rows, parents, strict=True))
 
-    def _add(self, kind: Kind, ids: list[int], where: str) -> range:
+    def _add(self, kind: VertexKind, ids: list[int], where: str) -> range:
         """Vertices of one kind with these ids; the number of a row is its uniq_id."""
         batch, count = self.batch, len(ids)
         rows = range(len(batch.type), len(batch.type) + count)
@@ -324,7 +324,7 @@ class _Growth:
         self._by_type.setdefault(kind.type, []).extend(rows)
         return rows
 
-    def _ids(self, step: Step, sources: int, scale: int) -> list[int]:
+    def _ids(self, step: GrowthStep, sources: int, scale: int) -> list[int]:
         """Ids count within the parent, or within an ancestor ``id_scope`` levels above it."""
         if not sources * scale:
             return []
@@ -373,7 +373,7 @@ def _recipe(root: Element, source: str) -> Recipe:
             f"the document is <{root.tag}>; a recipe is GraphML and begins with <graphml>",
             where=f"{source}: line {root.line}",
         )
-    keys = _Keys(root, source)
+    keys = _GrugKeys(root, source)
     recipe = Recipe()
     rows: dict[str, int] = {}
     graphs = list(root.named("graph"))
@@ -406,7 +406,7 @@ def _recipe(root: Element, source: str) -> Recipe:
     return recipe
 
 
-class _Keys:
+class _GrugKeys:
     """The <key> declarations: from the id that data refers to, to the attribute's name and default."""
 
     def __init__(self, root: Element, source: str) -> None:
@@ -442,10 +442,10 @@ class _Keys:
         return found
 
 
-def _kind(values: dict[str, str], where: str) -> Kind:
+def _kind(values: dict[str, str], where: str) -> VertexKind:
     if not values["type"]:
         raise InvalidGraph("the node has no type; add one, like core", where=where)
-    return Kind(
+    return VertexKind(
         is_root=_integer(values, "root", _INT, where) != 0,
         type=values["type"],
         basename=values["basename"],
@@ -456,7 +456,7 @@ def _kind(values: dict[str, str], where: str) -> Kind:
     )
 
 
-def _step(values: dict[str, str], edge: Element, rows: dict[str, int], where: str) -> Step:
+def _step(values: dict[str, str], edge: Element, rows: dict[str, int], where: str) -> GrowthStep:
     ends: list[int] = []
     for end in ("source", "target"):
         name = edge.attributes.get(end, "")
@@ -468,7 +468,7 @@ def _step(values: dict[str, str], edge: Element, rows: dict[str, int], where: st
         raise InvalidGraph(
             f"unknown gen_method {method!r}; use MULTIPLY, ASSOCIATE_IN or ASSOCIATE_BY_PATH_IN", where=where
         )
-    return Step(
+    return GrowthStep(
         source=ends[0],
         target=ends[1],
         subsystem=values["e_subsystem"],

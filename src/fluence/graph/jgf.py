@@ -97,12 +97,12 @@ class _Graph(msgspec.Struct, gc=False):
     edges: msgspec.Raw
 
 
-class _Document(msgspec.Struct, gc=False):
+class _JgfDocument(msgspec.Struct, gc=False):
     graph: _Graph
     free_ranks: str | None = None
 
 
-_document = msgspec.json.Decoder(_Document)
+_document = msgspec.json.Decoder(_JgfDocument)
 _vertex = msgspec.json.Decoder(Vertex)
 _edge = msgspec.json.Decoder(Edge)
 _vertices = msgspec.json.Decoder(list[Vertex])

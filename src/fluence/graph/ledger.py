@@ -19,7 +19,7 @@ from fluence.graph.graph import Ints, Mask, Rows, scalars
 
 
 @dataclass(slots=True)
-class Job:
+class LedgerJob:
     """What a job holds, and when."""
 
     id: int
@@ -35,7 +35,7 @@ class Ledger:
 
     def __init__(self, rows: int, size: Ints) -> None:
         self.size = size
-        self.jobs: dict[int, Job] = {}
+        self.jobs: dict[int, LedgerJob] = {}
         self.generation = 0
         self.head: Rows = np.full(rows, -1, np.int32)
         # spans
@@ -51,7 +51,7 @@ class Ledger:
         self.start: list[int] = []
         self.end: list[int] = []
         self.allocated: list[bool] = []
-        self.job_at: list[Job | None] = []
+        self.job_at: list[LedgerJob | None] = []
         self._free_slots: list[int] = []
         self._times: list[int] | None = None
         self._views()
@@ -68,7 +68,7 @@ class Ledger:
         vertices: Rows,
         needs: Ints,
         exclusive: Mask,
-    ) -> Job:
+    ) -> LedgerJob:
         """Record what a job holds; each vertex at most once."""
         if job in self.jobs:
             raise Conflict(f"job {job} already holds resources: cancel it first or choose another id")
@@ -88,14 +88,14 @@ class Ledger:
         self.previous[heads[behind]] = spans[behind]
         self.head[vertices] = spans
         self._used = last
-        record = Job(job, start, end, reserved, slot, spans)
+        record = LedgerJob(job, start, end, reserved, slot, spans)
         self.start[slot], self.end[slot], self.allocated[slot] = start, end, not reserved
         self.job_at[slot] = record
         self.jobs[job] = record
         self._touched()
         return record
 
-    def remove(self, job: int) -> Job:
+    def remove(self, job: int) -> LedgerJob:
         """Erase all that a job holds."""
         record = self.job(job)
         self._unlink(record.spans)
@@ -192,20 +192,20 @@ class Ledger:
             yield span
             span = self.nexts[span]
 
-    def jobs_at(self, vertex: int) -> list[Job]:
+    def jobs_at(self, vertex: int) -> list[LedgerJob]:
         """The jobs that touch a vertex."""
         found = (self.job_at[self.owners[span]] for span in self.spans_at(vertex))
         return [job for job in found if job is not None]
 
     # -- asking many -----------------------------------------------------------------------------------------
 
-    def job(self, job: int) -> Job:
+    def job(self, job: int) -> LedgerJob:
         try:
             return self.jobs[job]
         except KeyError:
             raise NotFound(f"no job {job} holds or awaits resources") from None
 
-    def overlapping(self, start: int, end: int) -> list[Job]:
+    def overlapping(self, start: int, end: int) -> list[LedgerJob]:
         """The jobs whose time meets a window."""
         return [job for job in self.jobs.values() if job.start < end and job.end > start]
 
@@ -241,7 +241,7 @@ class Ledger:
         self.owner[spans] = -1
         self._dead += len(spans)
 
-    def _drop(self, record: Job) -> None:
+    def _drop(self, record: LedgerJob) -> None:
         del self.jobs[record.id]
         self.job_at[record.slot] = None
         self._free_slots.append(record.slot)

@@ -26,7 +26,7 @@ MAX_VERTICES = 10_000_000  # also a bound on ranks and hosts
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RLiteEntry:
     """Ranks that have the same children: ids by resource type."""
 
     ranks: tuple[int, ...]
@@ -37,7 +37,7 @@ class Entry:
 class R:
     """What R says, spelled out; times are seconds since the epoch, 0 where R sets no limit."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[RLiteEntry, ...]
     hosts: Mapping[int, str]  # by rank
     properties: Mapping[int, tuple[str, ...]]  # names, by rank
     starttime: float
@@ -72,7 +72,7 @@ def read(text: str | bytes, *, force: bool = False, source: str = "R", limit: in
     return batch
 
 
-def _add_entry(batch: Batch, entry: Entry, r: R, where: str) -> None:
+def _add_entry(batch: Batch, entry: RLiteEntry, r: R, where: str) -> None:
     types = [type_ for type_, ids in entry.children.items() for _ in ids]
     ids = [i for some in entry.children.values() for i in some]
     names = [f"{type_}{i}" for type_, i in zip(types, ids, strict=True)]
@@ -94,10 +94,10 @@ def _add_entry(batch: Batch, entry: Entry, r: R, where: str) -> None:
 
 def decode(text: str | bytes, *, source: str = "R", limit: int = MAX_VERTICES) -> R:
     """R as data, checked; it may describe at most ``limit`` vertices."""
-    document = _Document(_load(text, source), source)
+    document = _RDocument(_load(text, source), source)
     execution = document.execution()
     budget = _Budget(limit)
-    entries: list[Entry] = []
+    entries: list[RLiteEntry] = []
     vertices = 1
     for place, item in document.entries(execution):
         ranks = budget.ids(document.text(item, "rank", place), f"{place}.rank")
@@ -110,7 +110,7 @@ def decode(text: str | bytes, *, source: str = "R", limit: int = MAX_VERTICES) -
         vertices += len(ranks) * (1 + sum(map(len, children.values())))
         if vertices > limit:
             raise InvalidGraph(f"R has more than {limit:,} vertices", where=place)
-        entries.append(Entry(ranks, children))
+        entries.append(RLiteEntry(ranks, children))
     return R(
         entries=tuple(entries),
         hosts=_hosts(entries, execution, document, budget),
@@ -123,7 +123,7 @@ def decode(text: str | bytes, *, source: str = "R", limit: int = MAX_VERTICES) -
 
 def decode_ranks(text: str | bytes, *, source: str = "R") -> list[int]:
     """The ranks of R, ascending: all that a partial cancel needs, so hosts and children may be missing."""
-    document = _Document(_load(text, source), source)
+    document = _RDocument(_load(text, source), source)
     budget = _Budget(MAX_VERTICES)
     ranks: set[int] = set()
     for place, item in document.entries(document.execution()):
@@ -132,7 +132,7 @@ def decode_ranks(text: str | bytes, *, source: str = "R") -> list[int]:
 
 
 def _hosts(
-    entries: list[Entry], execution: dict[str, object], document: _Document, budget: _Budget
+    entries: list[RLiteEntry], execution: dict[str, object], document: _RDocument, budget: _Budget
 ) -> dict[int, str]:
     """Hosts by rank: the n-th name of the node list is the n-th smallest rank's."""
     place = f"{document.source}: execution.nodelist"
@@ -158,7 +158,7 @@ def _hosts(
 
 
 def _properties(
-    execution: dict[str, object], document: _Document, budget: _Budget
+    execution: dict[str, object], document: _RDocument, budget: _Budget
 ) -> dict[int, tuple[str, ...]]:
     """Property names by rank; the name is the whole key, also in the form ``name@type``."""
     if execution.get("properties") is None:
@@ -200,7 +200,7 @@ class _Budget:
             raise InvalidGraph(f"R names more than {self._limit:,} things; split it", where=where)
 
 
-class _Document:
+class _RDocument:
     """The JSON of R, asked for its parts by name; what is missing or of another type is named by its path."""
 
     def __init__(self, root: dict[str, object], source: str) -> None:

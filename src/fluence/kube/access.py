@@ -107,7 +107,7 @@ class _NamedContext(msgspec.Struct, frozen=True):
     context: _Context | None = None
 
 
-class _File(msgspec.Struct, frozen=True):
+class _KubeconfigFile(msgspec.Struct, frozen=True):
     clusters: list[_NamedCluster] | None = None
     users: list[_NamedUser] | None = None
     contexts: list[_NamedContext] | None = None
@@ -209,10 +209,10 @@ def _load(paths: list[Path], context: str | None, *, explicit: bool) -> Access:
     )
 
 
-def _parse(path: Path) -> _File:
+def _parse(path: Path) -> _KubeconfigFile:
     try:
         # safe_load: a kubeconfig is a user's file, and may be anybody's
-        return msgspec.convert(yaml.safe_load(path.read_text()) or {}, _File)
+        return msgspec.convert(yaml.safe_load(path.read_text()) or {}, _KubeconfigFile)
     except OSError as error:
         raise Misconfigured(f"{path}: {error.strerror}; make it readable or pass --kubeconfig FILE") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -67,7 +67,7 @@ class LeaseObject(msgspec.Struct, frozen=True, rename="camel"):
     kind: str = "Lease"
 
 
-class Terms(msgspec.Struct, frozen=True, kw_only=True):
+class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The three times of a lease, as kube-scheduler has them."""
 
     duration_s: float = 15.0
@@ -79,10 +79,10 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
             raise ValueError("a lease needs retry_s < renew_s < duration_s - 2 * retry_s")
 
 
-class Candidate:
+class LeaseCandidate:
     """The decisions, without I/O: what we saw, what we hold, what to write next."""
 
-    def __init__(self, identity: str, *, terms: Terms, clock: Clock) -> None:
+    def __init__(self, identity: str, *, terms: LeaseTerms, clock: Clock) -> None:
         self.identity = identity
         self.terms = terms
         self._clock = clock
@@ -174,18 +174,18 @@ class Elector:
         name: str,
         namespace: str,
         identity: str | None = None,
-        terms: Terms | None = None,
+        terms: LeaseTerms | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self.name = name
         self.namespace = namespace
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
-        self.terms = terms or Terms()
+        self.terms = terms or LeaseTerms()
         self._client = client
         self._clock = clock or client.clock
         self._rng = rng or random.Random()
-        self.candidate = Candidate(self.identity, terms=self.terms, clock=self._clock)
+        self.candidate = LeaseCandidate(self.identity, terms=self.terms, clock=self._clock)
         self.last_error = ""
 
     @property

@@ -13,7 +13,7 @@ from fluence.model.meta import KubeObject
 from fluence.model.node import Node
 from fluence.model.owner import Deployment, Job, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod
-from fluence.model.volume import CsiNode, StorageClass, Volume, VolumeClaim
+from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, VolumeClaim
 
 T = TypeVar("T")
 Json = dict[str, object]
@@ -96,7 +96,7 @@ DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", Deployment)
 REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet", ReplicaSet)
 STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet", StatefulSet)
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", VolumeClaim)
-VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", Volume, namespaced=False)
+VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", PersistentVolume, namespaced=False)
 STORAGE_CLASSES = Resource(
     "storage.k8s.io", "v1", "storageclasses", "StorageClass", StorageClass, namespaced=False
 )

@@ -33,7 +33,7 @@ EXAMPLES
 """
 
 
-class Group(click.Group):
+class CommandGroup(click.Group):
     """Commands in the order of their use, and a hint where a name is misspelt."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -146,7 +146,7 @@ def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.group(
-    cls=Group,
+    cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog=_EPILOG,
     invoke_without_command=True,

@@ -11,12 +11,12 @@ from fluence.errors import FluenceError, InvalidInput
 from fluence.kubectl.sources import Source
 from fluence.names import BACKEND, REQUIRE_BACKEND, SELECT_POLICY, SELECT_RESULT
 from fluence.select import stream
-from fluence.select.backend import Request
-from fluence.select.engine import OFFERS_UNKNOWN, NoBackend, Selection, audit, choose
+from fluence.select.backend import BackendRequest
+from fluence.select.engine import OFFERS_UNKNOWN, BackendSelection, NoBackend, audit, choose
 from fluence.select.plugins import find_policy, load_providers
 from fluence.select.policies import parse_pipeline
 from fluence.select.providers import Provider, Settings, gather
-from fluence.select.workload import Edit, Workload, find_workloads, may_select, read_wish
+from fluence.select.workload import Edit, PodWorkload, find_workloads, may_select, read_wish
 
 
 class Options(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Resolved(msgspec.Struct, frozen=True):
     label: str
     source: str
     shots: int
-    selection: Selection
+    selection: BackendSelection
     is_chosen: bool
     resolved_at: str
 
@@ -95,7 +95,7 @@ class Resolver:
         except InvalidInput as error:
             raise InvalidInput(str(error), where=f"{source.name}: document {number}") from error
 
-    def _workload(self, workload: Workload, source: Source) -> list[Edit]:
+    def _workload(self, workload: PodWorkload, source: Source) -> list[Edit]:
         if not workload.wants_selection:
             if workload.has_misplaced_policy:
                 self._note(
@@ -117,10 +117,10 @@ class Resolver:
         # The audit has a time in it. On a pod template it would make every apply a new rollout.
         return [Edit(workload.path, {**pins, **result}), *(Edit(path, pins) for path in workload.templates)]
 
-    def _choose(self, workload: Workload, source: Source) -> Resolved:
+    def _choose(self, workload: PodWorkload, source: Source) -> Resolved:
         wish = read_wish(workload)
         options = self._options
-        request = Request(wish.shots)
+        request = BackendRequest(wish.shots)
         try:
             pipeline = parse_pipeline(
                 wish.policy,

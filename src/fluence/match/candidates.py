@@ -15,7 +15,7 @@ Item = TypeVar("Item")
 Edge = tuple[int, int, bool, int]  # vertex, needs, exclusive, through which parent it was reached
 
 
-class Group:
+class CandidateGroup:
     """A candidate: one vertex, or the vertices that make up one slot."""
 
     __slots__ = ("count", "edges", "is_root", "score")
@@ -33,13 +33,13 @@ class Pool:
     __slots__ = ("amount", "chosen", "groups", "qualified", "total")
 
     def __init__(self) -> None:
-        self.groups: list[Group] = []
+        self.groups: list[CandidateGroup] = []
         self.qualified = 0
         self.total = 0
         self.chosen = 0  # how many of the sorted groups are taken
         self.amount = 0  # and how much that must be
 
-    def add(self, group: Group) -> None:
+    def add(self, group: CandidateGroup) -> None:
         self.total += group.count
         if group.score > 0:
             self.qualified += group.count
@@ -50,7 +50,9 @@ class Pool:
         self.qualified += other.qualified
         self.groups.extend(other.groups)
 
-    def choose(self, amount: int, arrange: Callable[[list[Group], int], list[Group]]) -> None:
+    def choose(
+        self, amount: int, arrange: Callable[[list[CandidateGroup], int], list[CandidateGroup]]
+    ) -> None:
         """Take the best until the amount is reached."""
         if amount == 0 or amount > self.qualified:
             return
@@ -66,7 +68,7 @@ Pools = dict[tuple[str, int], Pool]
 
 
 @dataclass(slots=True)
-class Tally:
+class CandidateCount:
     """Progress towards the shares of one type that a search which stops early needs."""
 
     share: int
@@ -89,7 +91,7 @@ class Tally:
         return self.shares
 
 
-def arranged(groups: list[Group], *, ascending: bool) -> list[Group]:
+def arranged(groups: list[CandidateGroup], *, ascending: bool) -> list[CandidateGroup]:
     """Candidates as std::sort leaves them."""
     return best_first(groups, [group.score for group in groups], ascending=ascending)
 
@@ -104,7 +106,7 @@ def best_first(items: list[Item], scores: list[int], *, ascending: bool) -> list
     return [items[i] for i in by]
 
 
-def arranged_by_run(groups: list[Group], scores: set[int]) -> list[Group]:
+def arranged_by_run(groups: list[CandidateGroup], scores: set[int]) -> list[CandidateGroup]:
     """Candidates by the run of consecutive scores that theirs belongs to, the highest run first."""
     run: dict[int, int] = {}
     number = 0

@@ -21,10 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fluence.graph.graph import NO_ROWS, Ints, Mask, Rows
-from fluence.match.matcher import Matcher
-from fluence.match.placement import Operation
-from fluence.match.request import Need, Request
-from fluence.match.suppose import (
+from fluence.match.level_evaluation import (
     BUSY,
     CONSTRAINT,
     CONTRADICTION,
@@ -34,13 +31,16 @@ from fluence.match.suppose import (
     TOO_SMALL,
     Codes,
     Evaluation,
-    Shape,
+    LevelNeed,
+    LevelShape,
     Spans,
     Supposition,
-    Wish,
     settled,
     summed,
 )
+from fluence.match.matcher import Matcher
+from fluence.match.placement import Operation
+from fluence.match.request import Need, Request
 from fluence.match.walk import EMPTY, Window
 from fluence.model.jobspec import MAX_COUNT, Count, Jobspec
 
@@ -173,7 +173,7 @@ class _Inquiry:
         self.matcher, self.request, self.window, self.graph = matcher, request, window, graph
         self.tree = matcher.tree.shape()
         needs = settled(request.needs) if matcher.flexible else request.needs
-        self.shape = shape = Shape(graph, self.tree, needs)
+        self.shape = shape = LevelShape(graph, self.tree, needs)
         self.spans = spans = Spans(matcher, window)
         allowed = matcher._allowed_by(request.constraint)
         size = graph.size
@@ -247,7 +247,7 @@ class _Inquiry:
     def _nothing_held(self) -> str:
         """What to say of a request that matches and leaves the job with nothing."""
 
-        def holds(wish: Wish) -> bool:
+        def holds(wish: LevelNeed) -> bool:
             need = wish.need
             if need.is_slot:
                 return wish.above is None or bool(wish.direct.any())
@@ -266,10 +266,10 @@ class _Inquiry:
 
     # -- the levels ---
 
-    def _levels(self, short: list[Wish]) -> tuple[Level, ...]:
+    def _levels(self, short: list[LevelNeed]) -> tuple[Level, ...]:
         return tuple(self._level(wish, wish in short) for wish in self.shape.wishes())
 
-    def _level(self, wish: Wish, is_short: bool) -> Level:
+    def _level(self, wish: LevelNeed, is_short: bool) -> Level:
         cause = self._cause(wish)
         counts = np.bincount(cause, minlength=8).tolist()
         astray = self._astray(wish)
@@ -293,7 +293,7 @@ class _Inquiry:
             hint=self._hint(wish, astray),
         )
 
-    def _cause(self, wish: Wish) -> Codes:
+    def _cause(self, wish: LevelNeed) -> Codes:
         """Why each vertex of a wish does not serve; 0 if it does. What lasts comes first."""
         now, mended, empty, bare = (
             supposed.answers[wish] for supposed in (self.now, self.mended, self.empty, self.bare)
@@ -304,7 +304,7 @@ class _Inquiry:
         cause = np.where(bare.ok, np.where(empty.ok, passing, CONSTRAINT), lasting)
         return np.where(now.ok, FIT, cause).astype(np.int8)
 
-    def _astray(self, wish: Wish) -> Rows:
+    def _astray(self, wish: LevelNeed) -> Rows:
         """Vertices of the right type below the level above, but not where the walk looks for them."""
         graph, tree = self.graph, self.tree
         if wish.need.is_slot:
@@ -324,7 +324,7 @@ class _Inquiry:
             astray[tree.order[np.cumsum(edges[:-1]) == 0]] = False
         return np.flatnonzero(astray).astype(np.int32)
 
-    def _lacks(self, wish: Wish, small: npt.NDArray[np.intp]) -> tuple[tuple[str, int], ...]:
+    def _lacks(self, wish: LevelNeed, small: npt.NDArray[np.intp]) -> tuple[tuple[str, int], ...]:
         """Of the vertices that are too small: how many lack what, each counted at the first thing."""
         found: dict[str, int] = {}
         left = np.zeros(len(wish.vertices), np.bool_)
@@ -337,7 +337,7 @@ class _Inquiry:
                 left &= ~lack
         return tuple(found.items())
 
-    def _below(self, wish: Wish, state: Evaluation) -> Iterator[tuple[str, Ints, int]]:
+    def _below(self, wish: LevelNeed, state: Evaluation) -> Iterator[tuple[str, Ints, int]]:
         """What each vertex of a wish has of each thing it needs below: name, amounts, least."""
         answer = state.answers[wish]
         for child in wish.below:
@@ -352,7 +352,7 @@ class _Inquiry:
                     yield own.need.name, have, child.need.count.min * own.need.count.min
             yield child.need.name, answer.sums[child.need.type], child.least
 
-    def _hint(self, wish: Wish, astray: Rows) -> str | None:
+    def _hint(self, wish: LevelNeed, astray: Rows) -> str | None:
         """What to change in the request."""
         need, above, over = wish.need, wish.above, _resource_above(wish)
         if (wrong := self._contradiction(wish)) is not None:
@@ -375,7 +375,7 @@ class _Inquiry:
         cure = f"name the level{'s'[: len(gap) > 1]} {levels}, or put the slot on top"
         return f"{need.name} is below {levels}, not directly below {over.need.name}: {cure}"
 
-    def _contradiction(self, wish: Wish) -> str | None:
+    def _contradiction(self, wish: LevelNeed) -> str | None:
         """In what the request contradicts itself at a wish."""
         need = wish.need
         peers = self.shape.tops if wish.above is None else wish.above.below
@@ -395,7 +395,7 @@ class _Inquiry:
         homes = " or ".join(self.graph.types.words[code] for code in codes)
         return f"{need.name} is below {homes}" if homes else f"there is no {need.name}"
 
-    def _gap(self, wish: Wish, vertex: int) -> list[str]:
+    def _gap(self, wish: LevelNeed, vertex: int) -> list[str]:
         """The types of vertices between a vertex that is out of reach and the level above it."""
         over = _resource_above(wish)
         stops = np.zeros(self.graph.rows, np.bool_)
@@ -413,7 +413,7 @@ class _Inquiry:
 
     # -- the nearest miss ---
 
-    def _nearest(self, wish: Wish, state: Evaluation) -> str:
+    def _nearest(self, wish: LevelNeed, state: Evaluation) -> str:
         """What is missing at a top level, and the vertex that comes closest."""
         need, total = wish.need, state.total(wish)
         if not need.count.min:
@@ -426,7 +426,7 @@ class _Inquiry:
             return f"{text}; {hint or 'there are no more'}"
         return f"{text}; {self._name(wish, at)} is the nearest: {self._describe(wish, state, at)}"
 
-    def _closest(self, wish: Wish, state: Evaluation, among: Sequence[int] | range) -> int | None:
+    def _closest(self, wish: LevelNeed, state: Evaluation, among: Sequence[int] | range) -> int | None:
         """The position of the vertex that lacks least, of those that do not serve."""
         if not len(wish.vertices):
             return None
@@ -449,7 +449,7 @@ class _Inquiry:
         best = int(np.argmin(far))
         return None if np.isinf(far[best]) else best
 
-    def _describe(self, wish: Wish, state: Evaluation, at: int) -> str:
+    def _describe(self, wish: LevelNeed, state: Evaluation, at: int) -> str:
         answer = state.answers[wish]
         if answer.code[at]:
             return self._barred(wish, state, at)
@@ -466,7 +466,7 @@ class _Inquiry:
         free = "free " if state is self.now else ""
         return f"it has {own} of {want} {free}{name}{self._missing_parts(wish, state, at, name)}"
 
-    def _missing_parts(self, wish: Wish, state: Evaluation, at: int, name: str) -> str:
+    def _missing_parts(self, wish: LevelNeed, state: Evaluation, at: int, name: str) -> str:
         """Who has the rest of what a vertex lacks, in brackets."""
         part, places = _part(wish, name, at)
         if part is None:
@@ -491,7 +491,7 @@ class _Inquiry:
             words.append(f"{self._name(part, closest)}: {self._describe(part, state, closest)}")
         return f" ({', '.join(words)})" if words else ""
 
-    def _barred(self, wish: Wish, state: Evaluation, at: int) -> str:
+    def _barred(self, wish: LevelNeed, state: Evaluation, at: int) -> str:
         """What bars a vertex, or one above it."""
         vertex, code = int(wish.vertices[at]), int(state.answers[wish].code[at])
         if code == CONTRADICTION:
@@ -517,7 +517,7 @@ class _Inquiry:
             return f"{who} does not meet the constraint ({self.request.constraint.describe()})"
         return f"{who} {'is down' if code == DOWN else 'has size 0'}"
 
-    def _name(self, wish: Wish, at: int) -> str:
+    def _name(self, wish: LevelNeed, at: int) -> str:
         vertex = int(wish.vertices[at])
         if self.graph.type_name(vertex) == "node":
             return self.graph.name[vertex]
@@ -525,11 +525,11 @@ class _Inquiry:
 
     # -- who is in the way ---
 
-    def _blocked(self, short: list[Wish]) -> Rows:
+    def _blocked(self, short: list[LevelNeed]) -> Rows:
         """The vertices that jobs keep from the levels that are short."""
         rows: list[Rows] = list(self.now.barred) if short else []
 
-        def collect(wish: Wish, mask: Mask) -> None:
+        def collect(wish: LevelNeed, mask: Mask) -> None:
             own = self.now.answers[wish].own
             rows.append(wish.vertices[mask & ((own == BUSY) | (own == SHARED))])
             for child in wish.below:
@@ -545,7 +545,7 @@ class _Inquiry:
 _APART = "every level has enough by itself, but no choice of vertices meets them all"
 
 
-def _resource_above(wish: Wish) -> Wish | None:
+def _resource_above(wish: LevelNeed) -> LevelNeed | None:
     """The wish for vertices, not for a slot, that a wish is inside of."""
     above = wish.above
     while above is not None and above.need.is_slot:
@@ -553,7 +553,7 @@ def _resource_above(wish: Wish) -> Wish | None:
     return above
 
 
-def _part(wish: Wish, name: str, at: int) -> tuple[Wish | None, npt.NDArray[np.intp] | list[int]]:
+def _part(wish: LevelNeed, name: str, at: int) -> tuple[LevelNeed | None, npt.NDArray[np.intp] | list[int]]:
     """The wish below another that has a name, slots passed through, and the positions that own it there."""
     for child in wish.below:
         if child.need.name == name:

@@ -35,10 +35,10 @@ _VALUES = {
 
 def find(matcher: Matcher, criteria: str, *, now: int = 0) -> Grant:
     """The vertices that an expression selects, with the way to each, ready to be written."""
-    return _Search(matcher, criteria, now).run()
+    return _FindSearch(matcher, criteria, now).run()
 
 
-class _Search:
+class _FindSearch:
     def __init__(self, matcher: Matcher, criteria: str, now: int) -> None:
         self.matcher = matcher
         self.criteria = criteria

@@ -27,7 +27,7 @@ from fluence.graph.selection import Selection
 from fluence.match.candidates import MET
 from fluence.match.request import Need
 from fluence.match.sort import order
-from fluence.match.tables import Index, Table, Unsupported, View
+from fluence.match.tables import HeldView, Index, Unsupported, VertexTable
 from fluence.match.walk import Found, Window
 from fluence.model.jobspec import Count
 
@@ -41,7 +41,7 @@ def search(
     if not index.is_regular:
         return None
     try:
-        return _Search(index, needs, index.view(window), allowed, whole).run()
+        return _IndexSearch(index, needs, index.view(window), allowed, whole).run()
     except Unsupported:
         return None
 
@@ -49,20 +49,20 @@ def search(
 def reachable(index: Index, need: Need, window: Window, allowed: Mask | None) -> Mask:
     """Which rows of the table of a need's type can be had in a window, whatever is below them."""
     _check((need,), alone=False)
-    view, table = View(index, window), index.table(need.type)
+    view, table = HeldView(index, window), index.table(need.type)
     fits = view.fits(table, need.exclusive is True)
-    reached = _Search(index, (need,), view, allowed, frozenset()).reachable(table.rows)
+    reached = _IndexSearch(index, (need,), view, allowed, frozenset()).reachable(table.rows)
     return fits if reached is None else fits & reached
 
 
-class _Search:
+class _IndexSearch:
     """One request in one window."""
 
     def __init__(
         self,
         index: Index,
         needs: tuple[Need, ...],
-        view: View,
+        view: HeldView,
         allowed: Mask | None,
         whole: frozenset[int],
     ) -> None:
@@ -248,7 +248,7 @@ class _Search:
 
     # -- which vertices serve --------------------------------------------------------------------------------
 
-    def _serves(self, need: Need, table: Table, alone: bool) -> Mask:
+    def _serves(self, need: Need, table: VertexTable, alone: bool) -> Mask:
         """For each row of the table of a need's type: whether it can serve the need."""
         found = self._served.get(id(need))
         if found is not None:
@@ -268,7 +268,7 @@ class _Search:
         self._served[id(need)] = served
         return served
 
-    def _holds_slots(self, slot: Need, table: Table) -> Mask:
+    def _holds_slots(self, slot: Need, table: VertexTable) -> Mask:
         if not slot.below:
             return np.zeros(len(table.rows), np.bool_)
         frame = self.index.frame(table, tuple(need.type for need in slot.below))
@@ -283,7 +283,7 @@ class _Search:
     def _groups_below(self, slot: Need, holders: Rows) -> tuple[Ints, ...]:
         return tuple(self.index.table(need.type).groups_of(holders)[0] for need in slot.below)
 
-    def _below(self, need: Need, table: Table, alone: bool) -> tuple[Ints, Ints]:
+    def _below(self, need: Need, table: VertexTable, alone: bool) -> tuple[Ints, Ints]:
         """Per group of a table: how many rows can serve a need, and how much that is."""
         if not table.is_sorted:
             raise Unsupported
@@ -359,7 +359,9 @@ class _Search:
 
     # -- taking them -----------------------------------------------------------------------------------------
 
-    def _take(self, need: Need, table: Table, at: Ints, alone: bool, amounts: Ints | None = None) -> None:
+    def _take(
+        self, need: Need, table: VertexTable, at: Ints, alone: bool, amounts: Ints | None = None
+    ) -> None:
         """Take rows for a need, and below each of them what the need contains."""
         if amounts is None and need.type in self.index.pools:
             raise Unsupported
@@ -401,7 +403,7 @@ class _Search:
             else:
                 self._take(need, table, self._first_rows(need, table, holders, slots * count), True)
 
-    def _first_rows(self, need: Need, table: Table, holders: Rows, counts: Ints) -> Ints:
+    def _first_rows(self, need: Need, table: VertexTable, holders: Rows, counts: Ints) -> Ints:
         """The positions of the first free rows below each holder, so many of each."""
         group, _ = table.groups_of(holders)
         if not need.below and not len(self.view.lost(table, True)) and self.allowed is None:
@@ -411,7 +413,7 @@ class _Search:
         heads = np.cumsum(width) - width
         return positions[_ranges(heads, np.minimum(counts, width))]
 
-    def _free_rows(self, need: Need, table: Table, groups: Ints, alone: bool) -> tuple[Ints, Rows]:
+    def _free_rows(self, need: Need, table: VertexTable, groups: Ints, alone: bool) -> tuple[Ints, Rows]:
         """The positions of the rows that can serve in some groups, and the number of the group of each."""
         width = table.count[groups]
         owner = np.repeat(np.arange(len(groups), dtype=np.int32), width)

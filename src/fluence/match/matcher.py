@@ -14,21 +14,21 @@ from fluence.errors import Conflict, InvalidInput, InvalidJobspec, NotFound
 from fluence.graph import jgf
 from fluence.graph.filters import DEFAULT, Filters
 from fluence.graph.graph import CONTAINMENT, Ints, Mask, ResourceGraph, Rows
-from fluence.graph.ledger import Job, Ledger
+from fluence.graph.ledger import Ledger, LedgerJob
 from fluence.graph.selection import Selection, merged
 from fluence.match import policy as policies
 from fluence.match.extensions import NONE, Extensions
 from fluence.match.flexible import FlexibleWalk, variants
 from fluence.match.index import search
-from fluence.match.load import LoadOrder
 from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
 from fluence.match.policy import MatchPolicy
 from fluence.match.recover import ledger_columns, recover
-from fluence.match.release import Freed, release
+from fluence.match.release import ReleasedPart, release
 from fluence.match.request import Request, compile_jobspec
-from fluence.match.sweep import possible_starts
+from fluence.match.slot_cache import SlotCache
+from fluence.match.start_times import possible_starts
 from fluence.match.tables import Index
-from fluence.match.twins import Twins
+from fluence.match.visit_order import VisitOrder
 from fluence.match.walk import EMPTY, FAR, Found, TooFar, Walk, Window
 from fluence.model import idset
 from fluence.model.constraint import Constraint
@@ -78,7 +78,7 @@ class Matcher:
         self.ledger = Ledger(graph.rows, graph.size)
         self.filters = Filters.parse(filters, graph)
         self.filters.prime(graph, self.tree)
-        self.load = LoadOrder(graph, self.filters)
+        self.load = VisitOrder(graph, self.filters)
         self._node = graph.types.code("node")
         self._slot = graph.types.code("slot")
         self._constrained = {graph.types.code(word) for word in extensions.constrained}
@@ -148,7 +148,7 @@ class Matcher:
             known = self._requests[id(jobspec)] = (jobspec, request)
         return known[1]
 
-    def info(self, job: int) -> Job:
+    def info(self, job: int) -> LedgerJob:
         """What a job holds or was promised, and when."""
         return self.ledger.job(job)
 
@@ -173,7 +173,7 @@ class Matcher:
         self.ledger.remove(job)
         self.load.forget(job)
 
-    def partial_cancel(self, job: int, text: str | bytes, *, reader: str = "rv1exec") -> Freed:
+    def partial_cancel(self, job: int, text: str | bytes, *, reader: str = "rv1exec") -> ReleasedPart:
         """Give back the ranks or vertices that an R or a graph names."""
         self._refresh()
         return release(self, job, text, reader)
@@ -516,7 +516,7 @@ class Matcher:
                 self.index = self._make_index()
 
     def _make_index(self) -> Index:
-        self._twins = Twins(self.graph, self.tree, self.ledger, self._scores)
+        self._twins = SlotCache(self.graph, self.tree, self.ledger, self._scores)
         factors = self._factors = self.policy.node_factor(self.graph) if self.policy.node_centric else None
         return Index(
             self.graph, self.tree, self.ledger, self.policy, self._scores, factors, self.load, self.extensions

@@ -19,14 +19,14 @@ READERS = ("jgf", "rv1exec")
 
 
 @dataclass(frozen=True, slots=True)
-class Freed:
+class ReleasedPart:
     """What a partial cancel gave back."""
 
     vertices: Rows
     whole_job: bool  # nothing that is counted is left: the job is gone
 
 
-def release(matcher: Matcher, job: int, text: str | bytes, reader: str) -> Freed:
+def release(matcher: Matcher, job: int, text: str | bytes, reader: str) -> ReleasedPart:
     """Free the ranks (rv1exec) or the vertices (jgf) that a document names, for one job."""
     if reader not in READERS:
         raise InvalidInput(f"no reader {reader!r} for a partial cancel: choose one of {', '.join(READERS)}")
@@ -46,7 +46,7 @@ def release(matcher: Matcher, job: int, text: str | bytes, reader: str) -> Freed
     above = {up for vertex in named for up in matcher.tree.ancestors(vertex)}
     if not _holds(matcher, job, matcher.tree.root, counted=True):
         matcher.cancel(job)
-        return Freed(freed, True)
+        return ReleasedPart(freed, True)
     # Fluxion lets go of a vertex when nothing that it counts is left below. As long as anything is, we do
     # not: somebody else could get the vertex for himself, and what is below it twice.
     drained = [
@@ -57,7 +57,7 @@ def release(matcher: Matcher, job: int, text: str | bytes, reader: str) -> Freed
     if drained:
         ledger.release(job, np.array([span_at[up] for up in drained], np.int32))
     matcher.recount(job)
-    return Freed(freed, False)
+    return ReleasedPart(freed, False)
 
 
 def _of_ranks(matcher: Matcher, text: str | bytes, span_at: dict[int, int]) -> set[int]:

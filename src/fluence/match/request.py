@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from fluence.errors import InvalidJobspec
 from fluence.graph.graph import ResourceGraph
 from fluence.model.constraint import Constraint
-from fluence.model.jobspec import Count, Jobspec, Resource
+from fluence.model.jobspec import Count, Jobspec, JobspecResource
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +72,7 @@ def compile_jobspec(jobspec: Jobspec, graph: ResourceGraph, *, flexible: bool = 
     )
 
 
-def _need(resource: Resource, graph: ResourceGraph, exclusive: set[int], where: str) -> Need:
+def _need(resource: JobspecResource, graph: ResourceGraph, exclusive: set[int], where: str) -> Need:
     code = graph.types.find(resource.type)
     if code is None:
         kinds = sorted(graph.types.words[c] for c in set(graph.type.tolist()))

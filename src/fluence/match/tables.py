@@ -6,8 +6,8 @@
     cores    c0 c1 c2 … c31       c0 c1 c2 … c31       …      rows, grouped by parent, best first
     fits     1  0  1  … 1         1  1  1  … 1         …      in one window
 
-A `Table` never changes while the graph keeps its shape. A `View` knows only the rows that are *not* whole: it
-costs what is held, not what there is.
+A `VertexTable` never changes while the graph keeps its shape. A `HeldView` knows only the rows that are *not*
+whole: it costs what is held, not what there is.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from fluence.graph.graph import NO_ROWS, Ints, Mask, ResourceGraph, Rows, Tree
-from fluence.graph.ledger import Job, Ledger
+from fluence.graph.ledger import Ledger, LedgerJob
 from fluence.match.extensions import NONE, Extensions
-from fluence.match.load import LoadOrder
 from fluence.match.policy import MatchPolicy
+from fluence.match.visit_order import VisitOrder
 from fluence.match.walk import Window
 
 _STABLE = 16  # std::sort keeps the order of equal elements up to this many
@@ -38,7 +38,7 @@ class Unsupported(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class VertexTable:
     """The vertices of one type, grouped by parent, best first within a group."""
 
     type: int
@@ -72,7 +72,7 @@ class Frame:
     groups: tuple[Ints, ...]  # per part of the slot, the group below each of these rows
 
 
-class View:
+class HeldView:
     """Who stands in the way during one window: the rows that are not whole, by type."""
 
     def __init__(self, index: Index, window: Window) -> None:
@@ -119,7 +119,7 @@ class View:
             return self.index.graph.size[part] - taken.astype(np.int64)
         return np.array([ledger.available(v, window.start, window.end) for v in part.tolist()], np.int64)
 
-    def lost(self, table: Table, exclusive: bool) -> Ints:
+    def lost(self, table: VertexTable, exclusive: bool) -> Ints:
         """The positions in a table that are down, taken, or touched by others where that matters."""
         exclusive = exclusive and table.type not in self.index.pools
         key = (table.type, exclusive)
@@ -134,7 +134,7 @@ class View:
             self._lost[key] = found
         return found
 
-    def fits(self, table: Table, exclusive: bool) -> Mask:
+    def fits(self, table: VertexTable, exclusive: bool) -> Mask:
         """The same as a mask: which rows of a table can be had."""
         key = (table.type, exclusive)
         found = self._fits.get(key)
@@ -144,7 +144,7 @@ class View:
             self._fits[key] = found
         return found
 
-    def counts(self, table: Table, exclusive: bool) -> tuple[Ints, Ints]:
+    def counts(self, table: VertexTable, exclusive: bool) -> tuple[Ints, Ints]:
         """Per group of a table: how many rows can be had, and how much that is."""
         key = (table.type, exclusive)
         found = self._counts.get(key)
@@ -166,7 +166,7 @@ class View:
             found = self._counts[key] = (count, total)
         return found
 
-    def available(self, table: Table) -> Ints:
+    def available(self, table: VertexTable) -> Ints:
         """How much of each row of a table is left, where any is."""
         found = self._available.get(table.type)
         if found is None:
@@ -185,7 +185,7 @@ class View:
         parts = [rows[inner[rows]] for rows in (self.down, self.gone) if len(rows)]
         return np.concatenate(parts) if parts else NO_ROWS
 
-    def _at(self, table: Table, what: str) -> Ints:
+    def _at(self, table: VertexTable, what: str) -> Ints:
         found = self._positions.get((table.type, what))
         if found is None and self._pieces is not None and what in ("shared", "gone"):
             met, late = self._pieces
@@ -272,7 +272,7 @@ class Index:
         policy: MatchPolicy,
         scores: Ints,
         factors: Ints | None,
-        load: LoadOrder,
+        load: VisitOrder,
         extensions: Extensions = NONE,
     ) -> None:
         self.graph, self.tree, self.ledger, self.policy, self.scores = graph, tree, ledger, policy, scores
@@ -281,7 +281,7 @@ class Index:
         self.constrained = extensions.constrained
         self.pools = frozenset(graph.types.code(word) for word in extensions.quantities)
         self.place: Rows = np.full(graph.rows, -1, np.int32)  # of each row in the table of its type
-        self._tables: dict[int, Table] = {}
+        self._tables: dict[int, VertexTable] = {}
         self._tops: dict[tuple[int, frozenset[int]], Rows] = {}
         self._groups: dict[tuple[int, int], tuple[Ints, Mask]] = {}
         self._holders: dict[tuple[int, ...], Rows] = {}
@@ -289,7 +289,7 @@ class Index:
         self._bans: tuple[int, Rows] | None = None
         self._effects: dict[int, tuple[Rows, dict[tuple[object, ...], Any]]] = {}
         self._down: tuple[int, Rows] | None = None
-        self._view: tuple[int, int, Window, View] | None = None
+        self._view: tuple[int, int, Window, HeldView] | None = None
         inside = tree.order
         self.inner: Mask = np.diff(tree.child_start) > 0
         self.is_regular = (
@@ -302,13 +302,13 @@ class Index:
 
     # -- static columns --------------------------------------------------------------------------------------
 
-    def table(self, type_: int) -> Table:
+    def table(self, type_: int) -> VertexTable:
         found = self._tables.get(type_)
         if found is None:
             found = self._tables[type_] = self._make_table(type_)
         return found
 
-    def _make_table(self, type_: int) -> Table:
+    def _make_table(self, type_: int) -> VertexTable:
         graph, tree = self.graph, self.tree
         rows = graph.vertices_of_type(type_)
         rows = rows[tree.pre[rows] >= 0]
@@ -326,7 +326,7 @@ class Index:
         same = (np.add.reduceat(size != first[group], start[:-1]) == 0) if len(rows) else count == 0
         ties = (score[1:] == score[:-1]) & (parent[1:] == parent[:-1])
         self.place[rows] = np.arange(len(rows), dtype=np.int32)
-        return Table(
+        return VertexTable(
             type=type_,
             rows=rows,
             parents=parent[start[:-1]].astype(np.int32),
@@ -342,7 +342,7 @@ class Index:
             is_aligned=bool(((np.diff(graph.uniq_id[rows]) < 0) | (parent[1:] != parent[:-1])).all()),
         )
 
-    def groups(self, above: Table, below: Table) -> tuple[Ints, Mask]:
+    def groups(self, above: VertexTable, below: VertexTable) -> tuple[Ints, Mask]:
         """For each row of a table, its group in the table of a type below."""
         key = (above.type, below.type)
         found = self._groups.get(key)
@@ -381,7 +381,7 @@ class Index:
             found = self._holders[types] = found[found >= 0]
         return found
 
-    def frame(self, table: Table, types: tuple[int, ...]) -> Frame:
+    def frame(self, table: VertexTable, types: tuple[int, ...]) -> Frame:
         """Where slots of these types can be held among the rows of a table.
 
         Where a child of a row could hold the slot and the row itself cannot, Fluxion matches and then
@@ -414,14 +414,14 @@ class Index:
             self._down = (generation, np.flatnonzero(~self.graph.up).astype(np.int32))
         return self._down[1]
 
-    def view(self, window: Window) -> View:
+    def view(self, window: Window) -> HeldView:
         """The state in a window, kept while nothing changes."""
         now = (self.ledger.generation, self.graph.state_generation, window)
         if self._view is None or self._view[:3] != now:
-            self._view = (*now, View(self, window))
+            self._view = (*now, HeldView(self, window))
         return self._view[3]
 
-    def piece(self, job: Job) -> Piece:
+    def piece(self, job: LedgerJob) -> Piece:
         """What a job does to the tables."""
         graph, ledger = self.graph, self.ledger
         rows = ledger.vertex[job.spans]
@@ -439,7 +439,9 @@ class Index:
                 into[type_] = at[at >= 0]
         return Piece(touched, owned, gone, rows[whole & self.inner[rows]], bool((holds == whole).all()))
 
-    def effect(self, job: Job, key: tuple[object, ...], make: Callable[[Job], _Effect]) -> _Effect:
+    def effect(
+        self, job: LedgerJob, key: tuple[object, ...], make: Callable[[LedgerJob], _Effect]
+    ) -> _Effect:
         """What a job does to something that is counted, worked out once per job."""
         known = self._effects.get(job.id)
         if known is None or known[0] is not job.spans:

@@ -23,19 +23,19 @@ from fluence.graph.ledger import Ledger
 from fluence.graph.selection import Marks, Selection, trace
 from fluence.match.candidates import (
     MET,
+    CandidateCount,
+    CandidateGroup,
     Edge,
-    Group,
     Pool,
     Pools,
-    Tally,
     arranged,
     arranged_by_run,
     best_first,
 )
-from fluence.match.load import LoadOrder
 from fluence.match.policy import MatchPolicy
 from fluence.match.request import Need
-from fluence.match.twins import Built, Looks, Twins
+from fluence.match.slot_cache import Built, Looks, SlotCache
+from fluence.match.visit_order import VisitOrder
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +79,8 @@ class Walk:
     ledger: Ledger
     policy: MatchPolicy
     subsystems: Sequence[str]
-    load: LoadOrder
-    twins: Twins
+    load: VisitOrder
+    twins: SlotCache
     score: Ints
     factors: Ints | None  # what a node adds to the scores below it, in a node-centric policy
     needs: tuple[Need, ...]
@@ -123,7 +123,7 @@ class Walk:
             return Found(None, self.obstacle, self.conflict)
         available, score, exclusive = found
         pool = pools.setdefault((self.dom, self._types[root]), Pool())
-        pool.add(Group(score, available, [(root, available, alone, -1)], is_root=True))
+        pool.add(CandidateGroup(score, available, [(root, available, alone, -1)], is_root=True))
         amount = self._resolve_root(root, available, pools)
         if amount is None:
             return Found(None, EBUSY)
@@ -297,7 +297,7 @@ class Walk:
     ) -> None:
         """Look at the children; a search that stops early takes the least loaded first, and only so many."""
         stops = self.policy.stop_early
-        tallies = {need.type: Tally(need.most) for need in needs} if stops else {}
+        tallies = {need.type: CandidateCount(need.most) for need in needs} if stops else {}
         satisfied: set[int] = set()
         wanted = None if pristine else {need.type for need in needs if not need.is_slot}
         slots = any(need.is_slot for need in needs)
@@ -322,7 +322,7 @@ class Walk:
             pool = pools.get((self.dom, type_))
             if pool is None:
                 pool = pools[self.dom, type_] = Pool()
-            pool.add(Group(score, available, [(child, available, exclusive, u)]))
+            pool.add(CandidateGroup(score, available, [(child, available, exclusive, u)]))
             if not stops:
                 continue
             # A leaf brings only itself; what lies deeper may have handed up candidates of other types.
@@ -348,7 +348,7 @@ class Walk:
             available = self._available(child)
             if available:
                 pool = pools.setdefault((name, self._types[child]), Pool())
-                pool.add(Group(MET, available, []))
+                pool.add(CandidateGroup(MET, available, []))
 
     def _build_slots(self, u: int, slots: tuple[Need, ...], pools: Pools, factor: int) -> None:
         (slot,) = slots
@@ -392,7 +392,7 @@ class Walk:
         for vertices in slots:
             score = MET + sum([own[vertex] for vertex in vertices]) + factor * len(vertices)
             pool = pools.setdefault((self.dom, self._slot), Pool())
-            pool.add(Group(score, 1, [(vertex, sizes[vertex], True, u) for vertex in vertices]))
+            pool.add(CandidateGroup(score, 1, [(vertex, sizes[vertex], True, u) for vertex in vertices]))
 
     def _twin_slots(self, u: int, slot: Need, leaves: dict[int, Need]) -> list[list[int]] | None:
         """The slots of a vertex whose children look like those of one that was met before, if they do."""
@@ -439,7 +439,7 @@ class Walk:
         types, sizes, up, heads = self._types, self._sizes, self._up, self.ledger.heads
         free = self._allowed is None
         found: dict[int, list[int]] = {type_: [] for type_ in leaves}
-        tallies = {type_: Tally(need.most) for type_, need in leaves.items()}
+        tallies = {type_: CandidateCount(need.most) for type_, need in leaves.items()}
         missing = dict(leaves)
         for child in self.load.children(self.tree, u) if stops else self.tree.children(u):
             type_ = types[child]
@@ -466,7 +466,7 @@ class Walk:
         """Build slots from whole candidates, best first; all of them or, if they run out, none."""
         at: dict[int, int] = {}
         rest: dict[int, int] = {}  # of a pool, what the slots before left
-        built: list[Group] = []
+        built: list[CandidateGroup] = []
         for slot, counts in plan:
             score = MET
             edges: list[Edge] = []
@@ -488,7 +488,7 @@ class Walk:
                     edges.append((vertex, amount, True, parent))
                     score += group.score
                     taken += amount
-            built.append(Group(score, 1, edges))
+            built.append(CandidateGroup(score, 1, edges))
         if built:
             pool = pools.setdefault((self.dom, self._slot), Pool())
             for group in built:
@@ -496,10 +496,10 @@ class Walk:
 
     # -- choosing --------------------------------------------------------------------------------------------
 
-    def _arrange(self, groups: list[Group], amount: int) -> list[Group]:
+    def _arrange(self, groups: list[CandidateGroup], amount: int) -> list[CandidateGroup]:
         return arranged(groups, ascending=self.policy.ascending)
 
-    def _arrange_slot(self, groups: list[Group], amount: int) -> list[Group]:
+    def _arrange_slot(self, groups: list[CandidateGroup], amount: int) -> list[CandidateGroup]:
         return arranged(groups, ascending=self.policy.slot_ascending)
 
     def _resolve_root(self, root: int, available: int, pools: Pools) -> int | None:

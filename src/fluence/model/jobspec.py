@@ -37,7 +37,7 @@ from fluence.model.document import (
     write_yaml,
 )
 
-__all__ = ["MAX_COUNT", "Attributes", "Count", "Jobspec", "Resource", "Task"]
+__all__ = ["MAX_COUNT", "Count", "Jobspec", "JobspecAttributes", "JobspecResource", "Task"]
 
 MAX_VERSION = 9999
 _MAX_SERIES = 4096
@@ -50,7 +50,7 @@ _RANGE_TEXT = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})|\+)(?::([0-9]{1,10})(?
 
 
 @dataclass(frozen=True, slots=True)
-class Resource:
+class JobspecResource:
     """A wish for *count* vertices of one type, or for that many slots."""
 
     type: str
@@ -59,7 +59,7 @@ class Resource:
     exclusive: bool | None = None
     label: str | None = None
     id: str | None = None
-    with_: tuple[Resource, ...] = ()
+    with_: tuple[JobspecResource, ...] = ()
 
     @property
     def is_slot(self) -> bool:
@@ -100,7 +100,7 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True)
-class Attributes:
+class JobspecAttributes:
     """What else the job asks for; `other` keeps the system keys that are not listed here."""
 
     duration: float | None = None
@@ -135,9 +135,9 @@ class Attributes:
 class Jobspec:
     """A whole jobspec."""
 
-    resources: tuple[Resource, ...]
+    resources: tuple[JobspecResource, ...]
     tasks: tuple[Task, ...] = ()
-    attributes: Attributes = Attributes()
+    attributes: JobspecAttributes = JobspecAttributes()
     version: int = 1
 
     @classmethod
@@ -210,13 +210,13 @@ def _jobspec(value: object, source: str, extensions: bool) -> Jobspec:
     )
 
 
-def _resources(value: object, where: str, extensions: bool) -> tuple[Resource, ...]:
+def _resources(value: object, where: str, extensions: bool) -> tuple[JobspecResource, ...]:
     if not isinstance(value, list | tuple):
         _fail(where, f"must be a list of resources, not {show(value)}; start each with '-'")
     return tuple(_resource(item, child(where, i), extensions) for i, item in enumerate(value))
 
 
-def _resource(value: object, where: str, extensions: bool) -> Resource:
+def _resource(value: object, where: str, extensions: bool) -> JobspecResource:
     if not isinstance(value, dict):
         _fail(where, f"must be a mapping with type and count, not {show(value)}")
     for key in ("type", "count"):
@@ -234,7 +234,7 @@ def _resource(value: object, where: str, extensions: bool) -> Resource:
         if given not in ("true", "false"):
             _fail(child(where, "exclusive"), f"must be true or false, not {show(value['exclusive'])}")
         exclusive = given == "true"
-    return Resource(
+    return JobspecResource(
         type=kind,
         count=_count(value["count"], child(where, "count"), extensions),
         unit=_optional_text(value, "unit", where),
@@ -377,9 +377,9 @@ def _task(value: object, where: str) -> Task:
     )
 
 
-def _attributes(value: object, where: str) -> Attributes:
+def _attributes(value: object, where: str) -> JobspecAttributes:
     if value is None:
-        return Attributes()
+        return JobspecAttributes()
     if not isinstance(value, dict):
         _fail(where, f"must be a mapping with system and user, not {show(value)}")
     _refuse_unknown(value, ("system", "user"), where)
@@ -387,11 +387,11 @@ def _attributes(value: object, where: str) -> Attributes:
     where = child(where, "system")
     system = value.get("system")
     if system is None:
-        return Attributes(user=user)
+        return JobspecAttributes(user=user)
     if not isinstance(system, dict):
         _fail(where, f"must be a mapping, not {show(system)}")
     environment = system.get("environment")
-    return Attributes(
+    return JobspecAttributes(
         duration=_duration(system["duration"], child(where, "duration")) if "duration" in system else None,
         queue=_loose_text(system["queue"], child(where, "queue")) if "queue" in system else None,
         cwd=_loose_text(system["cwd"], child(where, "cwd")) if "cwd" in system else None,

@@ -124,7 +124,7 @@ class ClaimVolumeSource(Wire, frozen=True):
     claim_name: str = ""
 
 
-class Volume(Wire, frozen=True):
+class PodVolume(Wire, frozen=True):
     """Only the volumes that tie a pod to some nodes: claims. The rest decodes to a name."""
 
     name: str = ""
@@ -156,7 +156,7 @@ class PodSpec(Wire, frozen=True):
     affinity: Affinity | None = None
     tolerations: list[Toleration] | None = None
     topology_spread_constraints: list[TopologySpreadConstraint] | None = None
-    volumes: list[Volume] | None = None
+    volumes: list[PodVolume] | None = None
     resource_claims: list[PodResourceClaim] | None = None
     host_network: bool = False
     restart_policy: str | None = None

@@ -82,7 +82,7 @@ class _VolumeStatus(Wire, frozen=True):
     phase: str = ""
 
 
-class Volume(Wire, frozen=True):
+class PersistentVolume(Wire, frozen=True):
     """A PersistentVolume."""
 
     metadata: ObjectMeta = ObjectMeta()

@@ -6,33 +6,33 @@ from collections.abc import Hashable
 
 from fluence.match.matcher import Matcher
 from fluence.model.jobspec import Jobspec
-from fluence.queue.graphspace import GraphSpace
-from fluence.queue.job import Dependency, Entry, Job, State
+from fluence.queue.graph_planner import GraphPlanner
+from fluence.queue.job import Dependency, JobRecord, Phase, Submission
+from fluence.queue.planner import Planner
 from fluence.queue.policy import QueuePolicy
-from fluence.queue.poolspace import PoolSpace, counted
-from fluence.queue.queue import Queue, Rules, Start
-from fluence.queue.space import Space
+from fluence.queue.pool_planner import PoolPlanner, counted
+from fluence.queue.queue import Queue, QueueRules, Start
 
 __all__ = [
     "Dependency",
-    "Entry",
-    "GraphSpace",
-    "Job",
-    "PoolSpace",
+    "GraphPlanner",
+    "JobRecord",
+    "Phase",
+    "Planner",
+    "PoolPlanner",
     "Queue",
     "QueuePolicy",
-    "Rules",
-    "Space",
+    "QueueRules",
     "Start",
-    "State",
-    "space_for",
+    "Submission",
+    "planner_for",
 ]
 
 
-def space_for(matcher: Matcher, first: Hashable | None = None, *, now: int = 0) -> Space:
+def planner_for(matcher: Matcher, first: Hashable | None = None, *, now: int = 0) -> Planner:
     """The quickest space that understands a first request; it widens when another needs more."""
     if isinstance(first, Jobspec) and not matcher.ledger.jobs:
         units = counted(matcher, matcher.compile(first))
         if units is not None:
-            return PoolSpace(matcher, units[0], now)
-    return GraphSpace(matcher)
+            return PoolPlanner(matcher, units[0], now)
+    return GraphPlanner(matcher)

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from fluence.errors import InvalidInput
 from fluence.queue import plugins
-from fluence.queue.job import FOREVER, Job
+from fluence.queue.job import FOREVER, Submission
 
 _KEEP = 40  # runs that are remembered per kind of job
 _BEFORE, _AFTER = 0.8, 0.5  # the share of them that a prediction exceeds: of a job that waits, or that runs
@@ -21,10 +21,10 @@ _BEFORE, _AFTER = 0.8, 0.5  # the share of them that a prediction exceeds: of a 
 class Predictor(Protocol):
     """Learns from jobs that ended and says how long others will run."""
 
-    def learn(self, job: Job, shape: int, runtime: int) -> None:
+    def learn(self, job: Submission, shape: int, runtime: int) -> None:
         """A task of this job ran so long."""
 
-    def predict(self, job: Job, shape: int, elapsed: int) -> int | None:
+    def predict(self, job: Submission, shape: int, elapsed: int) -> int | None:
         """How long a task of this job will have run at its end, having run ``elapsed``; None: no idea."""
 
 
@@ -38,7 +38,7 @@ class History:
         # What was said, since something was learned, of jobs that have not started: many are alike.
         self._said: dict[Hashable, int | None] = {}
 
-    def learn(self, job: Job, shape: int, runtime: int) -> None:
+    def learn(self, job: Submission, shape: int, runtime: int) -> None:
         self._said.clear()
         for kind in _kinds(job, shape):
             self._runs[kind].append(runtime)
@@ -46,7 +46,7 @@ class History:
             self._shares[job.user].append(runtime / job.limit)
             self._shares[None].append(runtime / job.limit)
 
-    def predict(self, job: Job, shape: int, elapsed: int) -> int | None:
+    def predict(self, job: Submission, shape: int, elapsed: int) -> int | None:
         if elapsed:
             return self._predict(job, shape, elapsed)
         kind = (job.user, shape, job.limit, job.soft_limit)
@@ -54,7 +54,7 @@ class History:
             self._said[kind] = self._predict(job, shape, 0)
         return self._said[kind]
 
-    def _predict(self, job: Job, shape: int, elapsed: int) -> int | None:
+    def _predict(self, job: Submission, shape: int, elapsed: int) -> int | None:
         limit = FOREVER if job.limit is None else job.limit
         for runs in self._alike(job, shape):
             # Runs that were over by now say nothing about one that goes on.
@@ -68,7 +68,7 @@ class History:
             return None
         return limit if not elapsed else max((elapsed + limit) // 2, elapsed + 1)
 
-    def _alike(self, job: Job, shape: int) -> Iterator[Iterable[float]]:
+    def _alike(self, job: Submission, shape: int) -> Iterator[Iterable[float]]:
         for kind in _kinds(job, shape):
             yield self._runs.get(kind, ())
         if job.limit is not None and job.soft_limit is None:
@@ -76,7 +76,7 @@ class History:
                 yield [share * job.limit for share in self._shares.get(whose, ())]
 
 
-def _kinds(job: Job, shape: int) -> tuple[Hashable, ...]:
+def _kinds(job: Submission, shape: int) -> tuple[Hashable, ...]:
     return (job.user, shape, job.limit), (job.user, job.limit)
 
 

@@ -22,7 +22,7 @@ SECOND = 1000
 FOREVER = 100 * 365 * 86_400 * SECOND  # the limit of a job that has none
 
 
-class State(Enum):
+class Phase(Enum):
     """Where a job is; it is in one state at a time."""
 
     PENDING = "pending"
@@ -35,22 +35,22 @@ class State(Enum):
 
     @property
     def is_waiting(self) -> bool:
-        return self in (State.PENDING, State.RESERVED)
+        return self in (Phase.PENDING, Phase.RESERVED)
 
     @property
     def is_over(self) -> bool:
-        return self in (State.DONE, State.CANCELLED, State.NEVER)
+        return self in (Phase.DONE, Phase.CANCELLED, Phase.NEVER)
 
 
-_ENDS = frozenset((State.DONE, State.CANCELLED))
-TRANSITIONS: dict[State, frozenset[State]] = {
-    State.PENDING: frozenset((State.RESERVED, State.STARTING, State.CANCELLED, State.NEVER)),
-    State.RESERVED: frozenset((State.PENDING, State.RESERVED, State.STARTING, State.CANCELLED, State.NEVER)),
-    State.STARTING: frozenset((State.RUNNING, State.PENDING)) | _ENDS,
-    State.RUNNING: frozenset((State.PENDING,)) | _ENDS,
-    State.DONE: frozenset(),
-    State.CANCELLED: frozenset(),
-    State.NEVER: frozenset((State.PENDING,)),  # the cluster has grown
+_ENDS = frozenset((Phase.DONE, Phase.CANCELLED))
+TRANSITIONS: dict[Phase, frozenset[Phase]] = {
+    Phase.PENDING: frozenset((Phase.RESERVED, Phase.STARTING, Phase.CANCELLED, Phase.NEVER)),
+    Phase.RESERVED: frozenset((Phase.PENDING, Phase.RESERVED, Phase.STARTING, Phase.CANCELLED, Phase.NEVER)),
+    Phase.STARTING: frozenset((Phase.RUNNING, Phase.PENDING)) | _ENDS,
+    Phase.RUNNING: frozenset((Phase.PENDING,)) | _ENDS,
+    Phase.DONE: frozenset(),
+    Phase.CANCELLED: frozenset(),
+    Phase.NEVER: frozenset((Phase.PENDING,)),  # the cluster has grown
 }
 
 DEPENDENCIES = ("afterok", "afterany", "singleton")
@@ -75,7 +75,7 @@ class Dependency:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class Submission:
     """What was submitted. ``request`` is whatever the space understands: a jobspec, or the pods of a gang."""
 
     key: str
@@ -100,16 +100,16 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StoryStep:
     """One line of a job's story."""
 
     at: int
-    state: State
+    state: Phase
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class Broken:
+class BrokenPromise:
     """A promise that could not be kept, and why."""
 
     at: int
@@ -118,15 +118,15 @@ class Broken:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class JobRecord:
     """A job on its way through the queue."""
 
-    job: Job
+    job: Submission
     order: tuple[int, int, int]
     shape: int  # jobs of equal shape get equal answers
     limit: int  # what is planned with: the job's own limit, its queue's default, or history
     bounded: bool  # False: nothing ends the job at its limit
-    state: State = State.PENDING
+    state: Phase = Phase.PENDING
     waiting: int = 1  # tasks that have not started
     fresh: int = 0  # the first task that was never started
     again: list[int] = field(default_factory=list)  # tasks that are to be started once more
@@ -143,8 +143,8 @@ class Entry:
     ended: int | None = None
     succeeded: bool = True
     backfilled: bool = False
-    broken: list[Broken] = field(default_factory=list)
-    story: list[Step] = field(default_factory=list)
+    broken: list[BrokenPromise] = field(default_factory=list)
+    story: list[StoryStep] = field(default_factory=list)
 
     @property
     def key(self) -> str:
@@ -155,12 +155,12 @@ class Entry:
         """Whose limit it counts against: its queue and user."""
         return self.job.queue, self.job.user
 
-    def move(self, state: State, at: int, reason: str) -> None:
+    def move(self, state: Phase, at: int, reason: str) -> None:
         """Go to a state, if the table allows it, and remember why."""
         if state not in TRANSITIONS[self.state]:
             raise Conflict(f"job {self.key} is {self.state.value} and cannot become {state.value}")
         self.state = state
-        self.story.append(Step(at, state, reason))
+        self.story.append(StoryStep(at, state, reason))
 
     def task(self) -> str:
         """The key under which the next task holds resources."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fluence.graph.graph import Ints
-from fluence.queue.job import Entry
+from fluence.queue.job import JobRecord
 
 _CHUNK = 1024
 
@@ -17,7 +17,7 @@ class Pending:
     """Entries sorted by their order; ``shape`` and ``limit`` are columns over them."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[JobRecord] = []
         self._orders: list[tuple[int, int, int]] = []
         self._shape: Ints = np.zeros(16, np.int64)
         self._limit: Ints = np.zeros(16, np.int64)
@@ -25,10 +25,10 @@ class Pending:
     def __len__(self) -> int:
         return len(self.entries)
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[JobRecord]:
         return iter(self.entries)
 
-    def add(self, entry: Entry) -> int:
+    def add(self, entry: JobRecord) -> int:
         """Put an entry in its place and say which that is."""
         place, size = bisect_left(self._orders, entry.order), len(self.entries)
         if size == len(self._shape):
@@ -40,7 +40,7 @@ class Pending:
         self._orders.insert(place, entry.order)
         return place
 
-    def remove(self, entry: Entry) -> int:
+    def remove(self, entry: JobRecord) -> int:
         """Take an entry out and say where it stood."""
         place, size = self.place(entry), len(self.entries)
         for column in (self._shape, self._limit):
@@ -52,7 +52,7 @@ class Pending:
         """The shapes of the entries have changed."""
         self._shape[: len(self.entries)] = [entry.shape for entry in self.entries]
 
-    def place(self, entry: Entry) -> int:
+    def place(self, entry: JobRecord) -> int:
         """Where an entry stands."""
         place = bisect_left(self._orders, entry.order)
         if place == len(self.entries) or self.entries[place] is not entry:

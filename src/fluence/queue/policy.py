@@ -1,9 +1,9 @@
 """Queue policies: who is tried, in which order, and who gets a place in the plan.
 
-A policy is a small function of a `Turn`. These are Fluxion's (qmanager), by their depth of reservation, and
-first-fit for comparison. A site adds its own by an entry point in the group `fluence.queue_policies` that
-names a `QueuePolicy`, or a function of a turn; it runs with a time budget, and `easy` takes its place for a
-cycle in which it fails.
+A policy is a small function of a `SchedulingPass`. These are Fluxion's (qmanager), by their depth of
+reservation, and first-fit for comparison. A site adds its own by an entry point in the group
+`fluence.queue_policies` that names a `QueuePolicy`, or a function of a turn; it runs with a time budget, and
+`easy` takes its place for a cycle in which it fails.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fluence.errors import InvalidInput
 from fluence.queue import plugins
 
 if TYPE_CHECKING:
-    from fluence.queue.turn import Turn
+    from fluence.queue.scheduling_pass import SchedulingPass
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,30 +25,30 @@ class QueuePolicy:
     """A way to go through the queue, and what it can promise."""
 
     name: str
-    run: Callable[[Turn], None]
+    run: Callable[[SchedulingPass], None]
     # What a promised start rests on. "reservation": every job has one, and it is kept. "order": jobs start in
     # order, so the plan in order is a bound. "record": a plan, widened by how well such plans held so far.
     promise: str = "record"
     built_in: bool = False
 
 
-def fcfs(turn: Turn) -> None:
+def fcfs(turn: SchedulingPass) -> None:
     """First come, first served: nobody overtakes."""
     for entry in turn:
         if not turn.start(entry):
             return
 
 
-def first_fit(turn: Turn) -> None:
+def first_fit(turn: SchedulingPass) -> None:
     """Whoever fits, in order; nobody holds anything for later."""
     turn.backfill()
 
 
-def backfill(depth: int | None) -> Callable[[Turn], None]:
+def backfill(depth: int | None) -> Callable[[SchedulingPass], None]:
     """The first ``depth`` jobs that must wait get a reservation; the others go ahead if they delay none of
     those. None: all get one."""
 
-    def run(turn: Turn) -> None:
+    def run(turn: SchedulingPass) -> None:
         for entry in turn:
             if depth is not None and turn.reserved >= depth:
                 turn.backfill()

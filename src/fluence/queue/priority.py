@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from fluence.errors import InvalidInput
 from fluence.queue import plugins
-from fluence.queue.job import Job
+from fluence.queue.job import Submission
 
-Priority = Callable[[Job, int], int]
+Priority = Callable[[Submission, int], int]
 
 
-def by_urgency(job: Job, now: int) -> int:
+def by_urgency(job: Submission, now: int) -> int:
     """What the job was submitted with."""
     return job.priority
 

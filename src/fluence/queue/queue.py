@@ -19,13 +19,22 @@ from fluence.errors import Conflict, NotFound
 from fluence.graph.graph import Ints
 from fluence.queue import policy as policies
 from fluence.queue.history import History, Predictor
-from fluence.queue.job import FOREVER, SECOND, Broken, Dependency, Entry, Job, State, Step
+from fluence.queue.job import (
+    FOREVER,
+    SECOND,
+    BrokenPromise,
+    Dependency,
+    JobRecord,
+    Phase,
+    StoryStep,
+    Submission,
+)
 from fluence.queue.pending import Pending
+from fluence.queue.planner import Planner, PlanRequest
 from fluence.queue.policy import QueuePolicy
 from fluence.queue.priority import Priority, by_urgency
 from fluence.queue.promise import Calibration
-from fluence.queue.space import Ask, Space
-from fluence.queue.turn import Mode, OverBudget, PromiseAtRisk, Turn
+from fluence.queue.scheduling_pass import OverBudget, PassMode, PromiseAtRisk, SchedulingPass
 
 LATE = 60 * SECOND  # a start so long after its promise counts as late
 _GRACE = 60 * SECOND  # how long a task that outlives its limit is counted on, each time anew
@@ -35,7 +44,7 @@ _CAUTION = 0.15  # how much of the expected start is taken from limits: history 
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class QueueRules:
     """What a named queue lays down for its jobs."""
 
     default_limit: int | None = None
@@ -48,7 +57,7 @@ class Rules:
 class Start:
     """A task that is to be started now."""
 
-    entry: Entry
+    entry: JobRecord
     task: str
     end: int  # by its limit
 
@@ -58,10 +67,10 @@ class Queue:
 
     def __init__(
         self,
-        space: Space,
+        space: Planner,
         policy: str | QueuePolicy = "easy",
         *,
-        rules: Mapping[str, Rules] | None = None,
+        rules: Mapping[str, QueueRules] | None = None,
         priority: Priority = by_urgency,
         predictor: Predictor | None = None,
         depth: int | None = None,
@@ -79,7 +88,7 @@ class Queue:
         self.rules = dict(rules or {})
         self.priority = priority
         self.predictor: Predictor = predictor or History()
-        self.runs: deque[tuple[Job, int]] = deque(maxlen=_RUNS)
+        self.runs: deque[tuple[Submission, int]] = deque(maxlen=_RUNS)
         self.depth = depth
         self.window = window
         self.resolution = resolution
@@ -88,27 +97,29 @@ class Queue:
         self.promises = promises  # so many of the first waiting jobs are told when they start; None: all
         self.budget = budget
         self.timer = timer
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, JobRecord] = {}
         self.pending = Pending()
-        self.held: dict[str, Entry] = {}  # waiting for other jobs to end
-        self._waiters: defaultdict[str, list[Entry]] = defaultdict(list)  # by the job that each waits for
-        self._namesakes: defaultdict[tuple[str, str], dict[str, Entry]] = defaultdict(dict)  # by user, name
+        self.held: dict[str, JobRecord] = {}  # waiting for other jobs to end
+        self._waiters: defaultdict[str, list[JobRecord]] = defaultdict(list)  # by the job that each waits for
+        self._namesakes: defaultdict[tuple[str, str], dict[str, JobRecord]] = defaultdict(
+            dict
+        )  # by user, name
         self.calibration = Calibration()
         self.now = now
         self.tries = 0
         self.cycles = 0
         self.faults: list[str] = []  # of plug-ins
         self._serial = 0
-        self._tasks: dict[str, Entry] = {}
+        self._tasks: dict[str, JobRecord] = {}
         self._ends: list[tuple[int, str]] = []  # of tasks, by their limits; some are out of date
         self._end: dict[str, int] = {}
-        self._due: list[tuple[int, int, Entry]] = []
+        self._due: list[tuple[int, int, JobRecord]] = []
         self._users: defaultdict[tuple[str, str], int] = defaultdict(int)  # running, by queue and user
         self._blocked: Ints = np.full(16, _UNBLOCKED, np.int64)
-        self._new: list[Entry] = []  # since the last cycle
-        self._unpromised: list[Entry] = []
+        self._new: list[JobRecord] = []  # since the last cycle
+        self._unpromised: list[JobRecord] = []
         self._since = 0  # the first of them, by place
-        self._reserved: set[Entry] = set()
+        self._reserved: set[JobRecord] = set()
         self._seen = (space.freed, space.opened, space.lost)
         self._disturbed = False  # the order of reserved jobs has changed, or one of them has left
         self._cause = ""  # of a loss that no cycle has seen
@@ -116,7 +127,7 @@ class Queue:
 
     # -- events ----------------------------------------------------------------------------------------------
 
-    def submit(self, job: Job) -> Entry:
+    def submit(self, job: Submission) -> JobRecord:
         """Take a job in; what can never start is said at once and stays to be asked about."""
         now = self.now = max(self.now, job.submit)
         if job.key in self.entries:
@@ -126,14 +137,14 @@ class Queue:
                 raise NotFound(f"job {job.key} waits for {dependency.job}, which was never submitted")
         if not self.space.understands(job.request):
             self._widen()
-        rules = self.rules.get(job.queue, Rules())
+        rules = self.rules.get(job.queue, QueueRules())
         shape = self.space.shape(job.request)
         limit, bounded = self._limit(job, shape, rules)
-        entry = Entry(job, self._order(job), shape, limit, bounded, waiting=job.tasks)
+        entry = JobRecord(job, self._order(job), shape, limit, bounded, waiting=job.tasks)
         self.entries[job.key] = entry
         self._namesakes[job.user, job.name][job.key] = entry
         self._room_for(shape)
-        entry.story.append(Step(now, State.PENDING, "submitted"))
+        entry.story.append(StoryStep(now, Phase.PENDING, "submitted"))
         never = self.space.judge(job.request)
         longest = rules.max_limit
         if never is None and longest is not None and job.limit is not None and job.limit > longest:
@@ -148,8 +159,8 @@ class Queue:
         return entry
 
     def resume(
-        self, job: Job, running: Mapping[str, tuple[int, int]], waiting: Sequence[int] | None, now: int
-    ) -> Entry:
+        self, job: Submission, running: Mapping[str, tuple[int, int]], waiting: Sequence[int] | None, now: int
+    ) -> JobRecord:
         """Take in a job some of whose tasks run already and are known to the space: task -> start, end.
         ``waiting``: the tasks that have not started, others are over; None: no task has started."""
         entry = self.submit(replace(job, submit=min(job.submit, now)))
@@ -163,22 +174,22 @@ class Queue:
             entry.running[task] = start
             self._holds(entry, task, end)
         entry.started = min((start for start, _ in running.values()), default=now)
-        entry.move(State.STARTING, entry.started, "it was running already")
-        entry.move(State.RUNNING, entry.started, "it was running already")
+        entry.move(Phase.STARTING, entry.started, "it was running already")
+        entry.move(Phase.RUNNING, entry.started, "it was running already")
         return entry
 
-    def adopt(self, job: Job, started: int, now: int) -> Entry:
+    def adopt(self, job: Submission, started: int, now: int) -> JobRecord:
         """Take in a job all of which runs already, after a restart: it is not judged, for it is there. The
         space holds its resources under its key."""
         if job.key in self.entries:
             raise Conflict(f"job {job.key} is known already: choose another key")
-        rules = self.rules.get(job.queue, Rules())
+        rules = self.rules.get(job.queue, QueueRules())
         shape = self.space.shape(job.request)
         limit, bounded = self._limit(job, shape, rules)
-        entry = Entry(job, self._order(job), shape, limit, bounded, State.RUNNING, waiting=0)
+        entry = JobRecord(job, self._order(job), shape, limit, bounded, Phase.RUNNING, waiting=0)
         self._room_for(shape)
         entry.started, entry.running, entry.fresh = started, {job.key: started}, 1
-        entry.story.append(Step(now, State.RUNNING, "found running"))
+        entry.story.append(StoryStep(now, Phase.RUNNING, "found running"))
         self.entries[job.key] = entry
         self._namesakes[job.user, job.name][job.key] = entry
         self._holds(entry, job.key, max(started + limit, now))
@@ -194,7 +205,7 @@ class Queue:
             if not entry.succeeded and any(each.kind == "afterok" for each in mine):
                 del self.held[other.key]
                 reason = f"it waits for {key} to succeed, which is {entry.state.value}"
-                self._over(other, State.NEVER, self.now, reason, succeeded=False)
+                self._over(other, Phase.NEVER, self.now, reason, succeeded=False)
             elif mine:
                 rest = tuple(each for each in other.job.after if each.job != key)
                 other.job = replace(other.job, after=rest)
@@ -207,10 +218,10 @@ class Queue:
         entry.reserved_at, entry.reserved_as = at, task
         self._reserved.add(entry)
         heappush(self._due, (at, entry.order[2], entry))
-        if entry.state is State.PENDING:
-            entry.move(State.RESERVED, self.now, "the plan has a place for it")
+        if entry.state is Phase.PENDING:
+            entry.move(Phase.RESERVED, self.now, "the plan has a place for it")
 
-    def learn(self, job: Job, shape: int, runtime: int) -> None:
+    def learn(self, job: Submission, shape: int, runtime: int) -> None:
         """A task of this job ran so long."""
         self.runs.append((job, runtime))
         self.predictor.learn(job, shape, runtime)
@@ -225,13 +236,13 @@ class Queue:
         for task in list(entry.running):
             self._stop(entry, task, now)
         entry.waiting = 0
-        self._over(entry, State.CANCELLED, now, reason, succeeded=False)
+        self._over(entry, Phase.CANCELLED, now, reason, succeeded=False)
 
     def running(self, task: str, now: int) -> None:
         """A task that was to be started runs."""
         entry = self._task(task)
-        if entry.state is State.STARTING:
-            entry.move(State.RUNNING, now, "its resources were bound")
+        if entry.state is Phase.STARTING:
+            entry.move(Phase.RUNNING, now, "its resources were bound")
 
     def finish(self, task: str, now: int, *, succeeded: bool = True) -> None:
         """A task has ended by itself, or at its limit."""
@@ -242,7 +253,7 @@ class Queue:
         entry.succeeded = entry.succeeded and succeeded
         self.learn(entry.job, entry.shape, now - began)
         if not entry.running and not entry.waiting:
-            self._over(entry, State.DONE, now, "ended" if succeeded else "failed", succeeded=entry.succeeded)
+            self._over(entry, Phase.DONE, now, "ended" if succeeded else "failed", succeeded=entry.succeeded)
 
     def requeue(self, task: str, now: int, cause: str) -> None:
         """A task lost its resources, or could not be started: it waits again, in its old place."""
@@ -251,11 +262,11 @@ class Queue:
         self._stop(entry, task, now)
         entry.put_back(task)
         if entry.no_later_than is not None and entry.started is not None and cause:
-            entry.broken.append(Broken(now, entry.no_later_than, cause))
+            entry.broken.append(BrokenPromise(now, entry.no_later_than, cause))
         entry.no_later_than = entry.deadline = None
         self._loss = (now, cause)
         if not entry.running:
-            entry.move(State.PENDING, now, cause)
+            entry.move(Phase.PENDING, now, cause)
             entry.started = None
         if entry.waiting > 1:
             self._unpromised.append(entry)  # it waits already, and is told anew
@@ -322,56 +333,60 @@ class Queue:
         times = [heap[0][0] for heap in (self._due, self._ends) if heap]
         return min(times, default=None)
 
-    def waiting(self) -> Iterator[Entry]:
+    def waiting(self) -> Iterator[JobRecord]:
         """All jobs that wait, in order, then those that wait for others."""
         yield from self.pending
         yield from self.held.values()
 
     # -- passes ----------------------------------------------------------------------------------------------
 
-    def _pass(self, now: int, due: list[Entry], rebuild: bool, lost: bool, freed: bool) -> Turn:
+    def _pass(self, now: int, due: list[JobRecord], rebuild: bool, lost: bool, freed: bool) -> SchedulingPass:
         """Run the policy; what it did is undone where it would break a promise, or fails."""
         space = self.space
         if rebuild or freed:
             self._blocked.fill(_UNBLOCKED)
         before = {entry: (entry.reserved_at, entry.reserved_as) for entry in self._reserved}
         mark = space.mark()
-        mode = Mode.REBUILD if rebuild else Mode.EXTEND
+        mode = PassMode.REBUILD if rebuild else PassMode.EXTEND
         keep = not lost and not self.replan
         since = 0 if rebuild or freed or due else self._since
         chosen = self.policy
         while True:
-            turn = self._turn(now, mode, since, keep and mode is Mode.REBUILD, chosen)
+            turn = self._turn(now, mode, since, keep and mode is PassMode.REBUILD, chosen)
             try:
-                if mode is Mode.REBUILD:
+                if mode is PassMode.REBUILD:
                     space.drop_all()
                     for entry in before:
                         entry.reserved_at = None
                     turn.reserved = 0
                     turn.claims.clear()
-                elif mode is Mode.COMPRESS:
+                elif mode is PassMode.COMPRESS:
                     turn.renew()
                 else:
                     turn.start_due(due)
                 chosen.run(turn)
-                if turn.mode is Mode.REBUILD and keep and any(map(_is_broken, before.keys() - turn.begun)):
+                if (
+                    turn.mode is PassMode.REBUILD
+                    and keep
+                    and any(map(_is_broken, before.keys() - turn.begun))
+                ):
                     raise PromiseAtRisk
                 return turn
             except PromiseAtRisk:
-                mode = Mode.REBUILD if mode is Mode.EXTEND else Mode.COMPRESS
+                mode = PassMode.REBUILD if mode is PassMode.EXTEND else PassMode.COMPRESS
             except Exception as fault:
                 if chosen.built_in:
                     raise
                 self.faults.append(f"queue policy {chosen.name}: {type(fault).__name__}: {fault}")
                 chosen = policies.BUILT_IN["easy"]
-                mode = Mode.REBUILD
+                mode = PassMode.REBUILD
             self._undo(turn, mark, before)
             mark = space.mark()
             since = 0
 
-    def _turn(self, now: int, mode: Mode, since: int, keep: bool, chosen: QueuePolicy) -> Turn:
+    def _turn(self, now: int, mode: PassMode, since: int, keep: bool, chosen: QueuePolicy) -> SchedulingPass:
         limited = any(rules.max_running_per_user is not None for rules in self.rules.values())
-        turn = Turn(
+        turn = SchedulingPass(
             self.pending,
             self.space,
             now,
@@ -398,7 +413,9 @@ class Queue:
 
         return check
 
-    def _undo(self, turn: Turn, mark: object, before: dict[Entry, tuple[int | None, str]]) -> None:
+    def _undo(
+        self, turn: SchedulingPass, mark: object, before: dict[JobRecord, tuple[int | None, str]]
+    ) -> None:
         self.space.undo(mark)
         for entry, task in reversed(turn.starts):
             entry.put_back(task)
@@ -409,7 +426,7 @@ class Queue:
             entry.reserved_at, entry.reserved_as = place
         self._blocked.fill(_UNBLOCKED)
 
-    def _keep(self, turn: Turn, before: dict[Entry, int | None], now: int) -> list[Start]:
+    def _keep(self, turn: SchedulingPass, before: dict[JobRecord, int | None], now: int) -> list[Start]:
         """Write down what a turn did."""
         failed = set(self.space.settle(now))
         starts: list[Start] = []
@@ -422,7 +439,7 @@ class Queue:
             end = now + entry.limit
             self._holds(entry, task, end)
             starts.append(Start(entry, task, end))
-            if entry.state is not State.STARTING and entry.started is None:
+            if entry.state is not Phase.STARTING and entry.started is None:
                 self._begin(entry, now, first_waiting)
         for entry in {start.entry for start in starts}:
             entry.deadline = None  # of an array's next task: its place, if it gets one
@@ -439,31 +456,31 @@ class Queue:
                 heappush(self._due, (at, entry.order[2], entry))
             if entry.deadline is None:
                 entry.deadline = at
-            if entry.state is State.PENDING:
-                entry.move(State.RESERVED, now, "the plan has a place for it")
+            if entry.state is Phase.PENDING:
+                entry.move(Phase.RESERVED, now, "the plan has a place for it")
         for entry in before:
-            if entry.reserved_at is None and entry.state is State.RESERVED:
-                entry.move(State.PENDING, now, "its place in the plan was given up")
+            if entry.reserved_at is None and entry.state is Phase.RESERVED:
+                entry.move(Phase.PENDING, now, "its place in the plan was given up")
         self._reserved = {
             entry for entry in (*before, *turn.planned) if entry.reserved_at is not None and entry.waiting
         }
         return starts
 
-    def _begin(self, entry: Entry, now: int, first_waiting: tuple[int, int, int] | None) -> None:
+    def _begin(self, entry: JobRecord, now: int, first_waiting: tuple[int, int, int] | None) -> None:
         entry.backfilled = first_waiting is not None and entry.order > first_waiting
         entry.started = now
         how = "backfilled ahead of jobs that must wait" if entry.backfilled else "its turn, and it fits"
-        entry.move(State.STARTING, now, how)
+        entry.move(Phase.STARTING, now, how)
         if entry.no_later_than is not None:
             if now > entry.no_later_than + LATE:
                 at, cause = self._loss
                 if at <= entry.told:
                     cause = "jobs that came later were backfilled ahead of it"
-                entry.broken.append(Broken(now, entry.no_later_than, cause))
+                entry.broken.append(BrokenPromise(now, entry.no_later_than, cause))
             if self.policy.promise == "record":
                 self.calibration.observe(missed=now > entry.no_later_than + LATE)
 
-    def _count_broken(self, before: Iterable[Entry], now: int) -> None:
+    def _count_broken(self, before: Iterable[JobRecord], now: int) -> None:
         """After a loss: whose place in the plan is later than promised, or gone?"""
         for entry in before:
             at, promised = entry.reserved_at, entry.no_later_than
@@ -473,12 +490,12 @@ class Queue:
             if at is not None and at <= promised + LATE:
                 continue
             if at is not None or self.policy.promise == "reservation":
-                entry.broken.append(Broken(now, promised, self._loss[1]))
+                entry.broken.append(BrokenPromise(now, promised, self._loss[1]))
                 entry.no_later_than, entry.told = at, now
                 if at is None:
                     self._unpromised.append(entry)  # to be told as soon as somebody knows
 
-    def _slip(self, due: list[Entry], now: int) -> bool:
+    def _slip(self, due: list[JobRecord], now: int) -> bool:
         """A cycle that comes late moves the whole plan by as much, or the jobs that were due would be put
         behind those planned after them."""
         late = max((now - entry.reserved_at for entry in due if entry.reserved_at is not None), default=0)
@@ -535,7 +552,9 @@ class Queue:
         waiting = (e for e in self._unpromised if e.waiting and e.no_later_than is None)
         return sorted(self.pending.place(entry) for entry in waiting if entry.key not in self.held)
 
-    def _expect(self, now: int, asks: list[Ask], planned: list[int | None], wanted: dict[int, Entry]) -> None:
+    def _expect(
+        self, now: int, asks: list[PlanRequest], planned: list[int | None], wanted: dict[int, JobRecord]
+    ) -> None:
         ends = {}
         for task, entry in self._tasks.items():
             began = entry.running[task]
@@ -549,20 +568,20 @@ class Queue:
             if entry.first_expected is None:
                 entry.first_expected = start
 
-    def ask(self, entry: Entry) -> Ask:
+    def ask(self, entry: JobRecord) -> PlanRequest:
         lasts = self.predictor.predict(entry.job, entry.shape, 0)
-        return Ask(entry.job.request, entry.limit, max(1, entry.limit if lasts is None else lasts))
+        return PlanRequest(entry.job.request, entry.limit, max(1, entry.limit if lasts is None else lasts))
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _holds(self, entry: Entry, task: str, end: int) -> None:
+    def _holds(self, entry: JobRecord, task: str, end: int) -> None:
         """A task of a job has resources until then, by its limit."""
         self._tasks[task] = entry
         self._end[task] = end
         heappush(self._ends, (end, task))
         self._users[entry.owner] += 1
 
-    def _limit(self, job: Job, shape: int, rules: Rules) -> tuple[int, bool]:
+    def _limit(self, job: Submission, shape: int, rules: QueueRules) -> tuple[int, bool]:
         """What to plan with: the job's own limit, its queue's, or history; and whether it holds."""
         given = next((x for x in (job.limit, rules.default_limit, rules.max_limit) if x is not None), None)
         bounded = given is not None
@@ -576,14 +595,14 @@ class Queue:
             grown[: len(self._blocked)] = self._blocked
             self._blocked = grown
 
-    def _order(self, job: Job, serial: int | None = None) -> tuple[int, int, int]:
+    def _order(self, job: Submission, serial: int | None = None) -> tuple[int, int, int]:
         if serial is None:
             self._serial += 1
             serial = self._serial
         rank = self._rank(job)
-        return -(rank + self.rules.get(job.queue, Rules()).priority), job.submit, serial
+        return -(rank + self.rules.get(job.queue, QueueRules()).priority), job.submit, serial
 
-    def _rank(self, job: Job) -> int:
+    def _rank(self, job: Submission) -> int:
         """The job's priority; a plug-in that fails or takes too long must not lose a job."""
         if self.priority is by_urgency:
             return job.priority
@@ -597,7 +616,7 @@ class Queue:
             return job.priority
         return rank
 
-    def _admit_or_hold(self, entry: Entry, now: int) -> None:
+    def _admit_or_hold(self, entry: JobRecord, now: int) -> None:
         blocker, hopeless = self._waits_for(entry)
         if hopeless:
             self.held.pop(entry.key, None)
@@ -610,11 +629,11 @@ class Queue:
             self._enter(entry)
 
     @staticmethod
-    def _give_up(entry: Entry, now: int, reason: str) -> None:
-        entry.move(State.NEVER, now, reason)
+    def _give_up(entry: JobRecord, now: int, reason: str) -> None:
+        entry.move(Phase.NEVER, now, reason)
         entry.ended, entry.succeeded = now, False
 
-    def dependencies(self, entry: Entry) -> tuple[str, ...]:
+    def dependencies(self, entry: JobRecord) -> tuple[str, ...]:
         """The jobs that a job waits for."""
         return tuple(
             other.key
@@ -623,7 +642,7 @@ class Queue:
             if not other.state.is_over
         )
 
-    def _waits_for(self, entry: Entry) -> tuple[str, str]:
+    def _waits_for(self, entry: JobRecord) -> tuple[str, str]:
         """The job that this one waits for, and why that will never end well; empty if not so."""
         for dependency in entry.job.after:
             for other in self._before(entry, dependency):
@@ -633,13 +652,13 @@ class Queue:
                     return other.key, ""
         return "", ""
 
-    def _before(self, entry: Entry, dependency: Dependency) -> Iterable[Entry]:
+    def _before(self, entry: JobRecord, dependency: Dependency) -> Iterable[JobRecord]:
         if dependency.job:
             return (self.entries[dependency.job],)
         namesakes = self._namesakes[entry.job.user, entry.job.name]
         return (other for other in namesakes.values() if other.order[2] < entry.order[2])
 
-    def _enter(self, entry: Entry) -> None:
+    def _enter(self, entry: JobRecord) -> None:
         place = self.pending.add(entry)
         if place < len(self.pending) - 1 and any(
             later.reserved_at is not None for later in self.pending.entries[place + 1 :]
@@ -649,7 +668,7 @@ class Queue:
         self._new.append(entry)
         self._unpromised.append(entry)
 
-    def _withdraw(self, entry: Entry) -> None:
+    def _withdraw(self, entry: JobRecord) -> None:
         """Take a waiting job out of the order and the plan."""
         if self.held.pop(entry.key, None) is not None or not entry.waiting:
             return
@@ -660,15 +679,15 @@ class Queue:
             entry.reserved_at = None
             self._reserved.discard(entry)
             self._disturbed = True
-            if entry.state is State.RESERVED:
-                entry.move(State.PENDING, self.now, "taken out of the plan")
+            if entry.state is Phase.RESERVED:
+                entry.move(Phase.PENDING, self.now, "taken out of the plan")
 
-    def _stop(self, entry: Entry, task: str, now: int) -> None:
+    def _stop(self, entry: JobRecord, task: str, now: int) -> None:
         self.space.end(task, now)
         del entry.running[task], self._tasks[task], self._end[task]
         self._users[entry.owner] -= 1
 
-    def _over(self, entry: Entry, state: State, now: int, reason: str, *, succeeded: bool) -> None:
+    def _over(self, entry: JobRecord, state: Phase, now: int, reason: str, *, succeeded: bool) -> None:
         entry.move(state, now, reason)
         entry.ended = now
         entry.succeeded = succeeded
@@ -695,7 +714,7 @@ class Queue:
             heappush(self._ends, (later, task))
             self._cause = f"job {entry.key} runs past its limit"
 
-    def _take_due(self, now: int) -> list[Entry]:
+    def _take_due(self, now: int) -> list[JobRecord]:
         found = set()
         while self._due and self._due[0][0] <= now:
             item = heappop(self._due)
@@ -704,16 +723,16 @@ class Queue:
         return sorted(found, key=lambda entry: entry.order)
 
     @staticmethod
-    def _is_due(item: tuple[int, int, Entry]) -> bool:
+    def _is_due(item: tuple[int, int, JobRecord]) -> bool:
         at, _, entry = item
         return entry.reserved_at == at and entry.waiting > 0
 
     def _still_runs(self, item: tuple[int, str]) -> bool:
         return self._end.get(item[1]) == item[0]
 
-    def is_admitted(self, entry: Entry, claims: int | None = None) -> bool:
+    def is_admitted(self, entry: JobRecord, claims: int | None = None) -> bool:
         """Whether its user may run one more job in its queue, beside those that run and are to run."""
-        most = self.rules.get(entry.job.queue, Rules()).max_running_per_user
+        most = self.rules.get(entry.job.queue, QueueRules()).max_running_per_user
         if most is None:
             return True
         if claims is None:
@@ -732,20 +751,20 @@ class Queue:
         shapes = max((entry.shape for entry in self.entries.values()), default=0) + 1
         self._blocked = np.full(max(16, 2 * shapes), _UNBLOCKED, np.int64)
 
-    def _task(self, task: str) -> Entry:
+    def _task(self, task: str) -> JobRecord:
         entry = self._tasks.get(task)
         if entry is None:
             raise NotFound(f"no task {task} is running")
         return entry
 
-    def _entry(self, key: str) -> Entry:
+    def _entry(self, key: str) -> JobRecord:
         entry = self.entries.get(key)
         if entry is None:
             raise NotFound(f"no job {key}: see what there is with the queue's list")
         return entry
 
 
-def _is_broken(entry: Entry) -> bool:
+def _is_broken(entry: JobRecord) -> bool:
     """Whether a job that had a place in the plan has none now, or too late."""
     if not entry.waiting or entry.deadline is None:
         return False

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fluence.errors import NotFound
-from fluence.queue.job import FOREVER, SECOND, Entry, State
+from fluence.queue.job import FOREVER, SECOND, JobRecord, Phase
+from fluence.queue.planner import Outlook
 from fluence.queue.queue import Queue
-from fluence.queue.space import Room
 
 _AHEAD = 5  # jobs ahead that are named
 
@@ -58,7 +58,7 @@ def why(queue: Queue, key: str) -> Reason:
     entry = queue.entries.get(key)
     if entry is None:
         raise NotFound(f"no job {key}")
-    if entry.state is State.NEVER:
+    if entry.state is Phase.NEVER:
         return Reason(Kind.NEVER, entry.story[-1].reason)
     if entry.state.is_over or not entry.waiting:
         return Reason(Kind.NOTHING, f"it is {entry.state.value}: {entry.story[-1].reason}")
@@ -74,7 +74,7 @@ def why(queue: Queue, key: str) -> Reason:
     return _short_of(queue, entry)
 
 
-def _short_of(queue: Queue, entry: Entry) -> Reason:
+def _short_of(queue: Queue, entry: JobRecord) -> Reason:
     """What the space has too little of; the job's own place in the plan does not stand in its way."""
     now, space, request = queue.now, queue.space, entry.job.request
     clear = entry.limit if entry.bounded else FOREVER
@@ -107,7 +107,7 @@ def _short_of(queue: Queue, entry: Entry) -> Reason:
     return Reason(Kind.AHEAD, f"it would fit, but {_names(ahead)} must start first", ahead)
 
 
-def _changes(queue: Queue, entry: Entry, room: Room, clear: int) -> tuple[Change, ...]:
+def _changes(queue: Queue, entry: JobRecord, room: Outlook, clear: int) -> tuple[Change, ...]:
     """Fewer units, or a shorter limit, that start now; else a limit that starts sooner."""
     now, found = queue.now, []
     if room.shorter is not None and (shorter := _whole(queue, room.shorter)):

@@ -19,10 +19,10 @@ from fluence.match.extensions import Extensions
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.placement import Placed
 from fluence.model.jobspec import Jobspec
-from fluence.queue.graphspace import GraphSpace
-from fluence.queue.job import SECOND, Dependency, Entry, Job
+from fluence.queue.graph_planner import GraphPlanner
+from fluence.queue.job import SECOND, Dependency, JobRecord, Submission
 from fluence.queue.policy import find
-from fluence.queue.poolspace import PoolSpace
+from fluence.queue.pool_planner import PoolPlanner
 from fluence.queue.queue import Queue
 
 VERSION = 1
@@ -108,7 +108,7 @@ def save(queue: Queue, matcher: Matcher) -> bytes:
             pools=sorted(matcher.extensions.quantities),
             jobs=jobs,
             graph=msgspec.Raw(matcher.graph.render("jgf").encode()),
-            unit=matcher.graph.types.words[space.unit] if isinstance(space, PoolSpace) else None,
+            unit=matcher.graph.types.words[space.unit] if isinstance(space, PoolPlanner) else None,
             depth=queue.depth,
             window=queue.window,
             resolution=queue.resolution,
@@ -178,7 +178,7 @@ def _learn(queue: Queue, saved: Snapshot, source: str) -> None:
             raise InvalidInput(f"a run is of spec {run.spec}; there are {len(specs)}", where=source)
         request = specs[run.spec]
         if queue.space.understands(request):
-            job = Job("", request, 0, limit=run.limit, user=run.user)
+            job = Submission("", request, 0, limit=run.limit, user=run.user)
             queue.learn(job, queue.space.shape(request), run.runtime)
 
 
@@ -212,20 +212,22 @@ def _number(job: SavedJob, task: str) -> int | None:
     return int(digits) if int(digits) < job.tasks else None
 
 
-def _space(matcher: Matcher, unit: str | None, jobs: list[Job], now: int) -> PoolSpace | GraphSpace:
+def _space(
+    matcher: Matcher, unit: str | None, jobs: list[Submission], now: int
+) -> PoolPlanner | GraphPlanner:
     if unit is not None:
-        space = PoolSpace(matcher, unit, now)
+        space = PoolPlanner(matcher, unit, now)
         if all(space.understands(job.request) for job in jobs):
             return space
-    return GraphSpace(matcher)
+    return GraphPlanner(matcher)
 
 
-def _saved(entry: Entry, queue: Queue, matcher: Matcher) -> SavedJob:
+def _saved(entry: JobRecord, queue: Queue, matcher: Matcher) -> SavedJob:
     job = entry.job
     assert isinstance(job.request, Jobspec)
     running = {}
     space = queue.space
-    assert isinstance(space, PoolSpace | GraphSpace)
+    assert isinstance(space, PoolPlanner | GraphPlanner)
     for task, start in entry.running.items():
         number, end = space.holding(task)
         running[task] = SavedTask(start, end, _held(matcher, number))
@@ -263,11 +265,11 @@ def _held(matcher: Matcher, number: int) -> list[tuple[str, int, bool]]:
     return [(graph.path(vertex) or "", needs, alone) for vertex, needs, alone in zip(*columns, strict=True)]
 
 
-def _job(saved: SavedJob, specs: dict[bytes, Jobspec], source: str) -> Job:
+def _job(saved: SavedJob, specs: dict[bytes, Jobspec], source: str) -> Submission:
     text = msgspec.json.encode(saved.jobspec)
     if text not in specs:
         specs[text] = Jobspec.parse(text.decode(), source=f"{source}: job {saved.key}")
-    return Job(
+    return Submission(
         key=saved.key,
         request=specs[text],
         submit=saved.submit,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluence.model.jobspec import Jobspec
-from fluence.queue.job import SECOND, Entry, Job, State
+from fluence.queue.job import SECOND, JobRecord, Phase, Submission
 from fluence.queue.queue import Queue
 from fluence.queue.reasons import Change, Reason, span, why
 
@@ -23,7 +23,7 @@ class Delay:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class WhatIfAnswer:
     """All times are milliseconds."""
 
     now: int
@@ -79,13 +79,13 @@ class Answer:
 
 def ask(
     queue: Queue, spec: Jobspec, *, limit: int | None = None, user: str = "", priority: int = 16
-) -> Answer:
+) -> WhatIfAnswer:
     """Submit the job to this queue, which is used up by it, and see."""
     queue.cycle(queue.now)  # what waits without need is not this job's doing
     before = _plan(queue)
-    entry = queue.submit(Job(_KEY, spec, queue.now, limit=limit, user=user, priority=priority))
-    if entry.state is State.NEVER:
-        return Answer(queue.now, False, True, None, None, why(queue, _KEY), ())
+    entry = queue.submit(Submission(_KEY, spec, queue.now, limit=limit, user=user, priority=priority))
+    if entry.state is Phase.NEVER:
+        return WhatIfAnswer(queue.now, False, True, None, None, why(queue, _KEY), ())
     started = [start for start in queue.cycle(queue.now) if start.entry is entry]
     after = _plan(queue)
     delays = [
@@ -93,7 +93,7 @@ def ask(
         for other, later in after.items()
         if other in before and later > before[other]
     ]
-    return Answer(
+    return WhatIfAnswer(
         now=queue.now,
         starts_now=bool(started),
         never=False,
@@ -104,7 +104,7 @@ def ask(
     )
 
 
-def _plan(queue: Queue) -> dict[Entry, int]:
+def _plan(queue: Queue) -> dict[JobRecord, int]:
     """When each waiting job would start by a plan in order."""
     entries = list(queue.pending)
     starts = queue.space.sketch(queue.now, [queue.ask(entry) for entry in entries], in_order=False)

@@ -43,7 +43,7 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind}: {self.what}: {self.detail}"
 
 
-class _Gang(msgspec.Struct):
+class _AuditedGang(msgspec.Struct):
     """Who of a gang was ever given a node, and since when."""
 
     first_at: float
@@ -51,7 +51,7 @@ class _Gang(msgspec.Struct):
     told: bool = False
 
 
-class Report(msgspec.Struct, frozen=True, kw_only=True):
+class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
     pods_seen: int
     bindings_seen: int
@@ -60,7 +60,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     gaps: int = 0  # times that the watch was lost: what happened meanwhile was not seen
 
 
-class Ledger:
+class AuditLedger:
     """Feed it changes; ask for ``report``. Times are seconds since 1970, given by the caller."""
 
     def __init__(self, *, settle_s: float = SETTLE_S, grace_s: float = GRACE_S) -> None:
@@ -73,7 +73,7 @@ class Ledger:
         self._used: dict[str, dict[str, int]] = {}
         self._home: dict[str, str] = {}  # uid -> the node it was bound to, also after its end
         self._groups: dict[str, Group] = {}
-        self._gangs: dict[str, _Gang] = {}
+        self._gangs: dict[str, _AuditedGang] = {}
         self._overbooked: set[tuple[str, str]] = set()
         self._pods_seen: set[str] = set()
 
@@ -134,8 +134,8 @@ class Ledger:
                 detail = f"{len(gang.bound)} of at least {group.min_count} members were given a node"
                 self._find("gang", key, f"{detail} for {now - gang.first_at:.0f} s", now)
 
-    def report(self, *, gaps: int = 0) -> Report:
-        return Report(
+    def report(self, *, gaps: int = 0) -> AuditReport:
+        return AuditReport(
             findings=list(self.findings),
             pods_seen=len(self._pods_seen),
             bindings_seen=len(self._home),
@@ -178,7 +178,7 @@ class Ledger:
         if group is None:
             return
         key = f"{pod.metadata.namespace}/{group}"
-        gang = self._gangs.setdefault(key, _Gang(now, set()))
+        gang = self._gangs.setdefault(key, _AuditedGang(now, set()))
         gang.bound.add(pod.metadata.uid)
 
     def _release(self, uid: str) -> None:

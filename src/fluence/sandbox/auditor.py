@@ -28,8 +28,8 @@ from fluence.kube.reflector import Reflector
 from fluence.kube.resource import NODES, PODS, Resource
 from fluence.model.node import Node
 from fluence.model.pod import Pod
-from fluence.sandbox.audit import Ledger, Report
-from fluence.sandbox.plane import Layout
+from fluence.sandbox.audit import AuditLedger, AuditReport
+from fluence.sandbox.plane import PlaneDirectories
 
 FENCE_NAMESPACE = "kube-system"
 FENCE = "audit-fence-"
@@ -39,8 +39,8 @@ FENCE_S = 20.0
 class Auditor:
     """``async with Auditor(client) as auditor: …; report = await auditor.report()``."""
 
-    def __init__(self, client: Client, *, ledger: Ledger | None = None) -> None:
-        self.ledger = ledger or Ledger()
+    def __init__(self, client: Client, *, ledger: AuditLedger | None = None) -> None:
+        self.ledger = ledger or AuditLedger()
         self._client = client
         self._nodes = Reflector(client, NODES)
         self._pods = Reflector(client, PODS)
@@ -74,7 +74,7 @@ class Auditor:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def report(self) -> Report:
+    async def report(self) -> AuditReport:
         """Everything found up to now."""
         await self._fence()
         self.ledger.tick(time.time())
@@ -136,7 +136,7 @@ class Auditor:
 
 async def serve(folder: Path) -> None:
     """Watch until the sandbox goes, answering each connection on the socket with the report as JSON."""
-    at = Layout(folder)
+    at = PlaneDirectories(folder)
     async with Client(find_access(kubeconfig=at.kubeconfig())) as client, Auditor(client) as auditor:
 
         async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -156,9 +156,9 @@ async def serve(folder: Path) -> None:
             await server.serve_forever()
 
 
-async def ask(folder: Path) -> Report:
+async def ask(folder: Path) -> AuditReport:
     """The report of the auditor that runs as a part of the sandbox."""
-    at = Layout(folder)
+    at = PlaneDirectories(folder)
     try:
         reader, writer = await asyncio.open_unix_connection(_short(at.audit_socket))
     except OSError:
@@ -168,7 +168,7 @@ async def ask(folder: Path) -> Report:
     body = await reader.read()
     writer.close()
     try:
-        return msgspec.json.decode(body, type=Report)
+        return msgspec.json.decode(body, type=AuditReport)
     except msgspec.DecodeError:
         said = msgspec.json.decode(body or b"{}", type=dict[str, str])
         raise FluenceError(f"the audit failed: {said.get('error', 'no answer')}") from None

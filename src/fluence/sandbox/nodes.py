@@ -53,14 +53,14 @@ class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     resources: dict[str, str | int] = msgspec.field(default_factory=dict)
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: list[NodeKind]
 
 
 def read_nodes(path: Path) -> list[NodeKind]:
     """The kinds in a file; an error names the file and the field."""
     try:
-        kinds = msgspec.convert(yaml.safe_load(path.read_text()), _File, strict=False).nodes
+        kinds = msgspec.convert(yaml.safe_load(path.read_text()), _NodeFile, strict=False).nodes
     except OSError as error:
         raise InvalidInput(f"{error.strerror}", where=str(path)) from None
     except yaml.YAMLError as error:

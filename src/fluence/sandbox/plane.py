@@ -47,7 +47,7 @@ class Ports(msgspec.Struct, frozen=True):
     fluence: int = 0  # the health and the metrics of its scheduler
 
 
-class Layout(msgspec.Struct, frozen=True):
+class PlaneDirectories(msgspec.Struct, frozen=True):
     """The files of one sandbox."""
 
     folder: Path
@@ -82,7 +82,7 @@ class Layout(msgspec.Struct, frozen=True):
         return self.folder / "audit.sock"
 
 
-def etcd(program: Path, at: Layout, ports: Ports) -> list[str]:
+def etcd(program: Path, at: PlaneDirectories, ports: Ports) -> list[str]:
     client, peer = f"https://127.0.0.1:{ports.etcd}", f"https://127.0.0.1:{ports.etcd_peer}"
     return [
         str(program),
@@ -107,7 +107,9 @@ def etcd(program: Path, at: Layout, ports: Ports) -> list[str]:
     ]
 
 
-def apiserver(program: Path, at: Layout, ports: Ports, release: Release, gates: dict[str, bool]) -> list[str]:
+def apiserver(
+    program: Path, at: PlaneDirectories, ports: Ports, release: Release, gates: dict[str, bool]
+) -> list[str]:
     return [
         str(program),
         f"--etcd-servers=https://127.0.0.1:{ports.etcd}",
@@ -137,7 +139,9 @@ def apiserver(program: Path, at: Layout, ports: Ports, release: Release, gates: 
     ]
 
 
-def controller_manager(program: Path, at: Layout, release: Release, gates: dict[str, bool]) -> list[str]:
+def controller_manager(
+    program: Path, at: PlaneDirectories, release: Release, gates: dict[str, bool]
+) -> list[str]:
     controllers = [each for each in CONTROLLERS if each not in release.lacks]
     return [
         str(program),
@@ -158,7 +162,7 @@ def controller_manager(program: Path, at: Layout, release: Release, gates: dict[
     ]
 
 
-def scheduler(program: Path, at: Layout, gates: dict[str, bool]) -> list[str]:
+def scheduler(program: Path, at: PlaneDirectories, gates: dict[str, bool]) -> list[str]:
     return [
         str(program),
         f"--config={at.scheduler_config}",
@@ -167,7 +171,7 @@ def scheduler(program: Path, at: Layout, gates: dict[str, bool]) -> list[str]:
     ]
 
 
-def scheduler_config(at: Layout) -> dict[str, object]:
+def scheduler_config(at: PlaneDirectories) -> dict[str, object]:
     """kube-scheduler with its client limits out of the way: at 50 calls a second it would be what a test
     measures."""
     return {
@@ -182,7 +186,7 @@ def scheduler_config(at: Layout) -> dict[str, object]:
     }
 
 
-def kwok(program: Path, at: Layout) -> list[str]:
+def kwok(program: Path, at: PlaneDirectories) -> list[str]:
     return [
         str(program),
         f"--kubeconfig={at.kubeconfig('kwok')}",
@@ -192,11 +196,11 @@ def kwok(program: Path, at: Layout) -> list[str]:
     ]
 
 
-def audit(at: Layout) -> list[str]:
+def audit(at: PlaneDirectories) -> list[str]:
     return [sys.executable, "-m", "fluence.sandbox.auditor", str(at.folder)]
 
 
-def fluence(at: Layout, ports: Ports) -> list[str]:
+def fluence(at: PlaneDirectories, ports: Ports) -> list[str]:
     """This very installation's scheduler; it is alone, so there is no lease."""
     return [
         *(sys.executable, "-m", "fluence.cli", "scheduler", "run", "--no-lease", "--log-format", "text"),

@@ -33,7 +33,7 @@ from fluence.sandbox import plane
 from fluence.sandbox.certs import Authority, new_key, private_pem, public_pem, write_private
 from fluence.sandbox.folders import locked, sandbox_dir, state_dir
 from fluence.sandbox.nodes import NodeKind, create_nodes, wait_ready
-from fluence.sandbox.plane import Layout, Ports
+from fluence.sandbox.plane import PlaneDirectories, Ports
 from fluence.sandbox.process import Process, boot_id, spawn, start_time
 from fluence.sandbox.releases import Release
 
@@ -53,7 +53,7 @@ _MODULES = (b"\0fluence.sandbox.auditor\0", b"\0fluence.cli\0scheduler\0")  # pa
 Say = Callable[[str], None]
 
 
-class State(msgspec.Struct):
+class SandboxState(msgspec.Struct):
     """What is written down about a running sandbox."""
 
     name: str
@@ -72,14 +72,14 @@ class Sandbox:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.at = Layout(sandbox_dir(name))
+        self.at = PlaneDirectories(sandbox_dir(name))
         self._dir = self.at.folder
 
     # What is there
 
-    def load(self) -> State | None:
+    def load(self) -> SandboxState | None:
         try:
-            return msgspec.json.decode(self.at.state.read_bytes(), type=State)
+            return msgspec.json.decode(self.at.state.read_bytes(), type=SandboxState)
         except (FileNotFoundError, msgspec.DecodeError):
             return None
 
@@ -95,7 +95,7 @@ class Sandbox:
             return "stale"
         return "up" if all(alive) else "degraded"
 
-    def require(self) -> State:
+    def require(self) -> SandboxState:
         """The state of a sandbox that must be there."""
         state = self.load()
         if state is None:
@@ -122,7 +122,7 @@ class Sandbox:
         gates: dict[str, bool] | None = None,
         owned: bool = False,
         say: Say = lambda text: None,
-    ) -> State:
+    ) -> SandboxState:
         """Start the control plane and wait until it answers. A stale one of the same name is cleared away
         first."""
         with locked(self._dir, wait=False, what=f"sandbox {self.name!r}"):
@@ -159,7 +159,7 @@ class Sandbox:
         more_gates: dict[str, bool],
         owned: bool,
         say: Say,
-    ) -> State:
+    ) -> SandboxState:
         at, ports = self.at, Ports(*_free_ports(4))
         gates = {**release.gates, **more_gates}
         for folder in (at.folder, at.folder / "pki", at.folder / "logs", at.data):
@@ -167,7 +167,7 @@ class Sandbox:
         at.folder.chmod(0o700)
         self._write_files(ports)
         owner = Process("owner", os.getpid(), start_time(os.getpid()) or "", [], boot_id()) if owned else None
-        state = State(self.name, release.version, ports, {}, gates, time.time(), owner)
+        state = SandboxState(self.name, release.version, ports, {}, gates, time.time(), owner)
         self._save(state)
 
         def start(part: str, command: list[str]) -> None:
@@ -261,7 +261,7 @@ class Sandbox:
 
     # Details
 
-    def _save(self, state: State) -> None:
+    def _save(self, state: SandboxState) -> None:
         part = self.at.state.with_suffix(".part")
         part.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
         part.replace(self.at.state)
@@ -288,16 +288,21 @@ class Sandbox:
         shutil.copy(STAGES, at.stages)
         at.scheduler_config.write_text(yaml.safe_dump(plane.scheduler_config(at)))
 
-    def _wait_ready(self, state: State) -> None:
+    def _wait_ready(self, state: SandboxState) -> None:
         """Until /readyz says yes; a part that dies meanwhile is told about with its last words."""
         asyncio.run(self._wait(state, self._is_ready, "the API server to be ready", parts=CORE))
 
-    def _wait_default_account(self, state: State) -> None:
+    def _wait_default_account(self, state: SandboxState) -> None:
         """Pods are refused until the service account `default` exists; the controller manager makes it."""
         asyncio.run(self._wait(state, self._has_account, "the controllers to start", parts=PARTS))
 
     async def _wait(
-        self, state: State, check: Callable[[Client], Awaitable[None]], what: str, *, parts: tuple[str, ...]
+        self,
+        state: SandboxState,
+        check: Callable[[Client], Awaitable[None]],
+        what: str,
+        *,
+        parts: tuple[str, ...],
     ) -> None:
         deadline = time.monotonic() + READY_S
         async with Client(self.access()) as client:

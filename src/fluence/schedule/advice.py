@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.unchecked import Refused
-from fluence.match.gang import Seated
+from fluence.cluster.unsupported import Refused
 from fluence.match.placement import Never
 from fluence.model.pod import Pod, PodSpec, Toleration
+from fluence.placer.gang import Seated
 from fluence.schedule.groups import Gang
-from fluence.schedule.space import near_of
+from fluence.schedule.planner import topology_of
 
 _RELAXED: tuple[tuple[str, Callable[[PodSpec], object], Callable[[PodSpec], PodSpec]], ...] = (
     ("its nodeSelector", lambda spec: spec.node_selector, lambda spec: replace(spec, node_selector=None)),
@@ -55,7 +55,7 @@ def advise(gang: Gang, cluster: ClusterGraph | None, *, now: int) -> Advice:
 
 def _try(gang: Gang, cluster: ClusterGraph, sooner: list[str], now: int) -> Advice:
     members, needed = gang.members, max(1, gang.needed)
-    asked = cluster.gang(members, minimum=needed, policy=gang.policy, near=near_of(gang))
+    asked = cluster.gang(members, minimum=needed, policy=gang.policy, topology=topology_of(gang))
     if isinstance(asked, Refused):
         return Advice((f"pod {asked.pod}: {asked.reason}",))
     outcome = cluster.try_now(asked, now=now)
@@ -63,8 +63,8 @@ def _try(gang: Gang, cluster: ClusterGraph, sooner: list[str], now: int) -> Advi
         return Advice(fits=True)
     if isinstance(outcome, Never):
         sooner = ["as the cluster is, it never fits: ask for less, or for other nodes"]
-    near = near_of(gang)
-    blocks = [str(each) for each in cluster.why(members, now=now, policy=gang.policy, near=near)]
+    topology = topology_of(gang)
+    blocks = [str(each) for each in cluster.why(members, now=now, policy=gang.policy, topology=topology)]
     found: list[str] = []
     some = _seated(cluster, members, 1, gang, now) if needed > 1 else None
     if some:
@@ -85,7 +85,7 @@ def _try(gang: Gang, cluster: ClusterGraph, sooner: list[str], now: int) -> Advi
 
 def _seated(cluster: ClusterGraph, pods: Sequence[Pod], minimum: int, gang: Gang, now: int) -> int | None:
     """How many would have a seat now, if at least ``minimum`` do."""
-    asked = cluster.gang(pods, minimum=minimum, policy=gang.policy, near=near_of(gang))
+    asked = cluster.gang(pods, minimum=minimum, policy=gang.policy, topology=topology_of(gang))
     if isinstance(asked, Refused):
         return None
     seated = cluster.try_now(asked, now=now)

@@ -54,7 +54,7 @@ _TIMES = re.compile(rf" (?:Starts no later than {_STAMP}(?:; expected {_STAMP})?
 _COUNTS = re.compile(r"(?<=[:;] )\d+(?= )|\bon \d+ nodes|\b\d+ of \d+ seats")
 
 
-class Outcome(Enum):
+class SchedulingStatus(Enum):
     """What became of a pod or a gang in a cycle."""
 
     SCHEDULED = "scheduled"
@@ -65,21 +65,24 @@ class Outcome(Enum):
     REFUSED = "refused"  # what it asks for contradicts itself, or is not ours to check
 
 
-_POD_REASONS = {Outcome.INCOMPLETE: "WaitingForGroup", Outcome.PREPARES: "WaitingForVolumes"}
+_POD_REASONS = {
+    SchedulingStatus.INCOMPLETE: "WaitingForGroup",
+    SchedulingStatus.PREPARES: "WaitingForVolumes",
+}
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class StatusReport:
     """What to tell. Times are milliseconds since 1970."""
 
-    outcome: Outcome
+    outcome: SchedulingStatus
     reason: str = ""
     no_later_than: int | None = None
     expected: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class EventNote:
     """An event."""
 
     kind: Literal["Normal", "Warning"]
@@ -91,7 +94,7 @@ class Note:
 # -- words ---------------------------------------------------------------------------------------------------
 
 
-def message(report: Report) -> str:
+def message(report: StatusReport) -> str:
     """The reason and both start times, in one text."""
     times = ""
     expected = _stamp(report.expected) if report.expected is not None else ""
@@ -116,7 +119,7 @@ def told(text: str) -> tuple[str, int | None, int | None]:
     )
 
 
-def settle(report: Report, there: str, *, now: int) -> Report:
+def settle(report: StatusReport, there: str, *, now: int) -> StatusReport:
     """The same report with times as they were told before, where they still hold, else rounded up."""
     _, latest, expected = told(there)
     return replace(
@@ -143,7 +146,7 @@ def clip(text: str, limit: int) -> str:
 
 
 def pod_condition(
-    pod: Pod, report: Report, *, now: int, notes: Mapping[str, str] | None = None
+    pod: Pod, report: StatusReport, *, now: int, notes: Mapping[str, str] | None = None
 ) -> Json | None:
     """The patch of ``pods/status`` (strategic merge) that tells a waiting pod why it waits; ``notes`` are
     annotations that go with it: unlike specs, the server takes them in a patch of the status.
@@ -151,7 +154,7 @@ def pod_condition(
     The server itself says True when a pod is bound, and SchedulingGated while it is gated; it leaves the
     latter standing when the gates are gone, so that is replaced like any other.
     """
-    if report.outcome is Outcome.SCHEDULED or pod.spec.node_name or pod.is_terminal or pod.is_gated:
+    if report.outcome is SchedulingStatus.SCHEDULED or pod.spec.node_name or pod.is_terminal or pod.is_gated:
         return None
     if pod.metadata.deletion_timestamp is not None:
         return None
@@ -166,33 +169,33 @@ def pod_condition(
     return {**patch, "metadata": {"uid": pod.metadata.uid, "annotations": new}} if new else patch
 
 
-def group_condition(group: Group, report: Report, *, now: int) -> Json | None:
+def group_condition(group: Group, report: StatusReport, *, now: int) -> Json | None:
     """The patch of ``podgroups/status`` (strategic merge), as kube-scheduler writes it for its own groups."""
     kind = GROUP_CONDITIONS.get(group.source)
     if kind is None:
         return None  # 1.35 has no status to write, and other PodGroups have their own controller
     there = next((each for each in group.conditions if each.type == kind), Condition())
-    if report.outcome is Outcome.SCHEDULED:
+    if report.outcome is SchedulingStatus.SCHEDULED:
         if there.status == "True":
             return None
         return _patch(group.uid, there, kind, "True", "Scheduled", "", now)
     if there.status == "True" or not group.is_gang:
         return None
     text = message(settle(report, there.message, now=now))
-    reason = "SchedulerError" if report.outcome is Outcome.REFUSED else "Unschedulable"
+    reason = "SchedulerError" if report.outcome is SchedulingStatus.REFUSED else "Unschedulable"
     if there.status == "False" and there.reason == reason and same(there.message, text):
         return None
     return _patch(group.uid, there, kind, "False", reason, text, now)
 
 
-def note(report: Report, *, pod: Pod | None = None, node: str = "") -> Note:
+def note(report: StatusReport, *, pod: Pod | None = None, node: str = "") -> EventNote:
     """The event that goes with a change: kube-scheduler's reasons, under our own name."""
-    if report.outcome is Outcome.SCHEDULED:
+    if report.outcome is SchedulingStatus.SCHEDULED:
         what = f"Successfully assigned {pod.key} to {node}" if pod is not None else "All its pods have a node"
-        return Note("Normal", "Scheduled", "Binding", clip(what, NOTE_BYTES))
-    if report.outcome is Outcome.PREPARES:
-        return Note("Normal", "WaitingForVolumes", "Scheduling", clip(message(report), NOTE_BYTES))
-    return Note("Warning", "FailedScheduling", "Scheduling", clip(message(report), NOTE_BYTES))
+        return EventNote("Normal", "Scheduled", "Binding", clip(what, NOTE_BYTES))
+    if report.outcome is SchedulingStatus.PREPARES:
+        return EventNote("Normal", "WaitingForVolumes", "Scheduling", clip(message(report), NOTE_BYTES))
+    return EventNote("Warning", "FailedScheduling", "Scheduling", clip(message(report), NOTE_BYTES))
 
 
 def _patch(uid: str, there: Condition, kind: str, status: str, reason: str, text: str, now: int) -> Json:

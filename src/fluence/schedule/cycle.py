@@ -16,22 +16,22 @@ from dataclasses import dataclass, field, replace
 from heapq import nsmallest
 
 from fluence import names
-from fluence.act.action import Bind, Choose, Outcome, Result
-from fluence.cluster.graph import Claim, ClusterGraph, Freed, Near
+from fluence.cluster.graph import Claim, ClusterGraph, FreedSeats, TopologyDomain
 from fluence.cluster.ids import job_number
-from fluence.cluster.layout import DEFAULT, Layout
+from fluence.cluster.layout import DEFAULT, GraphLayout
 from fluence.model.group import Group
 from fluence.model.node import Node
 from fluence.model.pod import Pod
-from fluence.queue import Job, Queue, QueuePolicy, Rules, Start, State
+from fluence.queue import Phase, Queue, QueuePolicy, QueueRules, Start, Submission
 from fluence.schedule import recovery
-from fluence.schedule.conditions import Outcome as States
-from fluence.schedule.conditions import Report
+from fluence.schedule.actions import Bind, BindOutcome, BindResult, ClaimUpdate
+from fluence.schedule.conditions import SchedulingStatus as States
+from fluence.schedule.conditions import StatusReport
 from fluence.schedule.groups import Gang, Groups
-from fluence.schedule.part import Part, Stage
-from fluence.schedule.preparing import Failed, Preparation, Preparations, Ready
-from fluence.schedule.space import HORIZON, Pods, SeatSpace, is_whole, near_of
-from fluence.schedule.telling import Telling, Waiting
+from fluence.schedule.planner import HORIZON, ClusterPlanner, PodSetRequest, is_whole, topology_of
+from fluence.schedule.pod_set import PodSet, Stage
+from fluence.schedule.status_reports import StatusReports, Waiting
+from fluence.schedule.volume_binding import Failed, Ready, VolumeBinding, VolumeBindings
 
 SLICE = 128  # groups that are taken in per cycle: the first binds need not wait for the last list
 _AT_ONCE = (-(1 << 40), 0.0)
@@ -46,11 +46,11 @@ class Decisions:
     binds: list[list[Bind]] = field(default_factory=list)  # one list per job
     waiting: list[Waiting] = field(default_factory=list)
     begun: list[Gang] = field(default_factory=list)  # have on nodes all that they need
-    choices: list[Choose] = field(default_factory=list)  # for claims that wait
+    choices: list[ClaimUpdate] = field(default_factory=list)  # for claims that wait
 
 
 def cluster_for(
-    layout: Layout = DEFAULT, *, policy: str = "first", release_each: bool = False
+    layout: GraphLayout = DEFAULT, *, policy: str = "first", release_each: bool = False
 ) -> ClusterGraph:
     """A cluster graph whose times are milliseconds."""
     return ClusterGraph(layout, policy=policy, release_each=release_each, horizon=HORIZON, overrun=60_000)
@@ -65,7 +65,7 @@ class Scheduler:
         cluster: ClusterGraph | None = None,
         *,
         policy: str | QueuePolicy = "easy",
-        rules: Mapping[str, Rules] | None = None,
+        rules: Mapping[str, QueueRules] | None = None,
         depth: int | None = None,
         window: int | None = None,
         resolution: int = 1,
@@ -75,7 +75,7 @@ class Scheduler:
     ) -> None:
         self.groups = groups
         self.cluster = cluster or cluster_for()
-        self.space = SeatSpace(self.cluster)
+        self.space = ClusterPlanner(self.cluster)
         self.queue = Queue(
             self.space,
             policy,
@@ -87,20 +87,20 @@ class Scheduler:
             promises=_PROMISES,
         )
         self.backoff = backoff  # the first and the longest pause between tries of one bind
-        self.parts: dict[str, Part] = {}  # by the queue's key
-        self.preparing = Preparations(self.cluster, timeout=volume_timeout)
+        self.parts: dict[str, PodSet] = {}  # by the queue's key
+        self.preparing = VolumeBindings(self.cluster, timeout=volume_timeout)
         self.excluded: dict[str, set[str]] = {}  # per group: nodes that the server refused for its pods
-        self.telling = Telling(groups, self.queue, self.space)
+        self.telling = StatusReports(groups, self.queue, self.space)
         self.reasons = self.telling.said
         self._rejudge: set[str] = set()  # parts whose claims changed
-        self._of: dict[str, Part] = {}  # by the uid of a pod with a seat
-        self._parts_of: dict[str, dict[str, Part]] = {}  # by group
+        self._of: dict[str, PodSet] = {}  # by the uid of a pod with a seat
+        self._parts_of: dict[str, dict[str, PodSet]] = {}  # by group
         self._dirty: dict[str, None] = {}
         self._rank: dict[
             str, tuple[int, float]
         ] = {}  # of groups with pods that wait: about the queue's order
-        self._over: dict[str, Part] = {}
-        self._never: dict[str, Part] = {}
+        self._over: dict[str, PodSet] = {}
+        self._never: dict[str, PodSet] = {}
         self._again: dict[str, tuple[int, Bind]] = {}  # by uid: when to try a bind again
         self._tries: dict[str, int] = {}
         self._seen = (-1, -1, -1)
@@ -231,18 +231,18 @@ class Scheduler:
         decisions.choices = self.preparing.take_choices()
         return decisions
 
-    def told(self, result: Result, now: int) -> None:
+    def told(self, result: BindResult, now: int) -> None:
         """What became of a bind."""
         bind, uid = result.bind, result.bind.uid
         part = self._of.get(uid)
         if part is None or part.key != bind.job or part.unbound.get(uid) != bind.node:
             return
         match result.outcome:
-            case Outcome.BOUND:
+            case BindOutcome.BOUND:
                 self._confirm(part, uid)
-            case Outcome.ELSEWHERE:
+            case BindOutcome.ELSEWHERE:
                 self._confirm(part, uid)  # its event says where; the seat follows it
-            case Outcome.AGAIN:
+            case BindOutcome.AGAIN:
                 entry = self.cluster.pods.entries.get(uid)
                 if entry is None or entry.node != bind.node:  # its node went meanwhile
                     self._lose(part, uid)
@@ -251,10 +251,10 @@ class Scheduler:
                 first, most = self.backoff
                 pause = min(first << min(tries - 1, 16), most)
                 self._again[uid] = (now + pause, bind)
-            case Outcome.IMPOSSIBLE:
+            case BindOutcome.IMPOSSIBLE:
                 self.excluded.setdefault(part.gang, set()).add(bind.node)
                 self._lose(part, uid)
-            case Outcome.GONE | Outcome.STALE:
+            case BindOutcome.GONE | BindOutcome.STALE:
                 self._lose(part, uid)
 
     # -- groups and parts ------------------------------------------------------------------------------------
@@ -317,10 +317,10 @@ class Scheduler:
             self._want(gang, name, pods, minimum, now, in_place=places > 0)
             places -= len(pods)
         if waiting and gang.fault:
-            refused = Waiting(gang, waiting, Report(States.REFUSED, gang.fault))
+            refused = Waiting(gang, waiting, StatusReport(States.REFUSED, gang.fault))
             decisions.waiting += self.telling.say(key, refused)
         elif waiting and gang.missing:
-            incomplete = Waiting(gang, waiting, Report(States.INCOMPLETE, gang.missing))
+            incomplete = Waiting(gang, waiting, StatusReport(States.INCOMPLETE, gang.missing))
             decisions.waiting += self.telling.gathers(incomplete, now)
 
     def _want(
@@ -332,19 +332,21 @@ class Scheduler:
         in_place = in_place or (part is not None and part.job.priority == _IN_PLACE)
         priority = _IN_PLACE if in_place else gang.priority
         exclude = frozenset((*self.excluded.get(gang.key, ()), *self.preparing.shunned(gang.key)))
-        near = self._near(gang)
+        topology = self._near(gang)
         uid = gang.uid if name == gang.key else name.removeprefix(f"{gang.key}+")
         if part is not None:
             was, job = part.request, part.job
-            asked = (minimum, gang.policy, exclude, gang.constraint, near)
-            same = (was.minimum, was.policy, was.exclude, was.constraint, was.near) == asked
+            asked = (minimum, gang.policy, exclude, gang.constraint, topology)
+            same = (was.minimum, was.policy, was.exclude, was.constraint, was.topology) == asked
             same = same and (job.priority, job.limit, job.queue) == (priority, gang.limit, gang.queue)
             same = same and len(was.pods) == len(pods) and all(map(_same, was.pods, pods))
             if same:
                 return
             self._withdraw(part, now, "its group changed")
-        request = Pods(job_number(uid), pods, minimum, gang.policy, exclude, gang.constraint, near)
-        job = Job(
+        request = PodSetRequest(
+            job_number(uid), pods, minimum, gang.policy, exclude, gang.constraint, topology
+        )
+        job = Submission(
             key=name,
             request=request,
             submit=min(gang.submit, now),
@@ -354,10 +356,10 @@ class Scheduler:
             queue=gang.queue,
             priority=priority,
         )
-        part = Part(gang.key, job)
+        part = PodSet(gang.key, job)
         self._enlist(part)
         entry = self.queue.submit(job)
-        if entry.state is State.NEVER:
+        if entry.state is Phase.NEVER:
             self._never[name] = part
         self.telling.want(name)
         self._changed = True
@@ -370,20 +372,20 @@ class Scheduler:
                 self._withdraw(part, now, "what the cluster could hold has changed")
                 self._dirty[part.gang] = None
 
-    def _near(self, gang: Gang) -> Near | None:
+    def _near(self, gang: Gang) -> TopologyDomain | None:
         """The label of which a group's nodes must have one value, those that it is about to have included."""
-        near = near_of(gang)
-        if near is None:
+        topology = topology_of(gang)
+        if topology is None:
             return None
         parts = self._parts_of.get(gang.key, {}).values()
-        return Near(near.key, near.nodes.union(*(part.unbound.values() for part in parts)))
+        return TopologyDomain(topology.key, topology.nodes.union(*(part.unbound.values() for part in parts)))
 
-    def _enlist(self, part: Part) -> None:
+    def _enlist(self, part: PodSet) -> None:
         self.parts[part.key] = part
         self._parts_of.setdefault(part.gang, {})[part.key] = part
         self.preparing.enlist(part.key, part.request.pods)
 
-    def _strike(self, part: Part) -> None:
+    def _strike(self, part: PodSet) -> None:
         """A part that is over."""
         self.parts.pop(part.key, None)
         self._never.pop(part.key, None)
@@ -400,7 +402,7 @@ class Scheduler:
         for uid in (*part.alive, *part.ended):
             self._of.pop(uid, None)
 
-    def _withdraw(self, part: Part, now: int, reason: str) -> None:
+    def _withdraw(self, part: PodSet, now: int, reason: str) -> None:
         entry = self.queue.entries.get(part.key)
         if entry is not None:
             if not entry.state.is_over:
@@ -427,9 +429,11 @@ class Scheduler:
                 self.cluster.adopt(found.number, on_nodes, start=found.start, end=found.end, whole=whole)
                 name = gang.key if found.number == fallback else f"{gang.key}+{min(uids)}"
                 limit = None if found.end is None else found.end - found.start
-                request = Pods(found.number, found.pods, len(found.pods), gang.policy)
-                job = Job(name, request, found.start, limit, gang.soft_limit, gang.user, "", gang.queue)
-                part = Part(gang.key, job, Stage.RUNNING, found.start, found.end)
+                request = PodSetRequest(found.number, found.pods, len(found.pods), gang.policy)
+                job = Submission(
+                    name, request, found.start, limit, gang.soft_limit, gang.user, "", gang.queue
+                )
+                part = PodSet(gang.key, job, Stage.RUNNING, found.start, found.end)
                 self._enlist(part)
                 self.space.adopt(name, found.number, HORIZON if found.end is None else found.end)
                 self.queue.adopt(job, found.start, now)
@@ -498,39 +502,39 @@ class Scheduler:
                 gang = self.groups.gang(part.gang)
                 if gang is not None:
                     pods = tuple(bind.pod for bind in preparation.binds)
-                    report = Report(States.WAITS, found.reason)
+                    report = StatusReport(States.WAITS, found.reason)
                     decisions.waiting += self.telling.say(key, Waiting(gang, pods, report))
                 for uid in list(part.unbound):
                     self._lose(part, uid)
 
-    def _say_prepares(self, part: Part, preparation: Preparation, decisions: Decisions) -> None:
+    def _say_prepares(self, part: PodSet, preparation: VolumeBinding, decisions: Decisions) -> None:
         """Each pod is told of its own claims; the group, and whoever asks for its reason, of all."""
         gang = self.groups.gang(part.gang)
         if gang is None:
             return
         pods = tuple(bind.pod for bind in preparation.binds)
         for pod in pods if len(pods) > 1 else ():
-            report = Report(States.PREPARES, preparation.reason_of(pod.metadata.uid))
+            report = StatusReport(States.PREPARES, preparation.reason_of(pod.metadata.uid))
             decisions.waiting.append(Waiting(gang, (pod,), report))
-        everyone = Waiting(gang, pods, Report(States.PREPARES, preparation.reason))
+        everyone = Waiting(gang, pods, StatusReport(States.PREPARES, preparation.reason))
         self.reasons[part.key] = everyone
         decisions.waiting.append(everyone if len(pods) == 1 else replace(everyone, pods=()))
 
-    def _confirm(self, part: Part, uid: str) -> None:
+    def _confirm(self, part: PodSet, uid: str) -> None:
         """A pod is bound."""
         self._again.pop(uid, None)
         self._tries.pop(uid, None)
         if part.unbound.pop(uid, None) is not None and not part.unbound:
             self._begin(part)
 
-    def _begin(self, part: Part) -> None:
+    def _begin(self, part: PodSet) -> None:
         if part.stage is Stage.BINDING:
             part.stage = Stage.RUNNING
             if part.key in self.queue.entries:
                 self.queue.running(part.key, self.queue.now)
             self.telling.over(part.key)
 
-    def _lose(self, part: Part, uid: str) -> None:
+    def _lose(self, part: PodSet, uid: str) -> None:
         """A pod with a seat will not be bound there: it waits again, or is gone."""
         entry = self.cluster.pods.entries.get(uid)
         self.cluster.forget(uid)
@@ -547,7 +551,7 @@ class Scheduler:
         elif not part.unbound:
             self._begin(part)
 
-    def _pod_over(self, part: Part, uid: str, *, failed: bool) -> None:
+    def _pod_over(self, part: PodSet, uid: str, *, failed: bool) -> None:
         self._again.pop(uid, None)
         self._tries.pop(uid, None)
         part.unbound.pop(uid, None)
@@ -614,7 +618,7 @@ class Scheduler:
         self,
         before: tuple[str, Mapping[str, int]] | None,
         after: tuple[str, Mapping[str, int]] | None,
-        freed: tuple[Freed, ...],
+        freed: tuple[FreedSeats, ...],
     ) -> None:
         if freed or (before is not None and before != after):
             self.space.more()
@@ -633,7 +637,7 @@ def _offers(node: Node) -> tuple[object, ...]:
     )
 
 
-def _name(key: str, uid: str, begun: list[Part]) -> str:
+def _name(key: str, uid: str, begun: list[PodSet]) -> str:
     """The name of a part, by one of its pods. One that has begun may have this name, or its number, though
     the pod found no seat in it."""
     taken, numbers = {part.key for part in begun}, {part.number for part in begun}

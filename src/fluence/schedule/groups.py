@@ -26,9 +26,9 @@ from fluence.model.meta import OwnerReference
 from fluence.model.owner import OWNERS, Owner
 from fluence.model.pod import Pod
 from fluence.schedule import jobspecs
-from fluence.schedule.sizes import Size, declared, needed
-from fluence.schedule.spellings import Marked, field_of, index_of, label_of, size_of
-from fluence.schedule.terms import terms_of
+from fluence.schedule.annotations import terms_of
+from fluence.schedule.gang_size import GangSize, declared, needed
+from fluence.schedule.group_labels import GroupLabel, field_of, index_of, label_of, size_of
 
 _NATIVE = "scheduling.k8s.io/"
 _STRICT = f"{_NATIVE}v1beta1"  # from here on the pods' priority must be their group's, and Jobs have groups
@@ -84,12 +84,12 @@ class Gang:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Membership:
     """Where a pod belongs."""
 
     key: str
     name: str
-    marked: Marked | None
+    marked: GroupLabel | None
     groups: tuple[str, ...]  # keys of the PodGroups that decide this
     owners: tuple[Owner, ...]  # the pod's own first, then that one's
     unseen: OwnerReference | None
@@ -120,7 +120,7 @@ class Groups:
         self.native = native
         self._follows = frozenset(follows)
         self._pods: dict[str, Pod] = {}
-        self._places: dict[str, _Place] = {}
+        self._places: dict[str, _Membership] = {}
         self._gangs: dict[str, set[str]] = {}  # key -> our pods
         self._foreign: dict[str, set[str]] = {}  # key -> pods of other schedulers that say they belong
         self._named: dict[str, set[str]] = {}  # group -> pods that name it
@@ -255,7 +255,7 @@ class Groups:
         self._pods.pop(key, None)
         return self._leave(key)
 
-    def _place(self, pod: Pod) -> _Place:
+    def _place(self, pod: Pod) -> _Membership:
         namespace, warnings = pod.metadata.namespace, list[str]()
         owners, unseen = self._chain(pod)
         field = marked = field_of(pod)
@@ -280,9 +280,9 @@ class Groups:
         else:
             key, name = single_key(namespace, pod.metadata.name), pod.metadata.name
         groups = dict.fromkeys(f"{namespace}/{each.name}" for each in (field, marked) if each is not None)
-        return _Place(key, name, marked, tuple(groups), owners, unseen, tuple(warnings))
+        return _Membership(key, name, marked, tuple(groups), owners, unseen, tuple(warnings))
 
-    def _label(self, pod: Pod, owners: tuple[Owner, ...], warnings: list[str]) -> Marked | None:
+    def _label(self, pod: Pod, owners: tuple[Owner, ...], warnings: list[str]) -> GroupLabel | None:
         sayers: list[Pod | Owner] = [pod, *owners]
         return next(filter(None, (label_of(each, warnings) for each in sayers)), None)
 
@@ -385,7 +385,7 @@ class Groups:
 
     def _size(
         self,
-        first: _Place,
+        first: _Membership,
         pods: list[Pod],
         owners: list[Owner],
         above: list[Owner],
@@ -393,16 +393,16 @@ class Groups:
         unseen: list[OwnerReference],
         group: Group | None,
         warnings: list[str],
-    ) -> Size:
+    ) -> GangSize:
         if first.is_single:
             waits = f"waits for its {unseen[0].kind} {unseen[0].name} to be seen" if unseen else ""
-            return Size(1, 1, "", waits)
+            return GangSize(1, 1, "", waits)
         marked = first.marked
         may_come = ""
         if marked is not None and group is None:
             name = f"PodGroup {pods[0].metadata.namespace}/{marked.name}"
             if marked.is_field:
-                return Size(1, max(1, len(pods)), "", waits=f"waits for its {name}")
+                return GangSize(1, max(1, len(pods)), "", waits=f"waits for its {name}")
             if self.native and any(each in marked.source for each in names.POD_GROUP_NAMES):
                 may_come = name
         return declared(
@@ -417,8 +417,8 @@ class Groups:
 
     def _missing(
         self,
-        first: _Place,
-        size: Size,
+        first: _Membership,
+        size: GangSize,
         must: int,
         members: tuple[Pod, ...],
         gated: tuple[Pod, ...],
@@ -481,7 +481,7 @@ class Groups:
         return ""
 
 
-def _uids(place: _Place) -> Iterator[str]:
+def _uids(place: _Membership) -> Iterator[str]:
     yield from (owner.metadata.uid for owner in place.owners)
     if place.unseen is not None:
         yield place.unseen.uid
@@ -539,7 +539,7 @@ def _order(pod: Pod) -> tuple[str, int, int, str]:
     return owner or stem, 1 << 40, int(digits) if digits else -1, name
 
 
-def _uid(oldest: Pod, first: _Place, group: Group | None) -> str:
+def _uid(oldest: Pod, first: _Membership, group: Group | None) -> str:
     if first.is_single:
         return oldest.metadata.uid
     marked = first.marked
@@ -561,7 +561,7 @@ def _priority(group: Group | None, pods: list[Pod]) -> int:
     return max((pod.spec.priority or 0 for pod in pods), default=0)
 
 
-def _source(first: _Place, group: Group | None) -> str:
+def _source(first: _Membership, group: Group | None) -> str:
     if first.is_single:
         return "pod"
     if first.marked is None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from fluence import names
 from fluence.errors import InvalidInput
-from fluence.model.jobspec import Jobspec, Resource
+from fluence.model.jobspec import Jobspec, JobspecResource
 from fluence.model.pod import Pod
 from fluence.model.resources import pod_requests
 from fluence.units import format_amount
@@ -49,7 +49,7 @@ def _type(resource: str) -> str:
     return resource.rpartition("/")[2]
 
 
-def _slots(resources: tuple[Resource, ...], times: int) -> Iterator[tuple[int, Resource]]:
+def _slots(resources: tuple[JobspecResource, ...], times: int) -> Iterator[tuple[int, JobspecResource]]:
     for each in resources:
         number = times * max(1, each.count.min)
         if each.is_slot:
@@ -58,7 +58,7 @@ def _slots(resources: tuple[Resource, ...], times: int) -> Iterator[tuple[int, R
             yield from _slots(each.with_, number)
 
 
-def _contents(resources: tuple[Resource, ...], times: int) -> Iterator[tuple[str, int]]:
+def _contents(resources: tuple[JobspecResource, ...], times: int) -> Iterator[tuple[str, int]]:
     """What one slot holds at least, in Kubernetes' units; a size without a unit is not compared."""
     for each in resources:
         number = times * each.count.min

@@ -12,11 +12,11 @@ import msgspec
 from msgspec import Meta
 
 from fluence import names
-from fluence.cluster.layout import GPU, ZONE, Layout
+from fluence.cluster.layout import GPU, ZONE, GraphLayout
 from fluence.errors import InvalidInput
 from fluence.match import policy as match_policies
 from fluence.queue import policy as queue_policies
-from fluence.queue.queue import Rules
+from fluence.queue.queue import QueueRules
 from fluence.units import parse_duration
 
 _S = {"unit": "seconds"}
@@ -178,27 +178,27 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         self.layout()
         self.rules()
 
-    def layout(self) -> Layout:
+    def layout(self) -> GraphLayout:
         """How nodes become vertices."""
         levels = tuple(_pair("topology", each, "TYPE=LABEL") for each in self.topology)
         devices = dict(_pair("devices", each, "RESOURCE=TYPE") for each in self.devices)
         try:
-            return Layout(levels=levels, devices=devices)
+            return GraphLayout(levels=levels, devices=devices)
         except InvalidInput as error:
             raise InvalidInput(str(error), where="topology") from None
 
-    def rules(self) -> dict[str, Rules]:
+    def rules(self) -> dict[str, QueueRules]:
         """The default walltimes, by queue, in the queue's milliseconds; "" is for gangs that name none."""
         found = {}
         if self.default_duration is not None:
-            found[""] = Rules(default_limit=self.default_duration * 1000)
+            found[""] = QueueRules(default_limit=self.default_duration * 1000)
         for queue, text in self.default_durations.items():
             limit = parse_duration(text)
             if not limit:
                 raise InvalidInput(
                     f"{queue}={text[:40]!r} is no time: write seconds, or 2h30m", where="default-durations"
                 )
-            found[queue] = Rules(default_limit=limit)
+            found[queue] = QueueRules(default_limit=limit)
         return found
 
     def address(self, text: str) -> tuple[str, int] | None:

@@ -9,21 +9,21 @@ room runs on a user's machine inside ``kubectl fluence``, so it starts fast: no 
 ruamel.yaml, boto3 and entry points are loaded only when they are needed.
 """
 
-from fluence.select.backend import Backend, Request
-from fluence.select.engine import NoBackend, Selection, choose
-from fluence.select.policies import NoCandidate, Policy, Verdict, parse_pipeline
-from fluence.select.providers import Answer, Ask, Provider, Settings
+from fluence.select.backend import Backend, BackendRequest
+from fluence.select.engine import BackendSelection, NoBackend, choose
+from fluence.select.policies import BackendPolicy, NoCandidate, Verdict, parse_pipeline
+from fluence.select.providers import BackendAnswer, BackendQuery, Provider, Settings
 
 __all__ = [
-    "Answer",
-    "Ask",
     "Backend",
+    "BackendAnswer",
+    "BackendPolicy",
+    "BackendQuery",
+    "BackendRequest",
+    "BackendSelection",
     "NoBackend",
     "NoCandidate",
-    "Policy",
     "Provider",
-    "Request",
-    "Selection",
     "Settings",
     "Verdict",
     "choose",

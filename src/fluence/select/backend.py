@@ -55,7 +55,7 @@ class Backend(msgspec.Struct, frozen=True):
         return bool(self.attributes or self.strings)
 
 
-class Request(msgspec.Struct, frozen=True):
+class BackendRequest(msgspec.Struct, frozen=True):
     """The work for which a backend is chosen."""
 
     shots: int = DEFAULT_SHOTS

@@ -9,8 +9,8 @@ from typing import Final
 import msgspec
 
 from fluence.errors import FluenceError
-from fluence.select.backend import QUERY_ERROR, Backend, Request
-from fluence.select.policies import NoCandidate, Policy
+from fluence.select.backend import QUERY_ERROR, Backend, BackendRequest
+from fluence.select.policies import BackendPolicy, NoCandidate
 
 NOT_OFFERED: Final = "not offered by the cluster scheduler"
 NOT_DESCRIBED: Final = "offered by scheduler but no attributes available (not in file/providers)"
@@ -34,7 +34,7 @@ class Drop(msgspec.Struct, frozen=True):
         return f"{self.step}: {self.reason}" if self.step else self.reason
 
 
-class Selection(msgspec.Struct, frozen=True):
+class BackendSelection(msgspec.Struct, frozen=True):
     """What was chosen and why: the backends still in at the end, best first, and all that were dropped."""
 
     policy: str
@@ -50,7 +50,7 @@ class Selection(msgspec.Struct, frozen=True):
 class NoBackend(FluenceError):
     """Nothing can be chosen; ``trail`` holds what was dropped on the way, and what was still in."""
 
-    def __init__(self, message: str, trail: Selection) -> None:
+    def __init__(self, message: str, trail: BackendSelection) -> None:
         reasons = ", ".join(f"{name} ({drop})" for name, drop in sorted(trail.dropped.items()))
         super().__init__(f"{message}; dropped: {reasons}" if reasons else message)
         self.trail = trail
@@ -58,20 +58,20 @@ class NoBackend(FluenceError):
 
 def choose(
     policy: str,
-    pipeline: Sequence[Policy],
+    pipeline: Sequence[BackendPolicy],
     backends: Mapping[str, Backend],
     *,
     offers: Iterable[str] | None,
     only: Sequence[str] = (),
-    request: Request | None = None,
+    request: BackendRequest | None = None,
     notes: Sequence[str] = (),
-) -> Selection:
+) -> BackendSelection:
     """Choose one of *backends* by *pipeline*; *offers* None: nobody knows what the cluster offers."""
-    request = request or Request()
+    request = request or BackendRequest()
     pool, dropped = _intersect(backends, offers, only)
     unknown = _unknown_names(backends, only)
     said = [*notes, *([OFFERS_UNKNOWN] if offers is None else []), *unknown]
-    trail = Selection(policy, pool, dropped, said)
+    trail = BackendSelection(policy, pool, dropped, said)
     if not pool:
         nobody = "no candidate backends after intersecting providers with scheduler offerings"
         raise NoBackend("; ".join([nobody, *unknown]), trail)
@@ -82,13 +82,15 @@ def choose(
             raise NoBackend(str(error), trail) from error
         dropped.update(gone)
         pool = kept
-        trail = Selection(policy, pool, dropped, said)
+        trail = BackendSelection(policy, pool, dropped, said)
         if not pool:
             raise NoBackend(f'policy "{step.token}" removed all candidates', trail)
     return trail
 
 
-def _apply(step: Policy, pool: Sequence[Backend], request: Request) -> tuple[list[Backend], dict[str, Drop]]:
+def _apply(
+    step: BackendPolicy, pool: Sequence[Backend], request: BackendRequest
+) -> tuple[list[Backend], dict[str, Drop]]:
     """One step; it may be somebody else's, so it must keep or drop each of the pool and nothing else."""
     try:
         verdict = step.apply(pool, request)
@@ -133,7 +135,7 @@ def _unknown_names(backends: Mapping[str, Backend], only: Sequence[str]) -> list
     return [f"select-candidates names {', '.join(unknown)}, which no provider describes"] if unknown else []
 
 
-def audit(selection: Selection, *, resolved_at: str) -> str:
+def audit(selection: BackendSelection, *, resolved_at: str) -> str:
     """The ``select-result`` annotation: compact ASCII JSON, so that it fits any quoting.
 
     What a query answered with an error stays out: such texts can name the user's account.

@@ -16,7 +16,7 @@ from functools import cache
 from typing import Any, Final
 
 from fluence.errors import FluenceError, InvalidInput
-from fluence.select.policies import Policy
+from fluence.select.policies import BackendPolicy
 from fluence.select.providers import Provider, Settings
 
 PROVIDERS: Final = "fluence.select.providers"
@@ -55,12 +55,12 @@ def _provider(name: str, settings: Settings) -> Provider | None:
     return provider
 
 
-def find_policy(token: str, *, tolerance: float) -> Policy | None:
+def find_policy(token: str, *, tolerance: float) -> BackendPolicy | None:
     """The policy of somebody else that *token* names, or None."""
     name, colon, argument = token.partition(":")
     if name not in _entry_points(POLICIES):
         return None
-    policy: Policy = _make(POLICIES, name, argument if colon else None, tolerance)
+    policy: BackendPolicy = _make(POLICIES, name, argument if colon else None, tolerance)
     return policy
 
 

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 import msgspec
 
 from fluence.errors import FluenceError, InvalidInput
-from fluence.select.backend import COST, QUERY_ERROR, QUEUE, STATUS, Backend, Request, canonical
+from fluence.select.backend import COST, QUERY_ERROR, QUEUE, STATUS, Backend, BackendRequest, canonical
 
 KNOWN: Final = (
     "min-<attr>",
@@ -45,7 +45,7 @@ class Verdict(msgspec.Struct, frozen=True):
     dropped: dict[str, str] = {}
 
 
-class Policy(Protocol):
+class BackendPolicy(Protocol):
     """One step of the pipeline. It must be pure: nothing but the pool and the request decides."""
 
     @property
@@ -56,7 +56,7 @@ class Policy(Protocol):
     def needs(self) -> frozenset[str]:
         """The attributes it reads, so that only the providers that have them are asked."""
 
-    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+    def apply(self, pool: Sequence[Backend], request: BackendRequest) -> Verdict:
         """Drop and rank; raise NoCandidate where nothing can be said at all."""
 
 
@@ -72,7 +72,7 @@ class Rank(msgspec.Struct, frozen=True):
     def needs(self) -> frozenset[str]:
         return frozenset({self.attribute})
 
-    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+    def apply(self, pool: Sequence[Backend], request: BackendRequest) -> Verdict:
         values = {b.name: value for b in pool if (value := b.number(self.attribute)) is not None}
         if not values:
             missing = ",".join(b.name for b in pool)
@@ -94,7 +94,7 @@ class Rank(msgspec.Struct, frozen=True):
         return Verdict(kept, dropped)
 
 
-class Bound(msgspec.Struct, frozen=True):
+class AttributeBound(msgspec.Struct, frozen=True):
     """Keep the backends whose number is at least, or at most, a limit."""
 
     token: str
@@ -116,7 +116,7 @@ class Bound(msgspec.Struct, frozen=True):
             return f"{self.attribute} {value:g} is more than {self.limit:g}"
         return None
 
-    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+    def apply(self, pool: Sequence[Backend], request: BackendRequest) -> Verdict:
         return _filter(pool, self._why_not)
 
 
@@ -139,7 +139,7 @@ class Equal(msgspec.Struct, frozen=True):
             return None
         return f"{self.attribute} is {text if text is not None else f'{number:g}'}, not {self.wanted}"
 
-    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+    def apply(self, pool: Sequence[Backend], request: BackendRequest) -> Verdict:
         return _filter(pool, self._why_not)
 
 
@@ -160,7 +160,7 @@ class OnlineOnly(msgspec.Struct, frozen=True):
         error = backend.text(QUERY_ERROR)
         return f"status is {status}: {error}" if error else f"status is {status}"
 
-    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+    def apply(self, pool: Sequence[Backend], request: BackendRequest) -> Verdict:
         return _filter(pool, self._why_not)
 
 
@@ -174,7 +174,7 @@ class Prefer(msgspec.Struct, frozen=True):
     def needs(self) -> frozenset[str]:
         return frozenset()
 
-    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+    def apply(self, pool: Sequence[Backend], request: BackendRequest) -> Verdict:
         if all(b.name != self.name for b in pool):
             return Verdict(list(pool))
         return _filter(pool, lambda b: None if b.name == self.name else f"{self.name} is preferred")
@@ -185,8 +185,8 @@ def parse_pipeline(
     *,
     tolerance: float = 0.0,
     constraints: str = "",
-    extra: Callable[[str], Policy | None] = lambda token: None,
-) -> list[Policy]:
+    extra: Callable[[str], BackendPolicy | None] = lambda token: None,
+) -> list[BackendPolicy]:
     """The steps of a ``select-policy``, those of ``select-constraints`` first.
 
     *tolerance* widens the best set of the cost and queue steps; ``min-x~N`` widens any one step by its own N.
@@ -204,7 +204,7 @@ def split_commas(text: str) -> list[str]:
     return [word for part in text.split(",") if (word := part.strip())]
 
 
-def _parse_step(token: str, tolerance: float, extra: Callable[[str], Policy | None]) -> Policy:
+def _parse_step(token: str, tolerance: float, extra: Callable[[str], BackendPolicy | None]) -> BackendPolicy:
     if token == "online-only":
         return OnlineOnly()
     if token.startswith("prefer:"):
@@ -232,7 +232,7 @@ def _parse_step(token: str, tolerance: float, extra: Callable[[str], Policy | No
     raise InvalidInput(f'unknown policy "{token}" (known: {", ".join(KNOWN)})')
 
 
-def _require(token: str) -> Policy:
+def _require(token: str) -> BackendPolicy:
     key, equals, value = (part.strip() for part in token.removeprefix("require:").partition("="))
     if not equals or not key or not value:
         raise InvalidInput(
@@ -244,7 +244,7 @@ def _require(token: str) -> Policy:
     limit = _number(value)
     if limit is None:
         raise InvalidInput(f'require "{token}": bad number "{value}"')
-    return Bound(token, canonical(attribute), bound == "min", limit)
+    return AttributeBound(token, canonical(attribute), bound == "min", limit)
 
 
 def _filter(pool: Sequence[Backend], why_not: Callable[[Backend], str | None]) -> Verdict:

@@ -29,7 +29,7 @@ Wanted = Mapping[str, "str | Wanted"]
 """Fields to be set, nested as in the object."""
 
 
-class Workload(msgspec.Struct, frozen=True):
+class PodWorkload(msgspec.Struct, frozen=True):
     """One object of a document, with the pod templates in it."""
 
     path: Path
@@ -80,7 +80,7 @@ class Workload(msgspec.Struct, frozen=True):
         return None
 
 
-class Wish(msgspec.Struct, frozen=True):
+class BackendWish(msgspec.Struct, frozen=True):
     """What a workload asks of the choice."""
 
     policy: str
@@ -108,12 +108,12 @@ def may_select(text: str) -> bool:
     return SELECT_POLICY.partition("/")[2] in text or "\\" in text
 
 
-def find_workloads(document: object) -> list[Workload]:
+def find_workloads(document: object) -> list[PodWorkload]:
     """The objects of one document; lists, such as ``kind: List``, are opened."""
     return list(_find(document, ()))
 
 
-def _find(value: object, path: Path) -> Iterator[Workload]:
+def _find(value: object, path: Path) -> Iterator[PodWorkload]:
     if not isinstance(value, dict):
         return
     items = value.get("items")
@@ -128,7 +128,7 @@ def _find(value: object, path: Path) -> Iterator[Workload]:
         if key != "metadata"
         for where, template in _templates(inner, (*path, key), set())
     }
-    yield Workload(path, value, templates)
+    yield PodWorkload(path, value, templates)
 
 
 def _templates(value: object, path: Path, barren: set[int]) -> Iterator[tuple[Path, Fields]]:
@@ -151,10 +151,10 @@ def _templates(value: object, path: Path, barren: set[int]) -> Iterator[tuple[Pa
             yield found
 
 
-def read_wish(workload: Workload) -> Wish:
+def read_wish(workload: PodWorkload) -> BackendWish:
     """What the annotations ask; shots come from ``select-shots``, else the variable N_SHOTS, else 1000."""
     annotations = workload.annotations
-    return Wish(
+    return BackendWish(
         policy=annotations[SELECT_POLICY],
         candidates=split_commas(annotations.get(SELECT_CANDIDATES, "")),
         constraints=annotations.get(SELECT_CONSTRAINTS, ""),
@@ -162,7 +162,7 @@ def read_wish(workload: Workload) -> Wish:
     )
 
 
-def _shots(workload: Workload, annotation: str | None) -> int:
+def _shots(workload: PodWorkload, annotation: str | None) -> int:
     if annotation is not None:
         shots = _count(annotation)
         if shots is None:

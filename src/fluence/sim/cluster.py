@@ -21,7 +21,6 @@ import msgspec
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.act.action import Bind, Outcome, Result
 from fluence.clock import ManualClock
 from fluence.errors import InvalidInput
 from fluence.kube.gangs import ADAPTERS, Native, PodGroup, Workload
@@ -31,10 +30,11 @@ from fluence.model.node import Node
 from fluence.model.owner import OWNERS, Owner, ReplicaSet
 from fluence.model.pod import Pod
 from fluence.schedule import conditions
+from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.cycle import Decisions, Scheduler, cluster_for
 from fluence.schedule.groups import Gang, Groups
 from fluence.schedule.settings import SchedulerSettings
-from fluence.schedule.telling import Waiting
+from fluence.schedule.status_reports import Waiting
 
 NAMESPACE = "default"
 _ALPHABET = "bcdfghjklmnpqrstvwxz2456789"  # of the names that controllers make up: no vowels, no words
@@ -202,10 +202,10 @@ class EmbeddedCluster:
         for waiting in decisions.waiting:
             self._tell(waiting)
         for gang in decisions.begun:
-            self._tell_group(gang, conditions.Report(conditions.Outcome.SCHEDULED))
+            self._tell_group(gang, conditions.StatusReport(conditions.SchedulingStatus.SCHEDULED))
 
     def _bind(self, bind: Bind) -> None:
-        self.scheduler.told(Result(bind, Outcome.BOUND), self.now)
+        self.scheduler.told(BindResult(bind, BindOutcome.BOUND), self.now)
         pod = self.pods[bind.pod.key]
         said = {**pod.annotations, **bind.annotations}
         condition = Condition(type=conditions.POD_SCHEDULED, status="True")
@@ -228,7 +228,7 @@ class EmbeddedCluster:
                 self._set(replace(pod, status=replace(pod.status, conditions=_conditions(patch))))
         self._tell_group(waiting.gang, waiting.report)
 
-    def _tell_group(self, gang: Gang, report: conditions.Report) -> None:
+    def _tell_group(self, gang: Gang, report: conditions.StatusReport) -> None:
         if gang.group is None:
             return
         patch = conditions.group_condition(gang.group, report, now=self.now)

@@ -13,13 +13,13 @@ from operator import attrgetter
 
 from fluence.errors import InvalidInput
 from fluence.model.jobspec import MAX_COUNT, Jobspec
-from fluence.sim.submission import Dependency, Submission, Workload
+from fluence.sim.submission import Dependency, TraceJob, TraceWorkload
 
 LONGEST = 3_153_600_000  # seconds, a hundred years: what a matcher plans for
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class IntakeTerms:
     """How a workload is to be read; `fluence.sim.workload.read` says what each of them means."""
 
     jobs: int | None = None
@@ -46,7 +46,7 @@ class BadRecord(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class IntakeJob:
     """A record as a reader found it, times still in seconds."""
 
     name: str
@@ -67,13 +67,13 @@ class Candidate:
 class Intake:
     """Takes candidates, keeps the good ones and counts the others."""
 
-    def __init__(self, source: str, terms: Terms) -> None:
+    def __init__(self, source: str, terms: IntakeTerms) -> None:
         self.source = source
         self.terms = terms
         self.processors: int | None = None
         self.keeps_order = True  # a log is written in the order of arrivals; a list need not be
         self._skipped: dict[str, int] = {}
-        self._taken: dict[str, Candidate] = {}
+        self._taken: dict[str, IntakeJob] = {}
         self._jobspecs: dict[Hashable, Jobspec] = {}
         self._latest = -math.inf
         self._reordered = 0
@@ -83,7 +83,7 @@ class Intake:
         """Whether as many records were taken as are wanted."""
         return self.keeps_order and self.terms.jobs is not None and len(self._taken) >= self.terms.jobs
 
-    def take(self, read: Callable[[], Candidate], where: str | Callable[[], str]) -> None:
+    def take(self, read: Callable[[], IntakeJob], where: str | Callable[[], str]) -> None:
         """Take what *read* gives, or count why not; *where* is its place in the source, told when asked."""
         try:
             self._add(read())
@@ -100,12 +100,12 @@ class Intake:
             found = self._jobspecs[key] = make()
         return found
 
-    def workload(self) -> Workload:
+    def workload(self) -> TraceWorkload:
         """All that was taken, by time of arrival; the first arrives at 0."""
         first = min((candidate.at for candidate in self._taken.values()), default=0.0)
         scale = self.terms.arrival_scale
         submissions = (_submission(candidate, first, scale) for candidate in self._taken.values())
-        return Workload(
+        return TraceWorkload(
             submissions=tuple(sorted(submissions, key=attrgetter("submit"))[: self.terms.jobs]),
             source=self.source,
             processors=self.processors,
@@ -113,7 +113,7 @@ class Intake:
             reordered=self._reordered,
         )
 
-    def _add(self, found: Candidate) -> None:
+    def _add(self, found: IntakeJob) -> None:
         if found.name in self._taken:
             raise BadRecord("repeated name", f"{found.name} is the name of a job above: rename one of them")
         if found.at < 0:
@@ -145,7 +145,7 @@ class Intake:
         self._latest = max(self._latest, found.at)
         self._taken[found.name] = found
 
-    def _check_size(self, found: Candidate) -> None:
+    def _check_size(self, found: IntakeJob) -> None:
         if not 0 <= found.size <= MAX_COUNT:
             raise BadRecord("impossible size", f"must be 1 to {MAX_COUNT}, not {found.size}", field="size")
         if not 1 <= found.tasks <= MAX_COUNT:
@@ -171,8 +171,8 @@ class Intake:
                 )
 
 
-def _submission(found: Candidate, first: float, scale: float) -> Submission:
-    return Submission(
+def _submission(found: IntakeJob, first: float, scale: float) -> TraceJob:
+    return TraceJob(
         name=found.name,
         submit=round((found.at - first) * scale * 1000),
         runtime=_milliseconds(found.runtime),

@@ -19,9 +19,9 @@ from fluence.model import constraint as constraints
 from fluence.model.constraint import Constraint
 from fluence.model.document import read as read_document
 from fluence.model.document import show
-from fluence.model.jobspec import Jobspec, Resource
+from fluence.model.jobspec import Jobspec, JobspecResource
 from fluence.sim import fields, generate, requests
-from fluence.sim.intake import BadRecord, Candidate, Intake
+from fluence.sim.intake import BadRecord, Intake, IntakeJob
 from fluence.sim.submission import Dependency
 
 _KEYS = (
@@ -77,7 +77,7 @@ def _decoded(text: bytes, source: str) -> object:
         raise InvalidInput(str(error)) from None
 
 
-def _line(line: bytes, number: int, intake: Intake) -> Candidate:
+def _line(line: bytes, number: int, intake: Intake) -> IntakeJob:
     try:
         item = read_document(line, "job")
     except InvalidJobspec as error:
@@ -85,7 +85,7 @@ def _line(line: bytes, number: int, intake: Intake) -> Candidate:
     return _job(item, number, intake)
 
 
-def _job(item: object, number: int, intake: Intake) -> Candidate:
+def _job(item: object, number: int, intake: Intake) -> IntakeJob:
     given = fields.mapping(item, "", _KEYS)
     jobspec, size, limit, queue = _request(given, intake)
     stated = fields.seconds(given, "limit")
@@ -96,7 +96,7 @@ def _job(item: object, number: int, intake: Intake) -> Candidate:
     if runtime is None:
         raise BadRecord("no runtime", "is missing: say how many seconds the job runs", field="runtime")
     priority = fields.whole(given, "priority", most=_URGENCY)
-    return Candidate(
+    return IntakeJob(
         name=fields.name(given, "name") or f"job{number + 1}",
         at=fields.seconds(given, "at") or 0.0,
         runtime=runtime,
@@ -113,9 +113,9 @@ def _job(item: object, number: int, intake: Intake) -> Candidate:
     )
 
 
-def _generated(made: generate.Made, intake: Intake) -> Candidate:
+def _generated(made: generate.Made, intake: Intake) -> IntakeJob:
     jobspec, size = _simple(made.nodes, made.cores, made.gpus, None, intake)
-    return Candidate(
+    return IntakeJob(
         name=made.name,
         at=made.at,
         runtime=made.runtime,
@@ -182,7 +182,7 @@ def _jobspec(value: object, intake: Intake) -> Jobspec:
         raise BadRecord("invalid jobspec", str(error)) from None
 
 
-def _units(resource: Resource, intake: Intake) -> int:
+def _units(resource: JobspecResource, intake: Intake) -> int:
     """How many units a resource holds at least, a whole node counted with all that is in it."""
     count, unit = resource.count.min, intake.terms.unit
     if resource.type == unit:

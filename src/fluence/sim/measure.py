@@ -56,7 +56,7 @@ class Record:
         return max(1.0, (self.start - self.submit + self.run) / max(self.run, _SHORT))
 
 
-class Wait(msgspec.Struct, frozen=True):
+class WaitFigures(msgspec.Struct, frozen=True):
     """Seconds from submission to start."""
 
     mean: float = 0
@@ -107,7 +107,7 @@ class Measures(msgspec.Struct, frozen=True):
     started: int = 0
     finished: int = 0
     backfilled: int = 0
-    wait: Wait = Wait()
+    wait: WaitFigures = WaitFigures()
     bounded_slowdown: Slowdown = Slowdown()
     wide_wait: WideWait = WideWait()
     makespan: float = 0
@@ -135,7 +135,7 @@ def measure(records: Sequence[Record], *, capacity: int) -> Measures:
         started=len(waits),
         finished=sum(record.end is not None for record in records),
         backfilled=sum(record.backfilled for record in records),
-        wait=Wait(
+        wait=WaitFigures(
             mean=_seconds(_mean(waits)),
             p50=_seconds(percentile(waits, 0.5)),
             p95=_seconds(percentile(waits, 0.95)),

@@ -17,7 +17,7 @@ from fluence.errors import InvalidGraph, InvalidInput
 from fluence.graph.graph import CONTAINMENT, Batch
 from fluence.match.extensions import Extensions
 from fluence.sim import requests
-from fluence.sim.intake import BadRecord, Candidate, Intake
+from fluence.sim.intake import BadRecord, Intake, IntakeJob
 
 EXTENSIONS = Extensions(quantities=frozenset(("cpu", "memory", "gpu")))
 
@@ -76,7 +76,7 @@ def nodes(text: bytes, *, source: str) -> Batch:
     return batch
 
 
-def _pod(given: _Row, intake: Intake) -> Candidate:
+def _pod(given: _Row, intake: Intake) -> IntakeJob:
     row = _complete(given)
     gpus = _whole(row, "num_gpu")
     share = _whole(row, "gpu_milli") if gpus else 0
@@ -98,7 +98,7 @@ def _pod(given: _Row, intake: Intake) -> Candidate:
         raise BadRecord("no runtime", "must be after scheduled_time: leave it out", field="deletion_time")
     models = _models(row, "gpu_spec")
     unit = intake.terms.unit
-    return Candidate(
+    return IntakeJob(
         name=row["name"],
         at=_time(row, "creation_time"),
         runtime=ended - started,

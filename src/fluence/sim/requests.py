@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fluence.model.constraint import Constraint
 from fluence.model.count import Count
-from fluence.model.jobspec import Attributes, Jobspec, Resource
+from fluence.model.jobspec import Jobspec, JobspecAttributes, JobspecResource
 
 CPU_PER_CORE = 1000  # a pool of cpu counts in thousandths of a core
 
@@ -33,13 +33,13 @@ def pod(amounts: Sequence[tuple[str, int]], models: Sequence[str] = ()) -> Jobsp
     return _jobspec(_resource("node", 1, (_slot(1, parts),)), constraint)
 
 
-def _jobspec(top: Resource, constraint: Constraint | None = None) -> Jobspec:
-    return Jobspec((top,), attributes=Attributes(constraints=constraint))
+def _jobspec(top: JobspecResource, constraint: Constraint | None = None) -> Jobspec:
+    return Jobspec((top,), attributes=JobspecAttributes(constraints=constraint))
 
 
-def _slot(count: int, with_: tuple[Resource, ...]) -> Resource:
-    return Resource("slot", Count(count, count), label="default", with_=with_)
+def _slot(count: int, with_: tuple[JobspecResource, ...]) -> JobspecResource:
+    return JobspecResource("slot", Count(count, count), label="default", with_=with_)
 
 
-def _resource(type_: str, count: int, with_: tuple[Resource, ...] = ()) -> Resource:
-    return Resource(type_, Count(count, count), with_=with_)
+def _resource(type_: str, count: int, with_: tuple[JobspecResource, ...] = ()) -> JobspecResource:
+    return JobspecResource(type_, Count(count, count), with_=with_)

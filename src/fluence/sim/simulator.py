@@ -13,12 +13,12 @@ from heapq import heappop, heappush
 
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.policy import MatchPolicy
-from fluence.queue import Dependency, Entry, Job, Queue, Start, history, space_for
+from fluence.queue import Dependency, JobRecord, Queue, Start, Submission, history, planner_for
 from fluence.queue import priority as priorities
 from fluence.queue.job import SECOND
 from fluence.sim.measure import Record
 from fluence.sim.platform import Platform
-from fluence.sim.submission import Submission, Workload
+from fluence.sim.submission import TraceJob, TraceWorkload
 
 _END, _ARRIVE = 0, 1  # what has ended is free before what arrives at the same moment is placed
 
@@ -41,7 +41,7 @@ class Simulation:
 
 
 def simulate(
-    workload: Workload,
+    workload: TraceWorkload,
     platform: Platform,
     *,
     policy: str = "easy",
@@ -60,7 +60,7 @@ def simulate(
     matcher = Matcher(platform.graph, match_policy, extensions=platform.extensions, horizon=HORIZON * SECOND)
     first = workload.submissions[0].jobspec if workload.submissions else None
     queue = Queue(
-        space_for(matcher, first),
+        planner_for(matcher, first),
         policy,
         depth=depth,
         window=window,
@@ -83,11 +83,11 @@ def simulate(
 
 
 def _run(
-    run: Simulation, workload: Workload, until: int | None, progress: Callable[[int], None] | None
+    run: Simulation, workload: TraceWorkload, until: int | None, progress: Callable[[int], None] | None
 ) -> None:
     queue = run.queue
     tasks = {submission.name: submission for submission in workload.submissions}
-    events: list[tuple[int, int, int, Submission | Start]] = []
+    events: list[tuple[int, int, int, TraceJob | Start]] = []
     for serial, submission in enumerate(workload.submissions):
         heappush(events, (submission.submit, _ARRIVE, serial, submission))
     serial = len(events)
@@ -117,8 +117,8 @@ def _run(
             serial += 1
 
 
-def _job(submission: Submission) -> Job:
-    return Job(
+def _job(submission: TraceJob) -> Submission:
+    return Submission(
         key=submission.name,
         request=submission.jobspec,
         submit=submission.submit,
@@ -133,7 +133,7 @@ def _job(submission: Submission) -> Job:
     )
 
 
-def _record(submission: Submission, entry: Entry | None, queue: Queue) -> Record:
+def _record(submission: TraceJob, entry: JobRecord | None, queue: Queue) -> Record:
     return Record(
         name=submission.name,
         user=submission.user,

@@ -12,7 +12,7 @@ Dependency = Literal["afterok", "afterany", "singleton"]
 
 
 @dataclass(frozen=True, slots=True)
-class Submission:
+class TraceJob:
     """One job of a workload: when it arrives, what it asks for, and what it then does."""
 
     name: str
@@ -39,10 +39,10 @@ class Submission:
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class TraceWorkload:
     """The submissions of one source, by time of arrival."""
 
-    submissions: tuple[Submission, ...]
+    submissions: tuple[TraceJob, ...]
     source: str
     processors: int | None = None
     """The size of the machine that the log says it is of (MaxProcs, else MaxNodes)."""

@@ -13,7 +13,7 @@ from functools import partial
 
 from fluence.model.jobspec import MAX_COUNT
 from fluence.sim import requests
-from fluence.sim.intake import BadRecord, Candidate, Intake
+from fluence.sim.intake import BadRecord, Intake, IntakeJob
 
 FIELDS = (
     "job number", "submit time", "wait time", "run time", "allocated processors", "average CPU time",
@@ -44,7 +44,7 @@ def read(text: bytes, intake: Intake) -> None:
     intake.processors = sizes.get("maxprocs") or sizes.get("maxnodes") or None
 
 
-def _record(fields: list[str], intake: Intake) -> Candidate:
+def _record(fields: list[str], intake: Intake) -> IntakeJob:
     # NB some logs have more fields, such as the names of nodes; those have no meaning here.
     if len(fields) < len(FIELDS):
         raise BadRecord(
@@ -70,7 +70,7 @@ def _record(fields: list[str], intake: Intake) -> Candidate:
     if size > MAX_COUNT:
         raise BadRecord("impossible size", f"must be at most {MAX_COUNT}, not {size}", field=FIELDS[4])
     unit = intake.terms.unit
-    return Candidate(
+    return IntakeJob(
         name=str(number),
         at=_number(fields, 1),
         runtime=runtime,

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from fluence.errors import InvalidInput
-from fluence.sim.intake import Intake, Terms
-from fluence.sim.submission import Dependency, Submission, Workload
+from fluence.sim.intake import Intake, IntakeTerms
+from fluence.sim.submission import Dependency, TraceWorkload
 
-__all__ = ["KINDS", "Dependency", "Kind", "Submission", "Terms", "Workload", "guess", "parse", "read"]
+__all__ = ["KINDS", "Dependency", "IntakeTerms", "Kind", "TraceWorkload", "guess", "parse", "read"]
 
 Kind = Literal["swf", "openb", "yaml", "jsonl"]
 
@@ -37,7 +37,7 @@ def read(
     unit: str = "core",
     node_size: int = 1,
     processors: int | None = None,
-) -> Workload:
+) -> TraceWorkload:
     """The workload in a file; without a *kind*, of the kind that it looks like.
 
     ``jobs`` keeps the first so many valid records, ``arrival_scale`` multiplies the offsets of arrivals, and
@@ -50,7 +50,7 @@ def read(
         text = Path(path).read_bytes()
     except OSError as error:
         raise InvalidInput(f"cannot be read: {error.strerror}", where=source) from None
-    terms = Terms(
+    terms = IntakeTerms(
         jobs=jobs, arrival_scale=arrival_scale, strict=strict, seed=seed, unit=unit, node_size=node_size,
         processors=processors,
     )  # fmt: skip
@@ -58,13 +58,13 @@ def read(
 
 
 def parse(
-    text: bytes, *, kind: str | None = None, source: str = "workload", terms: Terms | None = None
-) -> Workload:
+    text: bytes, *, kind: str | None = None, source: str = "workload", terms: IntakeTerms | None = None
+) -> TraceWorkload:
     """The workload in a text, as `read` reads it from a file; *source* is what errors call it."""
     if kind is not None and kind not in KINDS:
         raise InvalidInput(f"no kind of workload {kind!r}: choose one of {', '.join(KINDS)}")
     text = _unpacked(text, source)
-    intake = Intake(source, terms or Terms())
+    intake = Intake(source, terms or IntakeTerms())
     match cast(Kind, kind) if kind is not None else guess(text, source=source):
         case "swf":
             from fluence.sim import swf

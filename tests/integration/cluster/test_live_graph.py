@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from fluence.cli import main
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.ids import job_number
-from fluence.cluster.layout import RACK, Layout
+from fluence.cluster.layout import RACK, GraphLayout
 from fluence.graph.graph import ResourceGraph
 from fluence.kube.resource import NODES, PODS
-from fluence.match.gang import Gang, Seated
+from fluence.placer.gang import GangRequest, Seated
 from fluence.sandbox.testing import Kube
 
 LEVEL = f"rack={RACK}"
@@ -55,7 +55,7 @@ def test_the_live_graph_shows_nodes_and_what_runs_on_them(kube: Kube, audited: N
             everything = (await client.list(PODS)).items or ()
             cluster.load((await client.list(NODES)).items or (), everything)
             gang = cluster.gang([made])
-            assert isinstance(gang, Gang)
+            assert isinstance(gang, GangRequest)
             found = cluster.try_now(gang, now=0)  # other tests' pods may have all that a node has
             assert isinstance(found, Seated)
             node = found.nodes[made.metadata.uid]
@@ -99,10 +99,10 @@ async def test_a_gang_that_is_bound_to_its_seats_passes_the_audit(kube: Kube, au
             await client.create(PODS, body(f"rank-{number}"), namespace=kube.namespace)
         pods = (await client.list(PODS, namespace=kube.namespace)).items or []
         everything = (await client.list(PODS)).items or []
-        cluster = ClusterGraph(Layout(levels=(("rack", RACK),)), policy="low")
+        cluster = ClusterGraph(GraphLayout(levels=(("rack", RACK),)), policy="low")
         cluster.load((await client.list(NODES)).items or (), everything)
         gang = cluster.gang(pods)
-        assert isinstance(gang, Gang)
+        assert isinstance(gang, GangRequest)
         seated = cluster.seat(gang, job=job_number(kube.namespace), now=1)
         assert isinstance(seated, Seated)
         for pod in pods:

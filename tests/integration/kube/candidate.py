@@ -9,11 +9,11 @@ from pathlib import Path
 from fluence.clock import SystemClock
 from fluence.kube.access import Access, find_access
 from fluence.kube.client import Client
-from fluence.kube.lease import Elector, Terms
+from fluence.kube.lease import Elector, LeaseTerms
 
 # A takeover begins 2.4 s after the last renewal was seen; the rest of the duration is for calls on a busy
 # machine.
-TERMS = Terms(duration_s=6.0, renew_s=2.0, retry_s=0.4)
+TERMS = LeaseTerms(duration_s=6.0, renew_s=2.0, retry_s=0.4)
 
 
 class Jumping(SystemClock):

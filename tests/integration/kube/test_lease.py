@@ -18,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from fluence.kube.client import Client
-from fluence.kube.lease import Elector, Terms
+from fluence.kube.lease import Elector, LeaseTerms
 from fluence.kube.resource import LEASES, Json
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.proxy import Proxy
@@ -148,7 +148,7 @@ def at(time: object) -> float:
 
 
 async def test_a_lease_is_given_back_on_the_way_out(kube: Kube) -> None:
-    terms = Terms(duration_s=30, renew_s=20, retry_s=0.2)
+    terms = LeaseTerms(duration_s=30, renew_s=20, retry_s=0.2)
 
     async def forever() -> None:
         await asyncio.sleep(60)

@@ -10,13 +10,13 @@ from typing import Any
 from fluence.kube.client import Client
 from fluence.kube.gangs import AnyGangs, discover_gangs
 from fluence.kube.resource import NODES, PODS, Json
+from fluence.live.scheduler import LiveScheduler
 from fluence.model.group import Group
 from fluence.model.pod import Pod
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.nodes import NodeKind, create_nodes
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
-from fluence.schedule.live import Live
 from fluence.schedule.settings import SchedulerSettings
 
 RUN = "sandbox.fluence.flux-framework.org/run-seconds"
@@ -32,7 +32,7 @@ class Field:
         self.nodes = nodes
         self.gangs = gangs
         self.name = f"fluence-{kube.namespace}"
-        self.live: Live | None = None
+        self.live: LiveScheduler | None = None
         self.proxy = Proxy(kube.access())  # the one that `through` goes through
 
     @property
@@ -157,11 +157,13 @@ class Field:
     # -- the scheduler ---------------------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def scheduler(self, client: Client | None = None, **options: Any) -> AsyncIterator[Live]:
+    async def scheduler(self, client: Client | None = None, **options: Any) -> AsyncIterator[LiveScheduler]:
         """The scheduler in this process, without a lease unless one is asked for."""
         identity = options.pop("identity", None)
         chosen = {"lease": False, "backoff": 0.25, "scheduler_name": self.name, **options}
-        live = self.live = Live(client or self.client, SchedulerSettings(**chosen), identity=identity)
+        live = self.live = LiveScheduler(
+            client or self.client, SchedulerSettings(**chosen), identity=identity
+        )
         stop = asyncio.Event()
         task = asyncio.create_task(live.run(stop))
         ready = asyncio.create_task(live.synced.wait())
@@ -178,7 +180,7 @@ class Field:
             assert not any(faults), "a handler failed: see the log"
 
     @contextlib.asynccontextmanager
-    async def through(self, *rules: Rule, **options: Any) -> AsyncIterator[Live]:
+    async def through(self, *rules: Rule, **options: Any) -> AsyncIterator[LiveScheduler]:
         """The scheduler behind a proxy that makes things go wrong."""
         async with (
             Proxy(self.kube.access(), list(rules)) as proxy,

@@ -7,12 +7,12 @@ import asyncio
 import pytest
 
 from fluence import names
-from fluence.act.action import Bind, Outcome
 from fluence.kube.errors import ApiConflict
 from fluence.kube.resource import CLAIMS, NODES, PODS, VOLUMES
 from fluence.model.pod import Pod
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.testing import Kube
+from fluence.schedule.actions import Bind, BindOutcome
 from tests.integration.schedule.field import LABEL, field
 
 
@@ -153,7 +153,7 @@ async def test_a_bind_with_the_uid_of_an_older_pod_is_refused(kube: Kube, audite
         async with f.scheduler() as live:
             bind = Bind(old, f.nodes[0], "job", {})
             result = await live.binder._look(bind, "refused")
-            assert result.outcome is Outcome.GONE
+            assert result.outcome is BindOutcome.GONE
             await f.until_bound(["p"])
 
 
@@ -163,7 +163,7 @@ async def test_a_node_that_does_not_exist_is_never_bound_to(kube: Kube, audited:
         (pod,) = await f.add(f.pod("p", cpu="100"))
         await asyncio.sleep(0.3)
         result = live._check(Bind(pod, "no-such-node", "job", {}))
-        assert result is not None and result.outcome is Outcome.STALE
+        assert result is not None and result.outcome is BindOutcome.STALE
 
 
 async def test_the_annotations_come_in_the_same_event_as_the_node(kube: Kube, audited: None) -> None:

@@ -18,7 +18,13 @@ from fluence.kube.resource import DEPLOYMENTS, JOBS, PODS, REPLICASETS, STATEFUL
 from fluence.model.group import Group
 from fluence.model.pod import Pod
 from fluence.sandbox.testing import Kube
-from fluence.schedule.conditions import Outcome, Report, group_condition, message, pod_condition
+from fluence.schedule.conditions import (
+    SchedulingStatus,
+    StatusReport,
+    group_condition,
+    message,
+    pod_condition,
+)
 from fluence.schedule.groups import Gang, Groups
 
 NAME = "fluence-groups"  # no other scheduler acts on these
@@ -155,7 +161,7 @@ async def test_a_pods_condition_is_written_once_and_replaces_that_of_its_gate(ku
         seen = await client.get(PODS, "held", namespace=kube.namespace)
         stale = seen.condition("PodScheduled")
         assert stale is not None and stale.reason == "SchedulingGated", "the server leaves it standing"
-        report = Report(Outcome.WAITS, "no seat", no_later_than=NOW + 3_600_000)
+        report = StatusReport(SchedulingStatus.WAITS, "no seat", no_later_than=NOW + 3_600_000)
         patch = pod_condition(seen, report, now=NOW)
         assert patch is not None
         seen = await write(client, kube.namespace, seen, patch)
@@ -166,7 +172,7 @@ async def test_a_pods_condition_is_written_once_and_replaces_that_of_its_gate(ku
         )
         assert found.last_transition_time == stale.last_transition_time
         assert pod_condition(seen, report, now=NOW + 30_000) is None
-        other = pod_condition(seen, Report(Outcome.NEVER, "too large"), now=NOW)
+        other = pod_condition(seen, StatusReport(SchedulingStatus.NEVER, "too large"), now=NOW)
         assert other is not None
         other["metadata"] = {"uid": "of-another"}
         with pytest.raises(Exception, match=r"(?i)precondition|uid"):
@@ -191,7 +197,7 @@ async def test_a_groups_condition_is_upstreams_and_never_goes_back(kube: Kube) -
         group = Group(namespace=kube.namespace, name="g", min_count=2)
         await client.create(where.raw(), gangs.manifest(group), namespace=kube.namespace)
 
-        async def tell(report: Report) -> Group | None:
+        async def tell(report: StatusReport) -> Group | None:
             (held,) = gangs.groups(await client.get(where, "g", namespace=kube.namespace))
             patch = group_condition(held, report, now=NOW)
             if patch is None:
@@ -201,14 +207,14 @@ async def test_a_groups_condition_is_upstreams_and_never_goes_back(kube: Kube) -
             )
             return gangs.groups(got)[0]
 
-        waits = await tell(Report(Outcome.WAITS, "busy"))
+        waits = await tell(StatusReport(SchedulingStatus.WAITS, "busy"))
         assert waits is not None and waits.is_scheduled is False
         assert [(each.type, each.reason) for each in waits.conditions] == [(gangs.condition, "Unschedulable")]
-        assert await tell(Report(Outcome.WAITS, "busy")) is None
-        done = await tell(Report(Outcome.SCHEDULED))
+        assert await tell(StatusReport(SchedulingStatus.WAITS, "busy")) is None
+        done = await tell(StatusReport(SchedulingStatus.SCHEDULED))
         assert done is not None and done.is_scheduled
         assert len(done.conditions) == 1
-        assert await tell(Report(Outcome.WAITS, "busy again")) is None
+        assert await tell(StatusReport(SchedulingStatus.WAITS, "busy again")) is None
 
 
 def fluence(kube: Kube, *args: str) -> str:
@@ -220,7 +226,9 @@ def fluence(kube: Kube, *args: str) -> str:
 
 
 def test_explain_says_what_the_condition_says_and_what_would_help(kube: Kube) -> None:
-    report = Report(Outcome.WAITS, "no seat for the pods of the gang", NOW + 3_600_000, NOW + 1_800_000)
+    report = StatusReport(
+        SchedulingStatus.WAITS, "no seat for the pods of the gang", NOW + 3_600_000, NOW + 1_800_000
+    )
 
     async def make() -> str:
         async with kube.client() as client:

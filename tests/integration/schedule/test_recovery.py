@@ -6,22 +6,22 @@ import asyncio
 import re
 
 from fluence.kube.resource import PODS
+from fluence.live.scheduler import LiveScheduler
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.testing import Kube
-from fluence.schedule.live import Live
 from tests.integration.schedule.field import Field, field
 
 
-def holds(live: Live) -> dict[int, dict[str, str]]:
+def holds(live: LiveScheduler) -> dict[int, dict[str, str]]:
     return live.scheduler.cluster.jobs
 
 
-def until(live: Live) -> dict[int, int]:
+def until(live: LiveScheduler) -> dict[int, int]:
     """When each job ends; what other tests run meanwhile is a record too, and none of ours."""
     return {number: live.scheduler.cluster.seats.jobs[number].end for number in holds(live)}
 
 
-def reasons(live: Live) -> dict[str, str]:
+def reasons(live: LiveScheduler) -> dict[str, str]:
     """Without numbers: other tests' nodes come and go."""
     return {key: re.sub(r"\d+", "#", said.reason) for key, said in live.scheduler.reasons.items()}
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from fluence.cluster.claims import Claim, Claims
-from fluence.model.volume import StorageClass, Volume, VolumeClaim
+from fluence.model.volume import PersistentVolume, StorageClass, VolumeClaim
 
 ONCE = ["ReadWriteOnce"]
 
@@ -21,7 +21,7 @@ def claim(name: str = "data", *, kind: str | None = "local", size: str = "1Gi", 
     return msgspec.convert({"metadata": meta, "spec": spec, "status": status}, VolumeClaim)
 
 
-def volume(name: str, *, on: str | None = None, size: str = "1Gi", **more: Any) -> Volume:
+def volume(name: str, *, on: str | None = None, size: str = "1Gi", **more: Any) -> PersistentVolume:
     labels = more.pop("labels", None)
     phase = more.pop("phase", "Available")
     spec = {"accessModes": ONCE, "capacity": {"storage": size}, "storageClassName": "local", **more}
@@ -29,7 +29,7 @@ def volume(name: str, *, on: str | None = None, size: str = "1Gi", **more: Any) 
         term = {"key": "kubernetes.io/hostname", "operator": "In", "values": [on]}
         spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [{"matchExpressions": [term]}]}}
     body = {"metadata": {"name": name, "labels": labels}, "spec": spec, "status": {"phase": phase}}
-    return msgspec.convert(body, Volume)
+    return msgspec.convert(body, PersistentVolume)
 
 
 def kind(

@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fluence import render
-from fluence.cluster.graph import Claim, ClusterGraph, Freed, Refused, Shortage
+from fluence.cluster.graph import Claim, ClusterGraph, FreedSeats, Refused, Shortage
 from fluence.cluster.ids import job_number
-from fluence.cluster.layout import BLOCK, RACK, ZONE, Layout
+from fluence.cluster.layout import BLOCK, RACK, ZONE, GraphLayout
 from fluence.errors import Conflict, InvalidInput, NotFound
 from fluence.match.find import find
-from fluence.match.gang import Gang, Seated
 from fluence.match.placement import Never, Wait
 from fluence.model.meta import LabelSelector, ObjectMeta, OwnerReference, Requirement
 from fluence.model.node import Taint
@@ -25,11 +24,12 @@ from fluence.model.pod import (
     PodAffinityTerm,
     PodResourceClaim,
     PodStatus,
+    PodVolume,
     PreferredSchedulingTerm,
     Toleration,
     TopologySpreadConstraint,
-    Volume,
 )
+from fluence.placer.gang import GangRequest, Seated
 
 from .build import HOST, bound, ended, node, pod
 
@@ -40,9 +40,9 @@ def cluster_of(*nodes: object, policy: str = "low", **options: object) -> Cluste
     return cluster
 
 
-def gang(cluster: ClusterGraph, *pods: Pod, **options: object) -> Gang:
+def gang(cluster: ClusterGraph, *pods: Pod, **options: object) -> GangRequest:
     found = cluster.gang(pods, **options)  # type: ignore[arg-type]
-    assert isinstance(found, Gang), found
+    assert isinstance(found, GangRequest), found
     return found
 
 
@@ -60,7 +60,7 @@ def free(cluster: ClusterGraph, type_: str = "cpu") -> list[int]:
 
 
 def test_a_node_hangs_below_the_levels_that_its_labels_name() -> None:
-    layout = Layout(levels=(("zone", ZONE), ("block", BLOCK), ("rack", RACK)))
+    layout = GraphLayout(levels=(("zone", ZONE), ("block", BLOCK), ("rack", RACK)))
     cluster = ClusterGraph(layout)
     cluster.load(
         [node("n1", zone="a", labels={RACK: "r1"}, gpu="2"), node("n2", zone="a"), node("n10", zone="b")]
@@ -75,7 +75,7 @@ def test_a_node_hangs_below_the_levels_that_its_labels_name() -> None:
 
 def test_two_things_of_one_type_are_refused() -> None:
     with pytest.raises(InvalidInput, match="stands for two things"):
-        Layout(devices={"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"})
+        GraphLayout(devices={"nvidia.com/gpu": "gpu", "amd.com/gpu": "gpu"})
 
 
 def test_a_node_that_comes_back_has_its_rank_again() -> None:
@@ -120,9 +120,9 @@ def test_what_jobs_held_on_a_vanished_node_is_released_with_a_reason() -> None:
     cluster = cluster_of(node("n1"), node("n2"))
     pods = [pod(f"p{i}", cpu="3") for i in range(2)]
     assert seat(cluster, *pods, job=7) == {"p0": "n1", "p1": "n2"}
-    assert cluster.remove_node("n1") == (Freed(7, ("uid-p0",), "n1", "node n1 is gone", False),)
+    assert cluster.remove_node("n1") == (FreedSeats(7, ("uid-p0",), "n1", "node n1 is gone", False),)
     assert cluster.jobs == {7: {"uid-p1": "n2"}}
-    assert cluster.remove_node("n2") == (Freed(7, ("uid-p1",), "n2", "node n2 is gone", True),)
+    assert cluster.remove_node("n2") == (FreedSeats(7, ("uid-p1",), "n2", "node n2 is gone", True),)
     assert cluster.jobs == {} and not cluster.matcher.ledger.jobs
     assert cluster.remove_node("n2") == ()
 
@@ -417,7 +417,7 @@ def test_anti_affinity_to_a_job_that_ends_waits_for_its_end() -> None:
 
 def test_a_volume_keeps_its_pod_near() -> None:
     cluster = cluster_of(node("n1", zone="a"), node("n2", zone="b"))
-    data = [Volume(name="v", persistent_volume_claim=ClaimVolumeSource(claim_name="data"))]
+    data = [PodVolume(name="v", persistent_volume_claim=ClaimVolumeSource(claim_name="data"))]
     waits = cluster.gang([pod("p", volumes=data)])
     assert isinstance(waits, Refused) and not waits.delegate and "'data' is not there" in waits.reason
     cluster.set_claim("d", "data", Claim("pending"))

@@ -13,7 +13,7 @@ from fluence.match.explain import Explanation, Level, explain
 from fluence.match.matcher import Matcher
 from fluence.model.constraint import parse
 from fluence.model.count import Count
-from fluence.model.jobspec import Attributes, Jobspec, Resource
+from fluence.model.jobspec import Jobspec, JobspecAttributes, JobspecResource
 
 
 def cluster(
@@ -46,24 +46,26 @@ def cluster(
     return graph
 
 
-def ask(type_: str, count: int | Count, *below: Resource, exclusive: bool | None = None) -> Resource:
+def ask(
+    type_: str, count: int | Count, *below: JobspecResource, exclusive: bool | None = None
+) -> JobspecResource:
     wanted = count if isinstance(count, Count) else Count(count, count)
-    return Resource(
+    return JobspecResource(
         type_, wanted, exclusive=exclusive, label="x" if type_ == "slot" else None, with_=tuple(below)
     )
 
 
-def nodes(count: int, cores: int) -> Resource:
+def nodes(count: int, cores: int) -> JobspecResource:
     return ask("node", count, ask("slot", 1, ask("core", cores)))
 
 
-def job(*resources: Resource, duration: float = 100, constraint: Any = None) -> Jobspec:
+def job(*resources: JobspecResource, duration: float = 100, constraint: Any = None) -> Jobspec:
     limit = None if constraint is None else parse(constraint)
-    attributes = Attributes(duration=duration, constraints=limit)
+    attributes = JobspecAttributes(duration=duration, constraints=limit)
     return Jobspec(version=1, resources=resources, tasks=(), attributes=attributes)
 
 
-def why(matcher: Matcher, *resources: Resource, now: int = 0, **options: Any) -> Explanation:
+def why(matcher: Matcher, *resources: JobspecResource, now: int = 0, **options: Any) -> Explanation:
     return explain(matcher, job(*resources, **options), now=now)
 
 

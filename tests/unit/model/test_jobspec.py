@@ -3,9 +3,9 @@ import math
 import pytest
 
 from fluence.errors import InvalidJobspec
-from fluence.model.jobspec import MAX_COUNT, Attributes, Count, Jobspec, Resource, Task
+from fluence.model.jobspec import MAX_COUNT, Count, Jobspec, JobspecAttributes, JobspecResource, Task
 
-SLOT = Resource("slot", Count(2, 2), label="s", with_=(Resource("core", Count(4, 4)),))
+SLOT = JobspecResource("slot", Count(2, 2), label="s", with_=(JobspecResource("core", Count(4, 4)),))
 
 
 def document(**parts: str) -> str:
@@ -39,9 +39,9 @@ def test_a_jobspec_is_read() -> None:
     )
     assert Jobspec.parse(text) == Jobspec(
         version=1,
-        resources=(Resource("node", Count(2), "u", True, None, "i", (SLOT,)),),
+        resources=(JobspecResource("node", Count(2), "u", True, None, "i", (SLOT,)),),
         tasks=(Task(("a", "1"), "s", ("per_slot", "2"), "d"),),
-        attributes=Attributes(60.0, "q", "/", {"A": "1"}, None, {"x": ["yes", 2.0]}, {"n": 1}),
+        attributes=JobspecAttributes(60.0, "q", "/", {"A": "1"}, None, {"x": ["yes", 2.0]}, {"n": 1}),
     )
     assert hash(Jobspec.parse(text)) == hash(Jobspec.parse(text))
 
@@ -152,7 +152,7 @@ def test_durations_round_up_and_default_to_the_whole_graph(duration: str, second
 @pytest.mark.parametrize("duration", [100.5, 101.0, -1.0, math.nan, math.inf])
 def test_durations_that_no_graph_has_are_refused(duration: float) -> None:
     with pytest.raises(InvalidJobspec, match=r"attributes\.system\.duration"):
-        Jobspec((), attributes=Attributes(duration)).duration_s(100)
+        Jobspec((), attributes=JobspecAttributes(duration)).duration_s(100)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any
 from fluence.graph.graph import ResourceGraph
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.model.jobspec import Jobspec
-from fluence.queue import GraphSpace, Job, PoolSpace, Queue
+from fluence.queue import GraphPlanner, PoolPlanner, Queue, Submission
 from fluence.queue.job import SECOND
 from fluence.sim.platform import regular
 
@@ -43,16 +43,16 @@ def spec(resources: str, constraint: str = "") -> Jobspec:
 
 
 def pool(policy: str = "easy", *, nodes: int = 1, cores: int = 16, **settings: Any) -> Queue:
-    return Queue(PoolSpace(matcher(nodes, cores), "core"), policy, **settings)
+    return Queue(PoolPlanner(matcher(nodes, cores), "core"), policy, **settings)
 
 
 def graph(policy: str = "easy", *, nodes: int = 1, cores: int = 16, **settings: Any) -> Queue:
-    return Queue(GraphSpace(matcher(nodes, cores)), policy, **settings)
+    return Queue(GraphPlanner(matcher(nodes, cores)), policy, **settings)
 
 
-def job(key: str, count: int, minutes: float | None, at: int = 0, **more: Any) -> Job:
+def job(key: str, count: int, minutes: float | None, at: int = 0, **more: Any) -> Submission:
     limit = None if minutes is None else round(minutes * MINUTE)
-    return Job(key, more.pop("request", None) or cores(count), at, limit=limit, **more)
+    return Submission(key, more.pop("request", None) or cores(count), at, limit=limit, **more)
 
 
 def run(queue: Queue, now: int) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluence.errors import InvalidInput, NotFound
-from fluence.queue import Dependency, State
+from fluence.queue import Dependency, Phase
 from fluence.queue.reasons import Kind, why
 from tests.unit.queue.build import MINUTE, job, pool, run
 
@@ -62,7 +62,7 @@ class TestAfterOk:
         run(queue, 0)
         queue.finish("a", MINUTE, succeeded=False)
         states = {key: queue.entries[key].state for key in "bcd"}
-        assert states == {"b": State.NEVER, "c": State.NEVER, "d": State.PENDING}
+        assert states == {"b": Phase.NEVER, "c": Phase.NEVER, "d": Phase.PENDING}
         assert queue.entries["b"].story[-1].reason == "it waits for a to succeed, which is done"
         assert queue.entries["c"].story[-1].reason == "it waits for b to succeed, which is never"
         assert run(queue, MINUTE) == ["d"]
@@ -74,19 +74,19 @@ class TestAfterOk:
         run(queue, 0)
         queue.finish("a[0]", MINUTE, succeeded=False)
         queue.finish("a[1]", 2 * MINUTE)
-        assert queue.entries["b"].state is State.NEVER
+        assert queue.entries["b"].state is Phase.NEVER
 
     def test_what_is_cancelled_has_not_succeeded(self):
         queue = pool("easy")
         queue.submit(job("a", 1, 10))
         queue.submit(job("b", 1, 10, after=after("afterok", "a")))
         queue.cancel("a", MINUTE)
-        assert queue.entries["b"].state is State.NEVER
+        assert queue.entries["b"].state is Phase.NEVER
 
     def test_what_can_never_start_will_not_succeed(self):
         queue = pool("easy")
         queue.submit(job("huge", 17, 10))
-        assert queue.submit(job("b", 1, 10, after=after("afterok", "huge"))).state is State.NEVER
+        assert queue.submit(job("b", 1, 10, after=after("afterok", "huge"))).state is Phase.NEVER
         queue.submit(job("c", 1, 10, after=after("afterany", "huge")))
         assert run(queue, 0) == ["c"]
 
@@ -96,7 +96,7 @@ class TestAfterOk:
         for number in range(1, 3000):
             queue.submit(job(f"j{number}", 1, 10, after=after("afterok", f"j{number - 1}")))
         queue.cancel("j0", 0)
-        assert queue.entries["j2999"].state is State.NEVER
+        assert queue.entries["j2999"].state is Phase.NEVER
         assert not queue.held
 
 
@@ -142,7 +142,7 @@ def test_a_job_that_waits_for_another_can_be_cancelled_and_moved():
     queue.reprioritise("d", 31, MINUTE)
     queue.finish("a", 2 * MINUTE)
     assert run(queue, 2 * MINUTE) == ["d"]
-    assert queue.entries["b"].state is State.CANCELLED
+    assert queue.entries["b"].state is Phase.CANCELLED
 
 
 def test_it_holds_no_place_in_the_plan_while_it_waits():
@@ -181,7 +181,7 @@ class TestJobsThatAreForgotten:
         run(queue, 0)
         queue.finish("a", MINUTE, succeeded=False)
         queue.forget("a")
-        assert queue.entries["c"].state is State.NEVER
+        assert queue.entries["c"].state is Phase.NEVER
         assert not queue.held
 
 

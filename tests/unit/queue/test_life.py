@@ -8,18 +8,20 @@ import pytest
 
 from fluence.errors import Conflict, InvalidInput, NotFound
 from fluence.match.placement import Operation
-from fluence.queue import Entry, GraphSpace, Job, State
-from fluence.queue.job import TRANSITIONS, Step
+from fluence.queue import GraphPlanner, JobRecord, Phase, Submission
+from fluence.queue.job import TRANSITIONS, StoryStep
 from tests.unit.queue.build import MINUTE, cores, graph, job, nodes, pool, run, spec
 
 SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
 # In the order of the enum: a set would come out differently in each of the workers.
-ALLOWED = [(one, other) for one in State for other in State if other in TRANSITIONS[one]]
-FORBIDDEN = [pair for pair in product(State, State) if pair not in ALLOWED]
+ALLOWED = [(one, other) for one in Phase for other in Phase if other in TRANSITIONS[one]]
+FORBIDDEN = [pair for pair in product(Phase, Phase) if pair not in ALLOWED]
 
 
-def entry_in(state: State) -> Entry:
-    return Entry(job("a", 1, 10), (0, 0, 1), 0, 10, True, state=state, story=[Step(0, state, "so it was")])
+def entry_in(state: Phase) -> JobRecord:
+    return JobRecord(
+        job("a", 1, 10), (0, 0, 1), 0, 10, True, state=state, story=[StoryStep(0, state, "so it was")]
+    )
 
 
 class TestTransitions:
@@ -29,18 +31,18 @@ class TestTransitions:
         with pytest.raises(Conflict, match=f"job a is {one.value} and cannot become {other.value}"):
             entry.move(other, 5, "why not")
         assert entry.state is one
-        assert entry.story == [Step(0, one, "so it was")]
+        assert entry.story == [StoryStep(0, one, "so it was")]
 
     @pytest.mark.parametrize(("one", "other"), ALLOWED, ids=lambda state: state.value)
     def test_what_it_has_is_kept_with_its_reason(self, one, other):
         entry = entry_in(one)
         entry.move(other, 5, "it is time")
         assert entry.state is other
-        assert entry.story[-1] == Step(5, other, "it is time")
+        assert entry.story[-1] == StoryStep(5, other, "it is time")
 
     def test_what_is_over_stays_over_unless_the_cluster_grows(self):
-        assert TRANSITIONS[State.DONE] == TRANSITIONS[State.CANCELLED] == frozenset()
-        assert TRANSITIONS[State.NEVER] == {State.PENDING}
+        assert TRANSITIONS[Phase.DONE] == TRANSITIONS[Phase.CANCELLED] == frozenset()
+        assert TRANSITIONS[Phase.NEVER] == {Phase.PENDING}
 
     def test_the_story_of_a_job_that_waited(self):
         queue = pool("conservative")
@@ -102,7 +104,7 @@ class TestWhatIsRefused:
     )
     def test_impossible_numbers(self, fields, said):
         with pytest.raises(InvalidInput, match=said):
-            Job("a", cores(1), 0, **fields)
+            Submission("a", cores(1), 0, **fields)
 
 
 @SPACES
@@ -112,22 +114,22 @@ class TestArrays:
         entry = queue.submit(job("a", 4, 10, tasks=4))
         assert run(queue, 0) == ["a[0]", "a[1]", "a[2]", "a[3]"]
         assert list(queue.entries) == ["a"]
-        assert entry.state is State.RUNNING
+        assert entry.state is Phase.RUNNING
         assert not queue.pending.entries
 
     def test_it_may_start_in_part(self, make):
         queue = make("easy")
         entry = queue.submit(job("a", 6, 10, tasks=4))
         assert run(queue, 0) == ["a[0]", "a[1]"]
-        assert (entry.state, entry.waiting) == (State.RUNNING, 2)
+        assert (entry.state, entry.waiting) == (Phase.RUNNING, 2)
         queue.finish("a[1]", MINUTE)
         assert run(queue, MINUTE) == ["a[2]"]
         for task, minute in (("a[0]", 2), ("a[2]", 3)):
             queue.finish(task, minute * MINUTE)
         assert run(queue, 3 * MINUTE) == ["a[3]"]
-        assert entry.state is State.RUNNING
+        assert entry.state is Phase.RUNNING
         queue.finish("a[3]", 5 * MINUTE)
-        assert entry.state is State.DONE
+        assert entry.state is Phase.DONE
         assert (entry.started, entry.ended) == (0, 5 * MINUTE)
 
     def test_its_next_task_holds_a_place_in_the_plan(self, make):
@@ -142,7 +144,7 @@ class TestArrays:
         entry = queue.submit(job("a", 4, 10, tasks=4))
         run(queue, 0)
         queue.requeue("a[1]", MINUTE, "node0 is gone")
-        assert entry.state is State.RUNNING  # the others go on
+        assert entry.state is Phase.RUNNING  # the others go on
         assert entry.waiting == 1
         assert run(queue, MINUTE) == ["a[1]"]
         assert entry.running == {"a[0]": 0, "a[2]": 0, "a[3]": 0, "a[1]": MINUTE}
@@ -171,7 +173,7 @@ class TestArrays:
         entry = queue.submit(job("a", 6, 10, tasks=4))
         run(queue, 0)
         queue.cancel("a", MINUTE)
-        assert entry.state is State.CANCELLED
+        assert entry.state is Phase.CANCELLED
         assert (entry.running, entry.waiting) == ({}, 0)
         queue.submit(job("b", 16, 10, at=MINUTE))
         assert run(queue, MINUTE) == ["b"]
@@ -198,7 +200,7 @@ class TestEndsAndCancels:
         queue.cancel("b", MINUTE)
         run(queue, MINUTE)
         assert queue.entries["c"].reserved_at == 10 * MINUTE
-        assert queue.entries["b"].story[-1] == Step(MINUTE, State.CANCELLED, "cancelled by its user")
+        assert queue.entries["b"].story[-1] == StoryStep(MINUTE, Phase.CANCELLED, "cancelled by its user")
 
     def test_the_head_of_easy_that_is_cancelled_lets_others_by(self, make):
         queue = make("easy")
@@ -223,7 +225,7 @@ class TestEndsAndCancels:
         queue.submit(job("a", 16, 10))
         queue.cycle(0)
         queue.requeue("a", 1, "the node refused it")
-        assert queue.entries["a"].state is State.PENDING
+        assert queue.entries["a"].state is Phase.PENDING
         assert run(queue, 1) == ["a"]
 
 
@@ -269,7 +271,7 @@ class TestRequestsThatNeedMore:
         assert run(queue, 0) == ["a"]
         queue.submit(job("c", 0, 10, request=nodes(2, 3), at=MINUTE))
         assert run(queue, MINUTE) == []
-        assert isinstance(queue.space, GraphSpace)
+        assert isinstance(queue.space, GraphPlanner)
         assert {e.key: e.reserved_at for e in queue.pending} == {"b": 10 * MINUTE, "c": 20 * MINUTE}
         queue.finish("a", 10 * MINUTE)
         assert run(queue, 10 * MINUTE) == ["b"]

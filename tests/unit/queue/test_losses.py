@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluence.queue import State
+from fluence.queue import Phase
 from fluence.queue.job import SECOND
 from tests.unit.queue.build import MINUTE, graph, job, pool, run
 
@@ -39,7 +39,7 @@ class TestNodesThatGoDown:
         down(queue, 1)
         wide = queue.submit(job("wide", 8, 10))
         queue.submit(job("small", 4, 10))
-        assert wide.state is State.PENDING  # not never: the node may come back
+        assert wide.state is Phase.PENDING  # not never: the node may come back
         assert run(queue, 0) == ["small"]
         assert wide.no_later_than is None
 
@@ -173,7 +173,7 @@ class TestTasksThatLoseTheirNode:
         run(queue, 0)
         queue.requeue("a", MINUTE, "node0 is gone")
         entry = queue.entries["a"]
-        assert entry.state is State.PENDING
+        assert entry.state is Phase.PENDING
         assert entry.story[-1].reason == "node0 is gone"
         assert entry.started is None
         assert run(queue, MINUTE) == ["a"]  # before c, which came later

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fluence.errors import InvalidInput
-from fluence.queue import Queue, QueuePolicy, State
+from fluence.queue import Phase, Queue, QueuePolicy
 from fluence.queue import policy as policies
 from fluence.queue.policy import BUILT_IN
-from fluence.queue.turn import Turn
+from fluence.queue.scheduling_pass import SchedulingPass
 from tests.unit.queue.build import MINUTE, graph, job, pool, run
 
 # fluxion.md §11: one node of 16 cores, all submitted at 0; cores × minutes
@@ -68,9 +68,9 @@ def test_priority_goes_before_arrival():
 
 
 def test_a_queue_may_add_to_the_priority_of_its_jobs():
-    from fluence.queue import Rules
+    from fluence.queue import QueueRules
 
-    queue = pool("fcfs", rules={"urgent": Rules(priority=5)})
+    queue = pool("fcfs", rules={"urgent": QueueRules(priority=5)})
     queue.submit(job("low", 16, 10))
     queue.submit(job("high", 16, 10, queue="urgent"))
     assert run(queue, 0) == ["high"]
@@ -115,7 +115,7 @@ def test_an_unknown_policy_names_those_there_are():
 
 class TestPolicyOfASite:
     def test_it_is_a_function_of_a_turn(self):
-        def smallest_first(turn: Turn) -> None:
+        def smallest_first(turn: SchedulingPass) -> None:
             for entry in sorted(turn, key=lambda e: e.shape):
                 turn.start(entry)
 
@@ -125,7 +125,7 @@ class TestPolicyOfASite:
         assert run(queue, 0) == ["a", "b"]
 
     def test_a_fault_changes_nothing_and_easy_takes_over(self):
-        def faulty(turn: Turn) -> None:
+        def faulty(turn: SchedulingPass) -> None:
             for entry in turn:
                 turn.start_or_reserve(entry)
                 raise RuntimeError("oops")
@@ -139,7 +139,7 @@ class TestPolicyOfASite:
     def test_it_has_a_budget(self):
         ticks = iter(range(1000))
 
-        def slow(turn: Turn) -> None:
+        def slow(turn: SchedulingPass) -> None:
             for entry in turn:
                 turn.start(entry)
 
@@ -170,5 +170,5 @@ def test_every_policy_says_what_its_promise_rests_on():
 def test_a_job_of_no_cluster_is_told_so_at_once():
     queue = pool("easy")
     entry = queue.submit(job("huge", 17, 10))
-    assert entry.state is State.NEVER
+    assert entry.state is Phase.NEVER
     assert entry.story[-1].reason == "it asks for 17 cores; this cluster has 16"

@@ -9,7 +9,7 @@ import pytest
 from fluence.match.placement import Operation
 from fluence.queue import Queue
 from fluence.queue.history import History
-from fluence.queue.job import Job
+from fluence.queue.job import Submission
 from fluence.queue.promise import Calibration
 from tests.unit.queue.build import MINUTE, cores, graph, job, pool, run
 
@@ -171,7 +171,7 @@ class TestExpected:
     def history(self, *minutes: int, user: str = "ada") -> History:
         history = History()
         for each in minutes:
-            history.learn(Job("x", cores(8), 0, limit=60 * MINUTE, user=user), 0, each * MINUTE)
+            history.learn(Submission("x", cores(8), 0, limit=60 * MINUTE, user=user), 0, each * MINUTE)
         return history
 
     def test_it_comes_from_how_long_such_jobs_ran(self):
@@ -206,14 +206,14 @@ class TestExpected:
 
     def test_runs_that_would_be_over_by_now_are_left_out(self):
         history = self.history(10, 10, 10, 40)
-        ada = Job("x", cores(8), 0, limit=60 * MINUTE, user="ada")
+        ada = Submission("x", cores(8), 0, limit=60 * MINUTE, user="ada")
         assert history.predict(ada, 0, 0) == 10 * MINUTE
         assert history.predict(ada, 0, 15 * MINUTE) == 40 * MINUTE
         assert history.predict(ada, 0, 50 * MINUTE) == 55 * MINUTE  # half of what is left
 
     def test_a_prediction_never_exceeds_the_limit(self):
         history = self.history(70)  # of 60: it ran past its limit
-        assert history.predict(Job("x", cores(8), 0, limit=5 * MINUTE, user="ada"), 0, 0) == 5 * MINUTE
+        assert history.predict(Submission("x", cores(8), 0, limit=5 * MINUTE, user="ada"), 0, 0) == 5 * MINUTE
 
     def test_it_can_be_left_out(self):
         queue = pool("easy", forecasts=False)

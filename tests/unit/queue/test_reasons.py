@@ -8,7 +8,7 @@ import pytest
 
 from fluence.errors import NotFound
 from fluence.model.count import Count
-from fluence.queue import Job, Queue, State
+from fluence.queue import Phase, Queue, Submission
 from fluence.queue.job import SECOND
 from fluence.queue.reasons import Change, Kind, span, why
 from tests.unit.queue.build import MINUTE, graph, job, nodes, pool, run
@@ -16,7 +16,7 @@ from tests.unit.queue.build import MINUTE, graph, job, nodes, pool, run
 SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
 
 
-def changed(entry_job: Job, change: Change) -> Job:
+def changed(entry_job: Submission, change: Change) -> Submission:
     """The same job, resubmitted with the change."""
     new = replace(entry_job, key=f"{entry_job.key}-{change.what}")
     if change.what == "limit":
@@ -233,7 +233,7 @@ class TestOtherKinds:
         queue.space.matcher.set_status("/cluster0/node1", up=False)
         entry = queue.submit(job("wide", 8, 10))
         run(queue, 0)
-        assert entry.state is State.PENDING
+        assert entry.state is Phase.PENDING
         assert why(queue, "wide").text == "it needs 8 cores and 4 of 4 are free"
         assert check(queue, "wide") == ["size"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluence.queue import Rules, State
+from fluence.queue import Phase, QueueRules
 from fluence.queue.job import FOREVER, SECOND
 from fluence.queue.reasons import Kind, why
 from tests.unit.queue.build import MINUTE, job, pool, run
@@ -12,33 +12,33 @@ HOUR = 60 * MINUTE
 
 class TestLimits:
     def test_a_job_over_the_longest_limit_never_starts_and_is_told_so(self):
-        queue = pool("easy", rules={"short": Rules(max_limit=HOUR)})
+        queue = pool("easy", rules={"short": QueueRules(max_limit=HOUR)})
         entry = queue.submit(job("a", 1, 61, queue="short"))
-        assert entry.state is State.NEVER
+        assert entry.state is Phase.NEVER
         assert entry.story[-1].reason == (
             "its limit of 3660 s is over the 3600 s that queue 'short' allows: ask for less"
         )
         assert run(queue, 0) == []
 
     def test_a_job_at_the_longest_limit_starts_though_limits_are_rounded_up(self):
-        queue = pool("easy", rules={"short": Rules(max_limit=HOUR)}, resolution=50 * MINUTE)
+        queue = pool("easy", rules={"short": QueueRules(max_limit=HOUR)}, resolution=50 * MINUTE)
         queue.submit(job("a", 1, 60, queue="short"))
         assert run(queue, 0) == ["a"]
 
     def test_the_rules_of_one_queue_are_not_those_of_another(self):
-        queue = pool("easy", rules={"short": Rules(max_limit=HOUR)})
+        queue = pool("easy", rules={"short": QueueRules(max_limit=HOUR)})
         queue.submit(job("a", 1, 61))
         assert run(queue, 0) == ["a"]
 
 
 class TestJobsWithoutAWalltime:
     def test_the_default_of_the_queue_holds_for_them(self):
-        queue = pool("easy", rules={"q": Rules(default_limit=HOUR, max_limit=2 * HOUR)})
+        queue = pool("easy", rules={"q": QueueRules(default_limit=HOUR, max_limit=2 * HOUR)})
         entry = queue.submit(job("a", 1, None, queue="q"))
         assert (entry.limit, entry.bounded) == (HOUR, True)
 
     def test_without_a_default_the_longest_limit_holds(self):
-        queue = pool("easy", rules={"q": Rules(max_limit=HOUR)})
+        queue = pool("easy", rules={"q": QueueRules(max_limit=HOUR)})
         entry = queue.submit(job("a", 1, None, queue="q"))
         assert (entry.limit, entry.bounded) == (HOUR, True)
         assert run(queue, 0) == ["a"]
@@ -99,7 +99,7 @@ class TestJobsWithoutAWalltime:
 
 class TestRunningPerUser:
     def queue(self, policy="easy", most=1):
-        return pool(policy, rules={"q": Rules(max_running_per_user=most)})
+        return pool(policy, rules={"q": QueueRules(max_running_per_user=most)})
 
     def test_it_holds_within_one_cycle(self):
         queue = self.queue()
@@ -153,7 +153,7 @@ class TestRunningPerUser:
             for task in list(queue.space.tasks):
                 queue.finish(task, now)
         for entry in queue.entries.values():
-            assert entry.state is State.DONE
+            assert entry.state is Phase.DONE
             assert entry.broken == []
 
     def test_the_reason_names_the_limit(self):

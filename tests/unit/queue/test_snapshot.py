@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluence.errors import FluenceError, InvalidInput
-from fluence.queue import Dependency, GraphSpace, PoolSpace, Queue, State
+from fluence.queue import Dependency, GraphPlanner, Phase, PoolPlanner, Queue
 from fluence.queue.snapshot import restore, save
 from tests.unit.queue.build import MINUTE, graph, job, nodes, pool, run
 
@@ -100,10 +100,10 @@ class TestWhatIsKept:
         queue = pool()
         queue.submit(job("a", 4, 10))
         run(queue, 0)
-        assert isinstance(restored(queue).space, PoolSpace)
+        assert isinstance(restored(queue).space, PoolPlanner)
         queue.submit(job("b", 0, 10, request=nodes(1, 4)))
         run(queue, 0)
-        assert isinstance(restored(queue).space, GraphSpace)
+        assert isinstance(restored(queue).space, GraphPlanner)
 
     def test_a_job_that_waited_for_one_that_is_over(self):
         queue = pool("fcfs")
@@ -143,7 +143,7 @@ class TestWhatIsKept:
         run(queue, 0)
         twin = restored(queue)
         assert run(twin, MINUTE) == []
-        assert twin.entries["a"].state is State.PENDING
+        assert twin.entries["a"].state is Phase.PENDING
 
     def test_another_policy_makes_another_plan(self):
         queue = pool("conservative")

@@ -6,20 +6,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluence.queue import Job, Queue
+from fluence.queue import Queue, Submission
 from fluence.queue.job import SECOND
 from fluence.queue.snapshot import restore, save
-from fluence.queue.whatif import Answer, ask
+from fluence.queue.whatif import WhatIfAnswer, ask
 from tests.unit.queue.build import MINUTE, cores, graph, job, pool, run
 
 SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
 
 
-def answer_and_truth(queue: Queue, size: int, minutes: int) -> tuple[Answer, Job, list[str]]:
+def answer_and_truth(queue: Queue, size: int, minutes: int) -> tuple[WhatIfAnswer, Submission, list[str]]:
     """The answer of a copy, and what the queue itself starts when the job is submitted."""
     copy = restore(save(queue, queue.space.matcher))
     answer = ask(copy, cores(size), limit=minutes * MINUTE, user="ada")
-    real = Job("new", cores(size), queue.now, limit=minutes * MINUTE, user="ada")
+    real = Submission("new", cores(size), queue.now, limit=minutes * MINUTE, user="ada")
     queue.submit(real)
     return answer, real, run(queue, queue.now)
 

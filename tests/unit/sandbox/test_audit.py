@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from fluence.model.group import Group
 from fluence.model.node import Node
 from fluence.model.pod import Pod
-from fluence.sandbox.audit import Ledger
+from fluence.sandbox.audit import AuditLedger
 
 
 def node(
@@ -38,14 +38,14 @@ def pod(
     return msgspec.convert(document, Pod)
 
 
-def ledger(*nodes: Node) -> Ledger:
-    made = Ledger(settle_s=5, grace_s=30)
+def ledger(*nodes: Node) -> AuditLedger:
+    made = AuditLedger(settle_s=5, grace_s=30)
     for each in nodes or (node(),):
         made.node(None, each, now=0.0)
     return made
 
 
-def kinds(found: Ledger) -> list[str]:
+def kinds(found: AuditLedger) -> list[str]:
     return [each.kind for each in found.findings]
 
 

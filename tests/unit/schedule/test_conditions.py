@@ -15,8 +15,8 @@ from fluence.model.meta import Condition
 from fluence.model.pod import Pod, PodStatus
 from fluence.schedule import recovery
 from fluence.schedule.conditions import (
-    Outcome,
-    Report,
+    SchedulingStatus,
+    StatusReport,
     group_condition,
     message,
     note,
@@ -29,7 +29,9 @@ from tests.unit.schedule.kit import T0, V136, V137, group, pod
 
 NOW = int(T0.timestamp() * 1000)
 MINUTE = 60_000
-BUSY = Report(Outcome.WAITS, "no seat on 8 nodes: 8 insufficient cpu (2 wanted)", NOW + 90 * MINUTE)
+BUSY = StatusReport(
+    SchedulingStatus.WAITS, "no seat on 8 nodes: 8 insufficient cpu (2 wanted)", NOW + 90 * MINUTE
+)
 
 
 def written(patch: dict[str, Any] | None) -> Condition:
@@ -69,9 +71,9 @@ def test_small_moves_of_the_start_and_of_node_counts_are_not_written() -> None:
     one = with_(pod("a"), written(pod_condition(pod("a"), BUSY, now=NOW)))
     for minutes in range(1, 60):
         reason = f"no seat on {minutes} nodes: {minutes} insufficient cpu (2 wanted)"
-        moved = Report(Outcome.WAITS, reason, NOW + 90 * MINUTE - minutes * 3_000)
+        moved = StatusReport(SchedulingStatus.WAITS, reason, NOW + 90 * MINUTE - minutes * 3_000)
         assert pod_condition(one, moved, now=NOW + minutes * MINUTE // 2) is None
-    later = Report(Outcome.WAITS, BUSY.reason, NOW + 120 * MINUTE)
+    later = StatusReport(SchedulingStatus.WAITS, BUSY.reason, NOW + 120 * MINUTE)
     assert pod_condition(one, later, now=NOW) is not None
 
 
@@ -96,7 +98,9 @@ def test_pods_that_wait_for_nothing_of_ours_are_left_alone(of: Pod) -> None:
 
 
 def test_a_pod_that_waits_for_siblings_does_not_call_for_more_nodes() -> None:
-    found = written(pod_condition(pod("a"), Report(Outcome.INCOMPLETE, "1 of 2 pods is there"), now=NOW))
+    found = written(
+        pod_condition(pod("a"), StatusReport(SchedulingStatus.INCOMPLETE, "1 of 2 pods is there"), now=NOW)
+    )
     assert found.reason == "WaitingForGroup" and found.message == "1 of 2 pods is there"
 
 
@@ -118,33 +122,33 @@ def test_excluded_nodes_are_written_with_the_reason_and_once() -> None:
 )
 def test_a_groups_condition_has_the_name_of_its_release(source: str, name: str) -> None:
     of = group("g", 2, source=source)
-    found = written(group_condition(of, Report(Outcome.SCHEDULED), now=NOW))
+    found = written(group_condition(of, StatusReport(SchedulingStatus.SCHEDULED), now=NOW))
     assert (found.type, found.status, found.reason, found.message) == (name, "True", "Scheduled", "")
     waits = written(group_condition(of, BUSY, now=NOW))
     assert (waits.type, waits.status, waits.reason) == (name, "False", "Unschedulable")
-    refused = written(group_condition(of, Report(Outcome.REFUSED, "mixed"), now=NOW))
+    refused = written(group_condition(of, StatusReport(SchedulingStatus.REFUSED, "mixed"), now=NOW))
     assert (refused.status, refused.reason) == ("False", "SchedulerError")
 
 
 def test_true_is_never_taken_back_nor_said_twice() -> None:
     of = group("g", 2)
-    done = grouped(of, written(group_condition(of, Report(Outcome.SCHEDULED), now=NOW)))
-    for outcome in Outcome:
-        assert group_condition(done, Report(outcome, "anything"), now=NOW) is None
+    done = grouped(of, written(group_condition(of, StatusReport(SchedulingStatus.SCHEDULED), now=NOW)))
+    for outcome in SchedulingStatus:
+        assert group_condition(done, StatusReport(outcome, "anything"), now=NOW) is None
 
 
 def test_false_turns_into_true_with_a_new_moment() -> None:
     of = group("g", 2)
     waits = grouped(of, written(group_condition(of, BUSY, now=NOW)))
     assert group_condition(waits, BUSY, now=NOW) is None
-    found = written(group_condition(waits, Report(Outcome.SCHEDULED), now=NOW + MINUTE))
+    found = written(group_condition(waits, StatusReport(SchedulingStatus.SCHEDULED), now=NOW + MINUTE))
     assert found.last_transition_time == "2026-09-01T12:01:00Z"
 
 
 def test_a_basic_group_is_told_true_alone() -> None:
     of = group("b", None, source=V137)
     assert group_condition(of, BUSY, now=NOW) is None
-    assert group_condition(of, Report(Outcome.SCHEDULED), now=NOW) is not None
+    assert group_condition(of, StatusReport(SchedulingStatus.SCHEDULED), now=NOW) is not None
 
 
 @pytest.mark.parametrize("source", ["scheduling.k8s.io/v1alpha1", "scheduling.x-k8s.io/v1alpha1"])
@@ -153,7 +157,7 @@ def test_groups_without_a_status_of_ours_get_none(source: str) -> None:
 
 
 def test_events_have_kube_schedulers_reasons() -> None:
-    bound = note(Report(Outcome.SCHEDULED), pod=pod("a"), node="n1")
+    bound = note(StatusReport(SchedulingStatus.SCHEDULED), pod=pod("a"), node="n1")
     assert (bound.kind, bound.reason, bound.action) == ("Normal", "Scheduled", "Binding")
     assert bound.text == "Successfully assigned default/a to n1"
     failed = note(BUSY)
@@ -169,7 +173,7 @@ def test_events_have_kube_schedulers_reasons() -> None:
 def test_whatever_is_told_is_short_and_settles_at_once(
     reason: str, latest: int | None, expected: int | None, now: int
 ) -> None:
-    report = Report(Outcome.WAITS, reason, latest, expected)
+    report = StatusReport(SchedulingStatus.WAITS, reason, latest, expected)
     one = pod("a")
     text = written(pod_condition(one, report, now=now)).message
     assert len(text.encode()) <= 4200 and "\n" not in text
@@ -183,6 +187,6 @@ def test_whatever_is_told_is_short_and_settles_at_once(
     expected=st.integers(NOW, NOW + 10**10),
 )
 def test_what_was_told_can_be_read_back(latest: int, expected: int) -> None:
-    report = settle(Report(Outcome.WAITS, "it is busy", latest, expected), "", now=NOW)
+    report = settle(StatusReport(SchedulingStatus.WAITS, "it is busy", latest, expected), "", now=NOW)
     assert told(message(report)) == ("it is busy", report.no_later_than, report.expected)
     assert report.no_later_than is not None and report.no_later_than >= latest

@@ -10,16 +10,16 @@ from fluence.errors import InvalidInput
 from fluence.select.document import load
 from fluence.select.edit import stamp
 from fluence.select.stream import decode, encode, join, split
-from fluence.select.workload import Edit, Workload, find_workloads, may_select, read_wish
+from fluence.select.workload import Edit, PodWorkload, find_workloads, may_select, read_wish
 
 P = "fluence.flux-framework.org"
 
 
-def workloads(text: str) -> list[Workload]:
+def workloads(text: str) -> list[PodWorkload]:
     return find_workloads(load(dedent(text)))
 
 
-def one(text: str) -> Workload:
+def one(text: str) -> PodWorkload:
     (workload,) = workloads(text)
     return workload
 

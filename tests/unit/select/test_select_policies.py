@@ -9,10 +9,10 @@ import pytest
 from fluence.errors import InvalidInput
 from fluence.select import (
     Backend,
+    BackendRequest,
+    BackendSelection,
     NoBackend,
     NoCandidate,
-    Request,
-    Selection,
     Verdict,
     choose,
     parse_pipeline,
@@ -27,14 +27,14 @@ T4 = Backend("gpu-t4", region="us-west-2", attributes={"cost_usd": 0.35, "memory
 GPUS = {b.name: b for b in (A100, L4, T4)}
 
 
-def run(policy: str, backends: dict[str, Backend] = GPUS, **more: object) -> Selection:
+def run(policy: str, backends: dict[str, Backend] = GPUS, **more: object) -> BackendSelection:
     tolerance = float(str(more.pop("tolerance", 0)))
     constraints = str(more.pop("constraints", ""))
     pipeline = parse_pipeline(policy, tolerance=tolerance, constraints=constraints)
     return choose(policy, pipeline, backends, offers=more.pop("offers", None), **more)  # type: ignore[arg-type]
 
 
-def names(selection: Selection) -> list[str]:
+def names(selection: BackendSelection) -> list[str]:
     return [b.name for b in selection.ranked]
 
 
@@ -176,7 +176,7 @@ def test_policies_say_what_they_need_by_its_full_name() -> None:
 
 def test_rankers_raise_on_their_own_too() -> None:
     with pytest.raises(NoCandidate):
-        parse_pipeline("min-x")[0].apply([L4], Request())
+        parse_pipeline("min-x")[0].apply([L4], BackendRequest())
 
 
 class Strange:
@@ -188,7 +188,7 @@ class Strange:
     def __init__(self, verdict: Verdict | Exception) -> None:
         self.verdict = verdict
 
-    def apply(self, pool: Sequence[Backend], request: Request) -> Verdict:
+    def apply(self, pool: Sequence[Backend], request: BackendRequest) -> Verdict:
         if isinstance(self.verdict, Exception):
             raise self.verdict
         return self.verdict

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from fluence.errors import InvalidInput
-from fluence.select.backend import Backend, Request, merge, priced
-from fluence.select.providers import Answer, Ask, ProviderFailed, gather
+from fluence.select.backend import Backend, BackendRequest, merge, priced
+from fluence.select.providers import BackendAnswer, BackendQuery, ProviderFailed, gather
 from fluence.select.providers.braket import read_device, read_queue_size, region_of
 from fluence.select.providers.configmap import Unreadable, describe, find_names, parse_resources
 from fluence.select.providers.file import FileProvider, parse_attributes
@@ -44,7 +44,7 @@ class TestFile:
         )
         path = tmp_path / "attributes.json"
         path.write_text(text)
-        (backend,) = FileProvider(str(path)).fetch(Ask(Request(1000))).backends
+        (backend,) = FileProvider(str(path)).fetch(BackendQuery(BackendRequest(1000))).backends
         assert backend == Backend(
             "x",
             "arn",
@@ -170,13 +170,13 @@ class TestBraket:
 class Fixed:
     """A provider that says what it is told to."""
 
-    def __init__(self, name: str, answer: Answer, supplies: frozenset[str] | None = None) -> None:
+    def __init__(self, name: str, answer: BackendAnswer, supplies: frozenset[str] | None = None) -> None:
         self.name = name
         self.supplies = supplies
         self.answer = answer
-        self.asked: list[Ask] = []
+        self.asked: list[BackendQuery] = []
 
-    def fetch(self, ask: Ask) -> Answer:
+    def fetch(self, ask: BackendQuery) -> BackendAnswer:
         self.asked.append(ask)
         return self.answer
 
@@ -201,23 +201,23 @@ class TestGather:
         assert set(merged) == {"x", "y"}
 
     def test_a_provider_is_asked_only_for_what_a_policy_needs(self) -> None:
-        live = Fixed("live", Answer(), frozenset({"queue_size"}))
-        gather([live], Request(), needs=frozenset({"cost_usd"}))
+        live = Fixed("live", BackendAnswer(), frozenset({"queue_size"}))
+        gather([live], BackendRequest(), needs=frozenset({"cost_usd"}))
         assert live.asked == []
-        gather([live], Request(), needs=frozenset({"cost_usd", "queue_size"}))
+        gather([live], BackendRequest(), needs=frozenset({"cost_usd", "queue_size"}))
         assert len(live.asked) == 1
 
     def test_a_provider_is_told_only_of_backends_that_can_still_be_chosen(self) -> None:
-        offers = Fixed("offers", Answer(offers=frozenset({"a", "b"})))
-        file = Fixed("file", Answer([Backend("a"), Backend("b"), Backend("c")]))
-        live = Fixed("live", Answer())
-        gather([offers, file, live], Request(), needs=frozenset(), only=["b", "c"])
+        offers = Fixed("offers", BackendAnswer(offers=frozenset({"a", "b"})))
+        file = Fixed("file", BackendAnswer([Backend("a"), Backend("b"), Backend("c")]))
+        live = Fixed("live", BackendAnswer())
+        gather([offers, file, live], BackendRequest(), needs=frozenset(), only=["b", "c"])
         assert set(live.asked[0].known) == {"b"}
 
     def test_somebody_elses_crash_is_named(self) -> None:
         class Broken(Fixed):
-            def fetch(self, ask: Ask) -> Answer:
+            def fetch(self, ask: BackendQuery) -> BackendAnswer:
                 raise ZeroDivisionError("division by zero")
 
         with pytest.raises(ProviderFailed, match="provider prices: ZeroDivisionError: division by zero"):
-            gather([Broken("prices", Answer())], Request(), needs=frozenset())
+            gather([Broken("prices", BackendAnswer())], BackendRequest(), needs=frozenset())

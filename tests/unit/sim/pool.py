@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fluence.sim.measure import Record
-from fluence.sim.workload import Submission
+from fluence.sim.submission import TraceJob
 
 ROOT = Path(__file__).resolve().parents[3]
 TRACES = Path(os.environ.get("FLUENCE_TRACES") or ROOT.parent / "shared" / "traces").resolve()
@@ -21,7 +21,7 @@ NO_TRACES = f"no traces in {TRACES}; set FLUENCE_TRACES to their folder"
 class Pool:
     """The pool at one moment: what is free, who runs until when at the latest, who waits."""
 
-    def __init__(self, jobs: Sequence[Submission], processors: int) -> None:
+    def __init__(self, jobs: Sequence[TraceJob], processors: int) -> None:
         self.jobs = jobs
         self.free = processors
         self.now = 0
@@ -111,7 +111,7 @@ def conservative(pool: Pool) -> None:
 
 
 def run(
-    jobs: Sequence[Submission], processors: int, decide: Callable[[Pool], None], *, until: int | None = None
+    jobs: Sequence[TraceJob], processors: int, decide: Callable[[Pool], None], *, until: int | None = None
 ) -> list[Record]:
     """The records of a run; with *until*, of one that was interrupted then."""
     pool = Pool(jobs, processors)
@@ -128,7 +128,7 @@ def run(
     return [_record(pool, i, job) for i, job in enumerate(jobs) if until is None or job.submit <= until]
 
 
-def _record(pool: Pool, i: int, job: Submission) -> Record:
+def _record(pool: Pool, i: int, job: TraceJob) -> Record:
     start = pool.start.get(i)
     is_running = i in pool.ends
     promised = pool.promised.get(i)

@@ -20,7 +20,7 @@ import yaml
 
 from fluence.errors import InvalidInput
 from fluence.sim import gantt, page, pictures, report, workload
-from fluence.sim.intake import Terms
+from fluence.sim.intake import IntakeTerms
 from fluence.sim.measure import Record
 from fluence.sim.run import Run
 from fluence.sim.theme import DARK
@@ -33,7 +33,7 @@ RECIPE = b"""generate: {count: 150, arrival: {poisson: 40}, cores: {1: 5, 4: 3, 
 def simulated(
     policy: Callable[[Pool], None] = easy, *, jobs: int | None = None, until: int | None = None
 ) -> Run:
-    found = workload.parse(RECIPE, terms=Terms(jobs=jobs, seed=5))
+    found = workload.parse(RECIPE, terms=IntakeTerms(jobs=jobs, seed=5))
     records = run(found.submissions, 24, policy, until=until)
     return Run(
         policy.__name__,
@@ -280,7 +280,7 @@ class TestPage:
         assert '<td class="best">' not in both_pages[1]
 
     def test_four_policies_with_thousands_of_jobs_stay_small(self) -> None:
-        found = workload.parse(RECIPE.replace(b"150", b"3200"), terms=Terms(seed=1))
+        found = workload.parse(RECIPE.replace(b"150", b"3200"), terms=IntakeTerms(seed=1))
         again = Run("easy", run(found.submissions, 240, easy), 240)
         text = page.render([replace(again, policy=name) for name in ("a", "b", "c", "d")])
         assert len(text) < 2_000_000

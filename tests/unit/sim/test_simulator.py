@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from fluence.queue import GraphSpace, PoolSpace
+from fluence.queue import GraphPlanner, PoolPlanner
 from fluence.sim import platform, workload
-from fluence.sim.intake import Terms
+from fluence.sim.intake import IntakeTerms
 from fluence.sim.simulator import Simulation, simulate
 
 
 def simulated(text: str, cluster: str = "1x4", **settings: object) -> Simulation:
-    terms = Terms(processors=None)
+    terms = IntakeTerms(processors=None)
     work = workload.parse(text.encode(), kind="yaml", terms=terms)
     return simulate(work, platform.read(cluster), **settings)  # type: ignore[arg-type]
 
@@ -105,8 +105,8 @@ def test_ctrl_c_leaves_what_is_known_by_then():
 def test_jobs_that_ask_for_some_of_many_are_counted_and_others_matched():
     plain = simulated("jobs: [{name: a, cores: 2, runtime: 1}]")
     whole = simulated("jobs: [{name: a, nodes: 1, cores: 2, runtime: 1}]")
-    assert isinstance(plain.queue.space, PoolSpace)
-    assert isinstance(whole.queue.space, GraphSpace)
+    assert isinstance(plain.queue.space, PoolPlanner)
+    assert isinstance(whole.queue.space, GraphPlanner)
 
 
 def test_an_empty_workload_is_an_empty_run():

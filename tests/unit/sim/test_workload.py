@@ -12,8 +12,8 @@ import pytest
 from fluence.errors import InvalidInput
 from fluence.model.constraint import Constraint
 from fluence.sim import workload
-from fluence.sim.intake import Terms
-from fluence.sim.workload import Submission, Workload
+from fluence.sim.intake import IntakeTerms
+from fluence.sim.submission import TraceJob, TraceWorkload
 from tests.unit.sim.pool import NO_TRACES, ROOT, TRACES
 
 EXAMPLES = ROOT / "examples" / "workloads"
@@ -24,13 +24,13 @@ def swf(*records: str, header: str = "; MaxProcs: 64\n") -> bytes:
     return (header + "".join(f"{record} {'-1 ' * 9}\n" for record in records)).encode()
 
 
-def parse(text: bytes | str, **terms: Any) -> Workload:
+def parse(text: bytes | str, **terms: Any) -> TraceWorkload:
     data = text.encode() if isinstance(text, str) else text
     kind = terms.pop("kind", None)
-    return workload.parse(data, kind=kind, terms=Terms(**terms))
+    return workload.parse(data, kind=kind, terms=IntakeTerms(**terms))
 
 
-def only(found: Workload) -> Submission:
+def only(found: TraceWorkload) -> TraceJob:
     (submission,) = found.submissions
     return submission
 
@@ -191,7 +191,7 @@ class TestOpenb:
             parse("name,cpu_milli,memory_mib\n")
 
 
-def yaml_job(text: str, **terms: Any) -> Submission:
+def yaml_job(text: str, **terms: Any) -> TraceJob:
     return only(parse(f"jobs:\n  - {{{text}}}\n", **terms))
 
 
@@ -414,7 +414,7 @@ def test_what_looks_like_nothing_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("terms", [{"arrival_scale": -1}, {"arrival_scale": float("nan")}, {"jobs": 0}])
 def test_terms_that_make_no_sense_are_refused(terms: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput, match="must be"):
-        Terms(**terms)
+        IntakeTerms(**terms)
 
 
 def test_the_refusal_on_the_page_is_the_one_that_comes(monkeypatch: pytest.MonkeyPatch) -> None:

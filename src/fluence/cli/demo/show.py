@@ -18,7 +18,7 @@ from fluence.cli.demo.script import Work, work_of
 from fluence.model.node import Node
 from fluence.model.pod import Pod
 from fluence.model.resources import add_into, pod_requests
-from fluence.sandbox.audit import Report
+from fluence.sandbox.audit import AuditReport
 from fluence.schedule.conditions import POD_SCHEDULED, same
 from fluence.units import format_amount
 
@@ -124,7 +124,7 @@ class Show:
 
     # -- the end ---------------------------------------------------------------------------------------------
 
-    def summary(self, nodes: Iterable[Node], pods: Iterable[Pod], audit: Report) -> None:
+    def summary(self, nodes: Iterable[Node], pods: Iterable[Pod], audit: AuditReport) -> None:
         """Who is where, what waits and why, and what the audit says."""
         pods = list(pods)
         self._echo("\n" + click.style("Who is where", bold=True))

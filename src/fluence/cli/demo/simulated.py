@@ -8,7 +8,7 @@ from fluence.cli.demo.script import NODES, Work, where
 from fluence.cli.demo.show import Show
 from fluence.kube.gangs import ADAPTERS
 from fluence.model.pod import Pod
-from fluence.sandbox.audit import Ledger
+from fluence.sandbox.audit import AuditLedger
 from fluence.sandbox.nodes import manifests, read_nodes
 from fluence.sim.cluster import EmbeddedCluster
 
@@ -18,7 +18,7 @@ _APPLY_S = 0.5  # between two workloads, as a person would type
 def play(script: Sequence[Work], show: Show) -> None:
     """Apply the examples one after the other, and let time pass until everybody has started who ever will."""
     cluster = EmbeddedCluster(body for kind in read_nodes(NODES) for body in manifests(kind))
-    ledger = Ledger()
+    ledger = AuditLedger()
     for node in cluster.nodes:
         ledger.node(None, node, now=cluster.clock.now())
 

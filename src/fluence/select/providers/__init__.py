@@ -19,7 +19,7 @@ import msgspec
 
 from fluence.errors import FluenceError
 from fluence.names import RESOURCES_NAMESPACE
-from fluence.select.backend import Backend, Request, merge
+from fluence.select.backend import Backend, BackendRequest, merge
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -32,16 +32,16 @@ class Settings(msgspec.Struct, frozen=True):
     timeout_s: float = 10.0
 
 
-class Ask(msgspec.Struct, frozen=True):
+class BackendQuery(msgspec.Struct, frozen=True):
     """One question: what is known that these policies need for this request."""
 
-    request: Request
+    request: BackendRequest
     needs: frozenset[str] = frozenset()
     known: Mapping[str, Backend] = {}
     """What the providers before have said, without what the scheduler does not offer."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class BackendAnswer(msgspec.Struct, frozen=True):
     """Backends and their attributes; *notes* say what could not be found out."""
 
     backends: Sequence[Backend] = ()
@@ -63,7 +63,7 @@ class Provider(Protocol):
     def supplies(self) -> frozenset[str] | None:
         """It is asked only if a policy needs one of these; None: always."""
 
-    def fetch(self, ask: Ask) -> Answer: ...
+    def fetch(self, ask: BackendQuery) -> BackendAnswer: ...
 
 
 class Gathered(msgspec.Struct, frozen=True):
@@ -80,7 +80,7 @@ class ProviderFailed(FluenceError):
 
 
 def gather(
-    providers: Sequence[Provider], request: Request, *, needs: frozenset[str], only: Sequence[str] = ()
+    providers: Sequence[Provider], request: BackendRequest, *, needs: frozenset[str], only: Sequence[str] = ()
 ) -> Gathered:
     """Ask the providers that matter, in order, and merge their answers."""
     said: list[tuple[str, list[Backend]]] = []
@@ -96,7 +96,7 @@ def gather(
             if (not only or name in only) and (offers is None or name in offers)
         }
         try:
-            answer = provider.fetch(Ask(request, needs, known))
+            answer = provider.fetch(BackendQuery(request, needs, known))
         except FluenceError:
             raise
         except Exception as error:

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any, Final
 
 from fluence.select.backend import QUERY_ERROR, QUEUE, STATUS, Backend
-from fluence.select.providers import Answer, Ask
+from fluence.select.providers import BackendAnswer, BackendQuery
 
 UNKNOWN: Final = "UNKNOWN"
 UNREADABLE_QUEUE: Final = 1e9
@@ -44,13 +44,13 @@ class BraketLiveProvider:
         self._timeout_s = timeout_s
         self._answers: dict[str, Mapping[str, Any] | str] = {}
 
-    def fetch(self, ask: Ask) -> Answer:
+    def fetch(self, ask: BackendQuery) -> BackendAnswer:
         devices = {b.device_arn: b for b in ask.known.values() if b.device_arn}
         if not devices:
             # Somebody else may know already.
             is_known = any(b.number(QUEUE) is not None or b.text(STATUS) for b in ask.known.values())
             note = "braket-live: no candidate has a device_arn, so no device was asked"
-            return Answer(notes=[] if is_known else [note])
+            return BackendAnswer(notes=[] if is_known else [note])
         new = {arn: region_of(device) for arn, device in devices.items() if arn not in self._answers}
         self._answers.update(ask_all(new, timeout_s=self._timeout_s))
         backends, warnings = [], []
@@ -64,7 +64,7 @@ class BraketLiveProvider:
         notes = []
         if warnings:
             notes = [f"braket-live: {len(warnings)} of {len(backends)} devices did not answer"]
-        return Answer(backends, notes, warnings)
+        return BackendAnswer(backends, notes, warnings)
 
 
 def region_of(backend: Backend) -> str | None:

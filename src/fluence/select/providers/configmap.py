@@ -26,7 +26,7 @@ import yaml
 
 from fluence.names import RESOURCES_CONFIGMAP, RESOURCES_KEY
 from fluence.select.backend import Backend, priced
-from fluence.select.providers import Answer, Ask
+from fluence.select.providers import BackendAnswer, BackendQuery
 
 
 class Unreadable(Exception):
@@ -51,9 +51,9 @@ class ConfigMapProvider:
         except Unreadable as error:
             return error
 
-    def fetch(self, ask: Ask) -> Answer:
+    def fetch(self, ask: BackendQuery) -> BackendAnswer:
         if isinstance(self._resources, Unreadable):
-            return Answer(
+            return BackendAnswer(
                 warnings=[
                     f"could not read scheduler offerings ({self._resources}); selecting without intersection"
                 ]
@@ -69,7 +69,7 @@ class ConfigMapProvider:
             )
             for b in described
         ]
-        return Answer(backends, offers=frozenset(find_names(self._resources)))
+        return BackendAnswer(backends, offers=frozenset(find_names(self._resources)))
 
 
 def read_configmap(namespace: str, kubectl_flags: Sequence[str], *, timeout_s: float) -> str:

@@ -24,12 +24,12 @@ import yaml
 
 from fluence.errors import InvalidInput
 from fluence.select.backend import Backend, priced
-from fluence.select.providers import Answer, Ask
+from fluence.select.providers import BackendAnswer, BackendQuery
 
 _COMPONENTS = ("cost_per_task", "cost_per_shot", "cost_per_minute", "qubits")
 
 
-class Entry(msgspec.Struct, frozen=True):
+class FileEntry(msgspec.Struct, frozen=True):
     """One backend as the file has it."""
 
     name: str
@@ -58,10 +58,10 @@ class Entry(msgspec.Struct, frozen=True):
         )
 
 
-class Attributes(msgspec.Struct, frozen=True):
+class FileAttributes(msgspec.Struct, frozen=True):
     """The file."""
 
-    backends: list[Entry] = []
+    backends: list[FileEntry] = []
     version: int = 1
     warnings: list[str] = []
     """What in it means nothing."""
@@ -76,12 +76,12 @@ class FileProvider:
     def __init__(self, path: str) -> None:
         self._attributes = read_attributes(path)
 
-    def fetch(self, ask: Ask) -> Answer:
+    def fetch(self, ask: BackendQuery) -> BackendAnswer:
         backends = [entry.backend(shots=ask.request.shots) for entry in self._attributes.backends]
-        return Answer(backends, warnings=self._attributes.warnings)
+        return BackendAnswer(backends, warnings=self._attributes.warnings)
 
 
-def read_attributes(path: str) -> Attributes:
+def read_attributes(path: str) -> FileAttributes:
     """The file, checked: a wrong entry is named by its place and its backend."""
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -92,7 +92,7 @@ def read_attributes(path: str) -> Attributes:
     return parse_attributes(text, where=f"attribute file {path}")
 
 
-def parse_attributes(text: str, *, where: str) -> Attributes:
+def parse_attributes(text: str, *, where: str) -> FileAttributes:
     loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
         value = yaml.load(text, Loader=loader)
@@ -104,7 +104,7 @@ def parse_attributes(text: str, *, where: str) -> Attributes:
     if value is None:
         raise InvalidInput(f"{where} has no backends")
     try:
-        content = msgspec.convert(value, Attributes)
+        content = msgspec.convert(value, FileAttributes)
     except msgspec.ValidationError as error:
         raise InvalidInput(_located(error, value), where=f"parse {where}") from error
     if content.version != 1:
@@ -117,7 +117,7 @@ def parse_attributes(text: str, *, where: str) -> Attributes:
 
 def _unknown_fields(entries: list[dict[str, object]], where: str) -> list[str]:
     """Warned of, not refused: files for other readers of this format may have more in them."""
-    known = set(Entry.__struct_fields__)
+    known = set(FileEntry.__struct_fields__)
     return [
         f"{where}: backends[{i}] ({entry['name']}): field {key} means nothing; numbers go under attributes:, "
         "texts under strings:"
@@ -127,7 +127,7 @@ def _unknown_fields(entries: list[dict[str, object]], where: str) -> list[str]:
     ]
 
 
-def _check(entries: list[Entry], where: str) -> None:
+def _check(entries: list[FileEntry], where: str) -> None:
     seen: set[str] = set()
     for i, entry in enumerate(entries):
         place = f"parse {where}: backends[{i}]"

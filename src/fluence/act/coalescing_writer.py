@@ -1,0 +1,57 @@
+"""Words: one write per object at a time, and the last word counts; what both the teller and the chooser need.
+
+What comes while an older word about the same object waits replaces that word; while one is being written it
+waits, since the server may carry out two at once in any order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+W = TypeVar("W")
+
+
+class CoalescingWriter(Generic[K, W]):
+    """``words[key] = word`` from the loop; ``run`` has each written until cancelled, a few at once."""
+
+    def __init__(self, write: Callable[[K, W], Awaitable[None]], *, in_flight: int) -> None:
+        self._write = write
+        self._in_flight = in_flight
+        self._waiting: dict[K, W] = {}
+        self._writing: set[K] = set()
+        self._wake = asyncio.Event()
+
+    def __len__(self) -> int:
+        """How many are not written yet."""
+        return len(self._waiting) + len(self._writing)
+
+    def __setitem__(self, key: K, word: W) -> None:
+        self._waiting[key] = word
+        self._wake.set()
+
+    def drop(self, key: K) -> None:
+        self._waiting.pop(key, None)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(self._in_flight):
+                tasks.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            key = next((each for each in self._waiting if each not in self._writing), None)
+            if key is None:
+                self._wake.clear()
+                await self._wake.wait()
+                continue
+            word = self._waiting.pop(key)
+            self._writing.add(key)
+            try:
+                await self._write(key, word)
+            finally:
+                self._writing.discard(key)
+            if key in self._waiting:
+                self._wake.set()

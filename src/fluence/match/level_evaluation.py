@@ -1,0 +1,367 @@
+"""What became of every vertex that a request could mean, in columns, as things stand or might stand.
+
+The matcher stops where a search fails; here every vertex is asked. `LevelShape` finds, from the shape of the
+graph alone, which vertices each level of the request speaks of. An `Evaluation` then goes through the levels
+bottom-up under a `Supposition` (who holds what, what is down, which constraint holds), with a few array
+operations per level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fluence.graph.graph import NO_ROWS, Ints, Mask, ResourceGraph, Rows, Tree
+from fluence.match.candidates import CandidateGroup, arranged
+from fluence.match.matcher import Matcher
+from fluence.match.request import Need
+from fluence.match.walk import Window
+from fluence.model.jobspec import MAX_COUNT, Count
+
+Codes: TypeAlias = npt.NDArray[np.int8]
+
+# What became of a vertex.
+FIT, DOWN, CONSTRAINT, BUSY, TOO_SMALL, SHARED, UNREACHABLE, CONTRADICTION = range(8)
+
+
+# -- the shape: which vertices each level of a request speaks of ---------------------------------------------
+
+
+@dataclass(eq=False, slots=True)
+class LevelNeed:
+    """A need of the request and, by the shape of the graph alone, the vertices that could serve it.
+
+    The vertices of a slot are its places: those below which all its types are found. Most often a place is
+    the vertex that serves the need above (``direct``); the walk also looks one level further down.
+    """
+
+    need: Need
+    path: str
+    above: LevelNeed | None
+    alone: bool  # inside something exclusive
+    below: list[LevelNeed] = field(default_factory=list)
+    vertices: Rows = field(default_factory=lambda: NO_ROWS)
+    owner: Rows = field(default_factory=lambda: NO_ROWS)  # by position: whose child it is, in ``above``
+    broken: Mask = field(default_factory=lambda: np.empty(0, np.bool_))  # the request contradicts itself
+    direct: Mask = field(default_factory=lambda: np.empty(0, np.bool_))
+
+    def add(self, vertices: Rows, owner: Rows, *, broken: bool = False, direct: bool = False) -> None:
+        count = len(vertices)
+        self.vertices = np.concatenate((self.vertices, vertices))
+        self.owner = np.concatenate((self.owner, owner.astype(np.int32)))
+        self.broken = np.concatenate((self.broken, np.full(count, broken)))
+        self.direct = np.concatenate((self.direct, np.full(count, direct)))
+
+    @property
+    def least(self) -> int:
+        """How much is needed at least; a count of 0 is never met."""
+        return self.need.count.min or MAX_COUNT + 1
+
+    def all(self) -> Iterator[LevelNeed]:
+        yield self
+        for wish in self.below:
+            yield from wish.all()
+
+
+class LevelShape:
+    """The wishes of a request, filled by following the walk through a graph where every vertex passes."""
+
+    def __init__(self, graph: ResourceGraph, tree: Tree, needs: Sequence[Need]) -> None:
+        self.graph, self.tree = graph, tree
+        self._above_type: dict[int, Mask] = {}
+        self.tops = [_wish(need, None, alone=False) for need in needs]
+        self.passed: list[Rows] = []  # level by level: the vertices above all that is asked for
+        level = np.array([tree.root], np.int32)
+        while len(level):
+            rest = self._offer(self.tops, level, np.zeros(len(level), np.int32))
+            self.passed.append(level[rest])
+            level, _ = self.children(level[rest])
+        for wish in self.tops:
+            self._descend(wish)
+
+    def wishes(self) -> Iterator[LevelNeed]:
+        for top in self.tops:
+            yield from top.all()
+
+    def children(self, vertices: Rows) -> tuple[Rows, Rows]:
+        """The children of some vertices, and of which (by position) each one is."""
+        start = self.tree.child_start
+        width = start[vertices + 1] - start[vertices]
+        at = np.repeat(np.arange(len(vertices), dtype=np.int32), width)
+        first = np.repeat(start[vertices] - (np.cumsum(width) - width), width)
+        return self.tree.child[first + np.arange(len(at))], at
+
+    def has_below(self, type_: int) -> Mask:
+        """Which vertices have a direct child of a type, in any subsystem, as the walk looks at it."""
+        found = self._above_type.get(type_)
+        if found is None:
+            graph = self.graph
+            found = np.zeros(graph.rows, np.bool_)
+            rows = graph.vertices_of_type(type_)
+            for tree in graph.trees.values():
+                above = tree.parent[rows]
+                found[above[above >= 0]] = True
+                for vertex, links in tree.links.items():
+                    found[vertex] |= any(graph.type[child] == type_ for _, child in links)
+            self._above_type[type_] = found
+        return found
+
+    def holds(self, slot: Need) -> Mask:
+        """Which vertices a slot can be built at."""
+        held = np.ones(self.graph.rows, np.bool_)
+        for need in slot.below:
+            held &= self.has_below(need.type)
+        return held
+
+    def _offer(self, wishes: list[LevelNeed], vertices: Rows, owner: Rows) -> Mask:
+        """Give each vertex to the wish that it serves; the mask is of those that serve none."""
+        types = self.graph.type[vertices]
+        slots = [wish for wish in wishes if wish.need.is_slot]
+        plain = [wish for wish in wishes if not wish.need.is_slot]
+        taken = np.zeros(len(vertices), np.bool_)
+        for wish in plain:
+            mine = types == wish.need.type
+            twice = sum(other.need.type == wish.need.type for other in plain) > 1
+            wish.add(vertices[mine], owner[mine], broken=twice or bool(slots))
+            taken |= mine
+        if len(slots) > 1:
+            taken[:] = True
+        elif slots:
+            mine = ~taken & self.holds(slots[0].need)[vertices]
+            slots[0].add(vertices[mine], owner[mine])
+            taken |= mine
+        return ~taken
+
+    def _descend(self, wish: LevelNeed) -> None:
+        rest = np.flatnonzero(~wish.broken).astype(np.int32)
+        if wish.need.slot is not None and not wish.need.is_slot:
+            here = self.holds(wish.need.slot)[wish.vertices[rest]]
+            slot = next(own for own in wish.below if own.need is wish.need.slot)
+            slot.add(wish.vertices[rest[here]], rest[here], direct=True)
+            rest = rest[~here]
+        if wish.below:
+            found, at = self.children(wish.vertices[rest])
+            self._offer(wish.below, found, rest[at])
+        for own in wish.below:
+            self._descend(own)
+
+
+def _wish(need: Need, above: LevelNeed | None, *, alone: bool) -> LevelNeed:
+    wish = LevelNeed(need, need.name if above is None else f"{above.path} > {need.name}", above, alone)
+    inside = alone or need.is_slot or need.exclusive is True
+    wish.below = [_wish(child, wish, alone=inside) for child in need.below]
+    return wish
+
+
+def settled(needs: Sequence[Need]) -> tuple[Need, ...]:
+    """Needs without their alternatives: slots of which any will do."""
+    several = sum(need.is_slot for need in needs) > 1
+    kept: list[Need] = []
+    for need in needs:
+        if need.name == "xor_slot" or (several and need.is_slot):
+            continue
+        below = settled(need.below)
+        kept.append(replace(need, below=below, slot=next((n for n in reversed(below) if n.is_slot), None)))
+    return tuple(kept)
+
+
+# -- evaluation under a supposition --------------------------------------------------------------------------
+
+
+class Spans:
+    """What the jobs hold, in columns, and what that means in a window."""
+
+    def __init__(self, matcher: Matcher, window: Window) -> None:
+        ledger = matcher.ledger
+        self.jobs = list(ledger.jobs.values())
+        rows = np.concatenate([NO_ROWS, *(job.spans for job in self.jobs)])
+        lengths = [len(job.spans) for job in self.jobs]
+        self.job = np.repeat(np.arange(len(self.jobs)), lengths)
+        self.vertex = ledger.vertex[rows]
+        self.start = np.repeat(np.array([job.start for job in self.jobs], np.int64), lengths)
+        self.end = np.repeat(np.array([job.end for job in self.jobs], np.int64), lengths)
+        alone = ledger.exclusive[rows]
+        amount = ledger.needs[rows]
+        meets = (self.start < window.end) & (self.end > window.start)
+        overruns = alone & ~np.repeat(np.array([job.reserved for job in self.jobs], np.bool_), lengths)
+        self.strong = (alone & meets) | overruns  # keeps others out altogether
+        self.any = meets | overruns
+        size = matcher.graph.size
+        self.touched = np.zeros(len(size), np.bool_)
+        self.touched[self.vertex[self.any]] = True
+        self.held = np.zeros(len(size), np.bool_)
+        self.held[self.vertex[self.strong]] = True
+        takes = meets & alone & (amount != 0)
+        self.free = size - self._most(takes, amount, len(size))
+
+    def _most(self, takes: Mask, amount: Ints, rows: int) -> Ints:
+        """Per vertex: the most that is taken of it at any one time."""
+        most = np.zeros(rows, np.int64)
+        most[self.vertex[takes]] = amount[takes]
+        several = takes & (np.bincount(self.vertex[takes], minlength=rows) > 1)[self.vertex]
+        vertex = np.tile(self.vertex[several], 2)
+        time = np.concatenate((self.start[several], self.end[several]))
+        change = np.concatenate((amount[several], -amount[several]))
+        by = np.lexsort((change, time, vertex))
+        # All that is taken of a vertex is given back, so one running sum serves all vertices.
+        np.maximum.at(most, vertex[by], np.cumsum(change[by]))
+        return most
+
+    def on(self, rows: Rows | Sequence[int]) -> list[int]:
+        """The jobs (by position) that keep a request from these vertices."""
+        wanted = np.zeros(len(self.held), np.bool_)
+        wanted[rows] = True
+        hit = wanted[self.vertex] & (self.strong | (self.any & ~self.held[self.vertex]))
+        return np.unique(self.job[hit]).tolist()  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True, slots=True)
+class Supposition:
+    """How things are, or might be."""
+
+    size: Ints
+    up: Mask | None = None
+    allowed: Mask | None = None
+    spans: Spans | None = None
+
+    @property
+    def free(self) -> Ints:
+        return self.size if self.spans is None else self.spans.free
+
+    def check(self, vertices: Rows, *, alone: bool) -> Codes:
+        """What bars each vertex by itself."""
+        code = np.zeros(len(vertices), np.int8)
+        if self.spans is not None:
+            if alone:
+                code[self.spans.touched[vertices]] = SHARED
+                code[self.spans.held[vertices]] = BUSY
+            code[self.spans.free[vertices] == 0] = BUSY
+        code[self.size[vertices] == 0] = TOO_SMALL
+        if self.allowed is not None:
+            code[~self.allowed[vertices]] = CONSTRAINT
+        if self.up is not None:
+            code[~self.up[vertices]] = DOWN
+        return code
+
+
+@dataclass(frozen=True, slots=True)
+class LevelAnswer:
+    """What the vertices of one wish come to."""
+
+    own: Codes  # what bars a vertex by itself
+    code: Codes  # or by one above it
+    ok: Mask
+    units: Ints  # how much each gives: its free size, or the slots that can be built
+    sums: dict[int, Ints]  # by type: how much each has of what it needs below
+
+
+class Evaluation:
+    """All wishes under one supposition."""
+
+    def __init__(self, shape: LevelShape, given: Supposition, matcher: Matcher) -> None:
+        self.shape, self.given = shape, given
+        self._policy, self._scores = matcher.policy, matcher._scores
+        self.is_uneven = False  # slots were built from vertices of unequal size: their order decided
+        self.answers: dict[LevelNeed, LevelAnswer] = {}
+        parent = shape.tree.parent
+        above = np.zeros(shape.graph.rows + 1, np.int8)  # the last entry stands for "none"
+        self.barred: list[Rows] = []
+        for level in shape.passed:
+            own = given.check(level, alone=False)
+            self.barred.append(level[(own == BUSY) & (above[parent[level]] == 0)])
+            above[level] = np.where(above[parent[level]] != 0, above[parent[level]], own)
+        for wish in shape.tops:
+            self._answer(wish, above[parent[wish.vertices]])
+
+    def total(self, wish: LevelNeed) -> int:
+        """How much of the type of a top wish reaches the root."""
+        same = (own for own in self.shape.tops if own.need.type == wish.need.type)
+        return sum(int(self.answers[own].units[self.answers[own].ok].sum()) for own in same)
+
+    @property
+    def fits(self) -> bool:
+        return all(self.total(wish) >= wish.least for wish in self.shape.tops)
+
+    def _answer(self, wish: LevelNeed, inherited: Codes) -> None:
+        need = wish.need
+        own = self.given.check(wish.vertices, alone=not need.is_slot and (wish.alone or bool(need.exclusive)))
+        if wish.alone and need.exclusive is False and not need.is_slot:
+            own[(own != DOWN) & (own != CONSTRAINT)] = CONTRADICTION
+        own[wish.broken] = CONTRADICTION
+        own[wish.direct] = FIT  # a place that serves the need above was checked there
+        code = np.where(inherited != 0, inherited, own).astype(np.int8)
+        sums: dict[int, Ints] = {}
+        for child in wish.below:
+            self._answer(child, code[child.owner])
+            answer = self.answers[child]
+            given = np.where(answer.ok, answer.units, 0)
+            found = summed(child.owner, given, len(wish.vertices))
+            sums[child.need.type] = sums.get(child.need.type, 0) + found
+        ok = code == 0
+        if need.is_slot:
+            units = self._slots(wish, sums)
+            ok &= units > 0
+        else:
+            units = self.given.free[wish.vertices]
+            for child in wish.below:
+                ok &= sums[child.need.type] >= child.least
+        self.answers[wish] = LevelAnswer(own, code, ok, units, sums)
+
+    def _slots(self, slot: LevelNeed, sums: dict[int, Ints]) -> Ints:
+        """How many slots can be built at each place, from whole vertices."""
+        places = len(slot.vertices)
+        if not slot.below or any(child.need.is_slot for child in slot.below):
+            return np.zeros(places, np.int64)
+        slots = np.full(places, MAX_COUNT, np.int64)
+        for child in slot.below:
+            answer, have = self.answers[child], sums[child.need.type]
+            counts = _effective(child.need.count, have)
+            ok = answer.ok
+            pieces = np.bincount(child.owner[ok], minlength=places)
+            largest = np.zeros(places, np.int64)
+            np.maximum.at(largest, child.owner[ok], answer.units[ok])
+            per_slot = -(-counts // np.maximum(largest, 1))
+            built = np.where(counts > 0, pieces // np.maximum(per_slot, 1), 0)
+            uneven = np.flatnonzero((largest * pieces != have) & (counts > 0))
+            if len(uneven):
+                self.is_uneven = True
+                built[uneven] = self._bundles(child, uneven, counts[uneven])
+            slots = np.minimum(slots, built)
+        return slots
+
+    def _bundles(self, wish: LevelNeed, places: Ints, counts: Ints) -> list[int]:
+        """Slots from vertices of unequal size: filled one after the other, in the order of the policy."""
+        answer = self.answers[wish]
+        mine = np.flatnonzero(answer.ok)
+        by_place = mine[np.argsort(wish.owner[mine], kind="stable")]
+        owners = wish.owner[by_place]
+        low, high = np.searchsorted(owners, places), np.searchsorted(owners, places, side="right")
+        built: list[int] = []
+        for first, last, count in zip(low.tolist(), high.tolist(), counts.tolist(), strict=True):
+            at = by_place[first:last]
+            scores = self._scores[wish.vertices[at]].tolist()
+            pairs = zip(scores, answer.units[at].tolist(), strict=True)
+            groups = [CandidateGroup(score, units, []) for score, units in pairs]
+            filled = filling = 0
+            for group in arranged(groups, ascending=self._policy.slot_ascending):
+                filling += group.count
+                if filling >= count:
+                    filled, filling = filled + 1, 0
+            built.append(filled)
+        return built
+
+
+def summed(owner: Rows, amounts: Ints, length: int) -> Ints:
+    """Amounts per owner; in whole numbers, for there may be many bytes."""
+    sums = np.zeros(length, np.int64)
+    np.add.at(sums, owner, amounts)
+    return sums
+
+
+def _effective(count: Count, have: Ints) -> Ints:
+    values, at = np.unique(have, return_inverse=True)
+    return np.array([count.effective(value) for value in values.tolist()], np.int64)[at]

@@ -1,0 +1,302 @@
+"""Who sits where: the members of a gang on the nodes of a table, given what is free.
+
+Members are seated one after the other, the hardest first: those for which there are fewest seats for each of
+them. Members that find no seat are tried again before all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fluence.errors import Conflict
+from fluence.graph.graph import Ints, Mask, Rows
+from fluence.match import policy as policies
+from fluence.match.policy import MatchPolicy
+from fluence.placer.availability import FreeView
+from fluence.placer.gang import Attempt, GangRequest, Members
+from fluence.placer.node_table import ALL, NodeTable
+
+_NOBODY = -(2**62)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFill:
+    """Some members on some nodes, in the order of their pods."""
+
+    members: int
+    nodes: list[int]
+    counts: list[int]
+    devices: tuple[list[list[int]], ...] = ()  # per type of device, per node
+
+
+class Placer:
+    """Finds seats; it records nothing, and leaves what it looks at as it was."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self.table = table
+
+    def arrange(self, gang: GangRequest, view: FreeView, at: int) -> list[NodeFill] | None:
+        """Who sits where, in the order in which they sat; None if too few find a seat."""
+        policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
+        order = self.table.order(policy)
+        if gang.domains is not None:
+            return self._in_one_domain(gang, gang.domains, view, at, order)
+        if len(gang.members) == 1 and gang.rules is None:
+            share = self._share(gang.members[0], 0, view, policy, order, None, None, None)
+            wanted = gang.size if gang.minimum is None else gang.minimum
+            return [share] if sum(share.counts) >= wanted and share.counts else None
+        turns = self._turns(gang, view)
+        if gang.rules is not None:
+            turns = gang.rules.arrange(turns)
+        promoted: set[int] = set()
+        while True:
+            shares, stuck = self._attempt(gang, turns, view, at, policy, order, partial=False)
+            if stuck is None:
+                return shares
+            if stuck in promoted or turns[0] == stuck:
+                break
+            promoted.add(stuck)
+            turns = [stuck, *(turn for turn in turns if turn != stuck)]
+            if gang.rules is not None:
+                turns = gang.rules.arrange(turns)
+        if gang.minimum is None or gang.minimum >= gang.size:
+            return None
+        shares, _ = self._attempt(gang, turns, view, at, policy, order, partial=True)
+        return shares if sum(sum(share.counts) for share in shares) >= max(gang.minimum, 1) else None
+
+    def _in_one_domain(
+        self, gang: GangRequest, domains: Ints, view: FreeView, at: int, order: Ints
+    ) -> list[NodeFill] | None:
+        """The domains one after the other, in the order of their first nodes: all pods in one of them, or
+        else the minimum."""
+        for minimum in dict.fromkeys((None, gang.minimum)):
+            seats = self.domain_seats(gang, domains, view)
+            enough = seats >= (gang.size if minimum is None else max(minimum, 1))
+            there = domains[order]
+            firsts = np.sort(np.unique(there, return_index=True)[1])
+            for domain in there[firsts].tolist():
+                if domain < 0 or not enough[domain]:
+                    continue
+                inside = domains == domain
+                members = tuple(replace(each, allowed=self.allowed(each) & inside) for each in gang.members)
+                found = self.arrange(replace(gang, members=members, minimum=minimum, domains=None), view, at)
+                if found is not None:
+                    return found
+        return None
+
+    def domain_seats(self, gang: GangRequest, domains: Ints, view: FreeView) -> Ints:
+        """How many pods of a gang could sit in each domain at most, each kind by itself."""
+        found = np.zeros(int(domains.max(initial=-1)) + 1, np.int64)
+        inside = domains >= 0
+        for members in gang.members:
+            count = len(members.pods)
+            seats = self.table.capacity(self.table.shape(members.needs), view)
+            seats = np.minimum(seats, members.most or count) * self.allowed(members)
+            each = np.zeros_like(found)
+            np.add.at(each, domains[inside], seats[inside])
+            found += np.minimum(each, count)
+        return found
+
+    def _turns(self, gang: GangRequest, view: FreeView) -> list[int]:
+        if len(gang.members) == 1:
+            return [0]
+        slack = []
+        for number, members in enumerate(gang.members):
+            count = len(members.pods)
+            seats = np.minimum(
+                self.table.capacity(self.table.shape(members.needs), view), members.most or count
+            )
+            seats = np.clip(seats, 0, count) * self.allowed(members)
+            slack.append((int(seats.sum()) * 1000 // max(count, 1), number))
+        return [number for _, number in sorted(slack)]
+
+    def _attempt(
+        self,
+        gang: GangRequest,
+        turns: list[int],
+        view: FreeView,
+        at: int,
+        policy: MatchPolicy,
+        order: Ints,
+        *,
+        partial: bool,
+    ) -> tuple[list[NodeFill], int | None]:
+        """Seat members in turn; says whose pods did not all find a seat. The view is as it was afterwards."""
+        sitting = gang.rules.begin(at) if gang.rules is not None else None
+        mine = np.zeros(len(self.table.nodes), np.bool_)  # nodes that the gang already uses
+        undo: list[tuple[Rows, Ints]] = []
+        shares: list[NodeFill] = []
+        stuck: int | None = None
+        try:
+            for number in turns:
+                members = gang.members[number]
+                seated = 0
+                for share in self._sit(members, number, view, policy, order, mine, sitting, partial=partial):
+                    seated += sum(share.counts)
+                    rows, taken = self.taken(members, share)
+                    view.free[rows] -= taken
+                    undo.append((rows, taken))
+                    mine[share.nodes] = True
+                    shares.append(share)
+                    if sitting is not None:
+                        for node, count in zip(share.nodes, share.counts, strict=True):
+                            sitting.sit(number, node, count)
+                if seated < len(members.pods) and not partial:
+                    stuck = number
+                    break
+        finally:
+            for rows, taken in undo:
+                view.free[rows] += taken
+        return shares, stuck
+
+    def _sit(
+        self,
+        members: Members,
+        number: int,
+        view: FreeView,
+        policy: MatchPolicy,
+        order: Ints,
+        mine: Mask,
+        sitting: Attempt | None,
+        *,
+        partial: bool,
+    ) -> Iterator[NodeFill]:
+        """The seats of some members: at once, or one by one where each changes the rules for the next."""
+        left = len(members.pods)
+        used: dict[int, int] = {}
+        while left:
+            open_ = sitting.open(number) if sitting is not None else None
+            together = sitting.together(number) if sitting is not None and not partial else None
+            if together is not None:
+                fits = self.table.fits(self.table.shape(together), view)
+                open_ = fits if open_ is None else open_ & fits
+            if members.most is not None:
+                full = [node for node, count in used.items() if count >= members.most]
+                if full:
+                    open_ = np.ones(len(self.table.nodes), np.bool_) if open_ is None else open_.copy()
+                    open_[full] = False
+            # The first may change the rules for all others, and these not for each other.
+            single = sitting is not None and (sitting.alone(number) or (used and members.most is not None))
+            liked = sitting.score(number) if sitting is not None else None
+            share = self._share(
+                members, number, view, policy, order, mine, open_, liked, count=1 if single else left
+            )
+            if not share.counts:
+                return
+            for node, count in zip(share.nodes, share.counts, strict=True):
+                used[node] = used.get(node, 0) + count
+            left -= sum(share.counts)
+            yield share
+            if not single:
+                return
+
+    def _share(
+        self,
+        members: Members,
+        number: int,
+        view: FreeView,
+        policy: MatchPolicy,
+        order: Ints,
+        mine: Mask | None,
+        open_: Mask | None,
+        liked: Ints | None,
+        *,
+        count: int | None = None,
+    ) -> NodeFill:
+        """As many seats as there are pods, or as can be had, on the first nodes in the policy's order."""
+        wanted = len(members.pods) if count is None else count
+        shape = self.table.shape(members.needs)
+        allowed = self.allowed(members)
+        if open_ is not None:
+            allowed = allowed & open_
+        if policy.node_exclusive:
+            untouched = view.guests[self.table.nodes] == 0
+            allowed = allowed & (untouched if mine is None else untouched | mine)
+        score = members.score
+        if liked is not None:
+            score = liked if score is None else score + liked
+        nodes: list[int]
+        counts: list[int]
+        if wanted == 1:
+            fits = self.table.fits(shape, view) & allowed
+            if score is None:
+                at = int(order[fits[order].argmax()]) if len(order) else -1
+            else:
+                scored = np.where(fits, score, _NOBODY)[order]
+                at = int(order[scored.argmax()]) if len(order) else -1
+            nodes, counts = ([at], [1]) if at >= 0 and fits[at] else ([], [])
+        else:
+            seats = self.table.capacity(shape, view)
+            seats[~allowed] = 0
+            np.clip(seats, 0, wanted if members.most is None else members.most, out=seats)
+            if score is not None:
+                order = order[np.argsort(-score[order], kind="stable")]
+            seats = seats[order]
+            filled = np.cumsum(seats)
+            last = int(np.searchsorted(filled, wanted))
+            used = np.flatnonzero(seats[: last + 1])
+            taken = seats[used]
+            if len(taken) and filled[used[-1]] > wanted:
+                taken[-1] -= filled[used[-1]] - wanted
+            nodes, counts = order[used].tolist(), taken.tolist()
+        devices = tuple(
+            of.pick(view, nodes, [amount * seated for seated in counts]) for of, amount in shape.devices
+        )
+        return NodeFill(number, nodes, counts, devices)
+
+    def taken(self, members: Members, share: NodeFill) -> tuple[Rows, Ints]:
+        """What a share takes: rows, each once, and amounts."""
+        shape = self.table.shape(members.needs)
+        nodes = np.array(share.nodes, np.int64)
+        counts = np.array(share.counts, np.int64)
+        rows = [pool[nodes] for pool, _ in shape.pools]
+        taken = [counts * amount for _, amount in shape.pools]
+        for picked in share.devices:
+            own = [row for of in picked for row in of]
+            rows.append(np.array(own, np.int32))
+            taken.append(np.ones(len(own), np.int64))
+        if not rows:
+            return np.empty(0, np.int32), np.empty(0, np.int64)
+        return np.concatenate(rows), np.concatenate(taken)
+
+    def allowed(self, members: Members) -> Mask:
+        """The nodes on which some members may sit, whatever is free."""
+        if members.allowed is None:
+            return self.table.up
+        if len(members.allowed) != len(self.table.nodes):
+            raise Conflict("nodes have come or gone since this gang was made: make it anew")
+        return members.allowed
+
+
+class SeatBound:
+    """Whether there could be enough seats, kept while a sweep goes on: only nodes that changed are counted
+    again. What starts later in the window is not looked at, so a search has the last word."""
+
+    def __init__(self, arranger: Placer, gang: GangRequest, view: FreeView) -> None:
+        self._arranger = arranger
+        self._node_of = arranger.table.node_of()
+        self._gang = gang
+        self._each: list[Ints] = []
+        for members in gang.members:
+            self._each.append(self._count(members, view, ALL))
+        total = gang.size
+        self._slack = total - (total if gang.minimum is None else gang.minimum)
+
+    def _count(self, members: Members, view: FreeView, some: Ints | slice) -> Ints:
+        table = self._arranger.table
+        found = table.capacity(table.shape(members.needs), view, some)
+        np.minimum(found, members.most or len(members.pods), out=found)
+        return np.where(self._arranger.allowed(members)[some], found, 0)
+
+    def suffices(self, view: FreeView, rows: Rows) -> bool:
+        nodes = np.unique(self._node_of[rows])
+        nodes = nodes[nodes >= 0]
+        short = 0
+        for i, members in enumerate(self._gang.members):
+            if len(nodes):
+                self._each[i][nodes] = self._count(members, view, nodes)
+            short += max(0, len(members.pods) - int(self._each[i].sum()))
+        return short <= self._slack

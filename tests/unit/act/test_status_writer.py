@@ -1,0 +1,45 @@
+"""Words about one object are written one after the other: the last one said is the one that stays."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+from aiohttp import web
+
+from fluence.act.status_writer import StatusWriter
+from fluence.kube.client import Client
+from fluence.kube.resource import PODS
+from tests.unit.kube.serving import serving, until
+
+
+async def test_a_newer_word_waits_for_the_older_one_about_the_same_object() -> None:
+    written: list[tuple[str, int]] = []
+    begun, first = asyncio.Event(), asyncio.Event()
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        name, word = request.path.split("/")[-2], msgspec.json.decode(await request.read())["word"]
+        if (name, word) == ("a", 1):
+            begun.set()
+            await first.wait()  # the slowest of all
+        written.append((name, word))
+        return web.json_response({})
+
+    async with serving(handler) as access, Client(access) as client:
+        teller = StatusWriter(client, held=lambda: True)
+        task = asyncio.create_task(teller.run())
+        try:
+            teller.tell(PODS, "ns", "a", {"word": 1})
+            await begun.wait()
+            for word in (2, 3):
+                teller.tell(PODS, "ns", "a", {"word": word})
+            teller.tell(PODS, "ns", "b", {"word": 1})
+            await until(lambda: ("b", 1) in written)  # nobody else waits for it
+            await asyncio.sleep(0.05)
+            assert written == [("b", 1)]
+            first.set()
+            await until(lambda: ("a", 3) in written)
+            assert written == [("b", 1), ("a", 1), ("a", 3)]
+        finally:
+            task.cancel()
+            await asyncio.wait({task})
