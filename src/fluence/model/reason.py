@@ -7,17 +7,17 @@ edge, by `fluence.messages`, and nowhere else: no decision reads English.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import TypeAlias
 
 
-class Code(str, Enum):
+class Code(StrEnum):
     """Every reason there is. Each has one text in `fluence.messages`."""
 
     QUEUED_BEHIND_OTHERS = "QueuedBehindOthers"
 
 
-Value: TypeAlias = "str | int | bool | None | tuple[Value, ...] | Reason"
+Value: TypeAlias = "str | int | bool | tuple[Value, ...] | Reason | None"
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class WaitReason:
     """Why a job waits; ``text`` is for its user."""
 
     kind: Kind
@@ -53,28 +53,28 @@ class Reason:
     changes: tuple[Change, ...] = ()
 
 
-def why(queue: Queue, key: str) -> Reason:
+def why(queue: Queue, key: str) -> WaitReason:
     """Why a job is not running, as of the queue's last event."""
     entry = queue.entries.get(key)
     if entry is None:
         raise NotFound(f"no job {key}")
     if entry.state is Phase.NEVER:
-        return Reason(Kind.NEVER, entry.story[-1].reason)
+        return WaitReason(Kind.NEVER, entry.story[-1].reason)
     if entry.state.is_over or not entry.waiting:
-        return Reason(Kind.NOTHING, f"it is {entry.state.value}: {entry.story[-1].reason}")
+        return WaitReason(Kind.NOTHING, f"it is {entry.state.value}: {entry.story[-1].reason}")
     if key in queue.held:
         others = queue.dependencies(entry)
-        return Reason(Kind.DEPENDENCY, f"it waits for {_names(others)} to end", others)
+        return WaitReason(Kind.DEPENDENCY, f"it waits for {_names(others)} to end", others)
     if not queue.is_admitted(entry):
         most = queue.rules[entry.job.queue].max_running_per_user
         who, where = entry.job.user or "its user", entry.job.queue
-        return Reason(
+        return WaitReason(
             Kind.LIMIT, f"{who} runs, or is promised, {most} jobs in queue {where!r}: no more are allowed"
         )
     return _short_of(queue, entry)
 
 
-def _short_of(queue: Queue, entry: JobRecord) -> Reason:
+def _short_of(queue: Queue, entry: JobRecord) -> WaitReason:
     """What the space has too little of; the job's own place in the plan does not stand in its way."""
     now, space, request = queue.now, queue.space, entry.job.request
     clear = entry.limit if entry.bounded else FOREVER
@@ -87,24 +87,24 @@ def _short_of(queue: Queue, entry: JobRecord) -> Reason:
         room = space.room(request, now, clear)
         if queue.depth is not None and place >= queue.depth:
             text = f"only the first {queue.depth} jobs are looked at, and {len(ahead)} are ahead of it"
-            return Reason(Kind.AHEAD, text, ahead)
+            return WaitReason(Kind.AHEAD, text, ahead)
         if ahead and queue.policy.promise == "order":  # nobody overtakes, however small
             fits = "" if room.cause else "it would fit, but "
-            return Reason(Kind.AHEAD, f"{fits}{_names(ahead)} must start first", ahead)
+            return WaitReason(Kind.AHEAD, f"{fits}{_names(ahead)} must start first", ahead)
         blockers = _jobs(queue, room.blockers)
         changes = _changes(queue, entry, room, clear)
         relaxed = space.relaxed(request) if room.cause else None
         if relaxed is not None and not (free := space.room(relaxed, now, clear)).cause:
             changes = (Change("constraint", None, free.start or now), *changes)
             text = f"its constraint leaves too little: {room.cause}"
-            return Reason(Kind.CONSTRAINT, text, blockers, changes)
+            return WaitReason(Kind.CONSTRAINT, text, blockers, changes)
     finally:
         space.undo(mark)
     if room.cause:
-        return Reason(Kind.RESOURCE, room.cause, blockers, changes)
+        return WaitReason(Kind.RESOURCE, room.cause, blockers, changes)
     if not ahead:
-        return Reason(Kind.NOTHING, "it fits and is first: the next cycle starts it")
-    return Reason(Kind.AHEAD, f"it would fit, but {_names(ahead)} must start first", ahead)
+        return WaitReason(Kind.NOTHING, "it fits and is first: the next cycle starts it")
+    return WaitReason(Kind.AHEAD, f"it would fit, but {_names(ahead)} must start first", ahead)
 
 
 def _changes(queue: Queue, entry: JobRecord, room: Outlook, clear: int) -> tuple[Change, ...]:

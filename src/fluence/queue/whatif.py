@@ -8,7 +8,7 @@ from typing import Any
 from fluence.model.jobspec import Jobspec
 from fluence.queue.job import SECOND, JobRecord, Phase, Submission
 from fluence.queue.queue import Queue
-from fluence.queue.reasons import Change, Reason, span, why
+from fluence.queue.reasons import Change, WaitReason, span, why
 
 _KEY = "(this job)"
 
@@ -31,7 +31,7 @@ class WhatIfAnswer:
     never: bool
     start: int | None  # no later than this
     expected: int | None
-    reason: Reason
+    reason: WaitReason
     delays: tuple[Delay, ...]
 
     def lines(self, shown: int | None = None) -> list[str]:
