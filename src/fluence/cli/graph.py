@@ -9,7 +9,7 @@ import numpy as np
 
 from fluence.cli import tree as trees
 from fluence.cli import view
-from fluence.cli.choice import graph_options, load_graph, output_option, source_name
+from fluence.cli.choice import cluster_options, graph_options, load_graph, output_option, source_name
 from fluence.graph import export, writers
 from fluence.graph.graph import ResourceGraph
 from fluence.match.find import find
@@ -23,8 +23,7 @@ _HUMAN = ("table", "wide", "json", "yaml")
 @click.command()
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(allow_dash=True))
 @click.option("--live", is_flag=True, help="The graph of the running cluster, and what runs on it.")
-@click.option("--kubeconfig", metavar="FILE", type=click.Path(), help="With --live: which cluster.")
-@click.option("--context", metavar="NAME", help="With --live: the kubeconfig's context.")
+@cluster_options
 @click.option(
     "--level",
     "levels",

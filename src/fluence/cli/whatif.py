@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from fluence.cli import view
-from fluence.cli.choice import output_option, read, source_name
-from fluence.cli.simulate import Length, QueuePolicies
+from fluence.cli.choice import Length, output_option, queue_policy_option, read, source_name
 from fluence.errors import InvalidInput
 from fluence.model.jobspec import Jobspec
 from fluence.queue.job import SECOND
@@ -32,9 +31,7 @@ _SHOWN = 10
 )
 @click.option("--user", default="you", show_default=True, help="Whose history to expect by.")
 @click.option("--priority", type=int, default=16, show_default=True, help="More is earlier.")
-@click.option(
-    "--policy", metavar="POLICY", type=QueuePolicies(), help="Another queue policy than the snapshot's."
-)
+@queue_policy_option(default=None, note="Another queue policy than the snapshot's.")
 @output_option((), note="table, wide, json or yaml.")
 @click.pass_context
 def whatif(
@@ -44,7 +41,7 @@ def whatif(
     limit: int | None,
     user: str,
     priority: int,
-    policy: tuple[str, ...] | None,
+    queue_policy: tuple[str, ...] | None,
     output: str,
 ) -> None:
     """Would this job start now? If not, when, who would wait longer for it, and what would make it sooner?
@@ -63,9 +60,10 @@ def whatif(
     spec = Jobspec.parse(read(jobspec), source=source_name(jobspec))
     duration = spec.attributes.duration
     walltime = limit if limit is not None else round(duration * SECOND) if duration else None
-    if policy is not None and len(policy) != 1:
-        raise InvalidInput("name one policy", where="--policy")
-    queue = restore(Path(state).read_bytes(), source=state, policy=policy[0] if policy else None)
+    if queue_policy is not None and len(queue_policy) != 1:
+        raise InvalidInput("name one policy", where="--queue-policy")
+    policy = queue_policy[0] if queue_policy else None
+    queue = restore(Path(state).read_bytes(), source=state, policy=policy)
     answer = ask(queue, spec, limit=walltime, user=user, priority=priority)
     value: dict[str, Any] = answer.to_value()
     if output in ("json", "yaml"):

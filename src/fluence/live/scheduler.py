@@ -61,8 +61,9 @@ from fluence.model.pod import Pod
 from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, VolumeClaim
 from fluence.schedule import conditions, recovery
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
-from fluence.schedule.cycle import Decisions, Scheduler, cluster_for
-from fluence.schedule.groups import Gang, Groups
+from fluence.schedule.build import scheduler_for
+from fluence.schedule.cycle import Decisions
+from fluence.schedule.groups import Gang
 from fluence.schedule.settings import SchedulerSettings
 from fluence.schedule.status_reports import Waiting
 
@@ -88,19 +89,8 @@ class LiveScheduler:
         self.gangs: AnyGangs = NoGangs("not asked yet")
         self.coscheduling: Coscheduling | None = None
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}"
-        self.groups = Groups(scheduler=settings.scheduler_name)
-        self.scheduler = Scheduler(
-            self.groups,
-            cluster_for(settings.layout(), policy=settings.match_policy, release_each=settings.release_each),
-            policy=settings.queue_policy,
-            rules=settings.rules(),
-            depth=settings.queue_depth,
-            window=None if settings.queue_window is None else settings.queue_window * 1000,
-            resolution=settings.queue_resolution,
-            replan=settings.queue_replan,
-            backoff=(int(settings.backoff * 1000), int(settings.backoff_max * 1000)),
-            volume_timeout=int(settings.volume_timeout * 1000),
-        )
+        self.scheduler = scheduler_for(settings)
+        self.groups = self.scheduler.groups
         self.metrics = Metrics(self.scheduler, profile=settings.scheduler_name)
         self.elector: Elector | None = None
         if settings.lease:

@@ -81,7 +81,7 @@ def test_completion_scripts(run: Run, shell: str) -> None:
     ("words", "expected"),
     [
         ("fluence ma", {"match"}),
-        ("fluence match --policy lo", {"locality", "lonode", "lonodex", "low"}),
+        ("fluence match --match-policy lo", {"locality", "lonode", "lonodex", "low"}),
         ("fluence completion z", {"zsh"}),
         ("fluence graph --tr", {"--tree"}),
     ],

@@ -43,6 +43,7 @@ def simulated(
         decisions_per_s=1000,
         skipped={"no runtime": 2},
         interrupted=until is not None,
+        stopped_at=until,
     )
 
 
@@ -106,8 +107,17 @@ class TestFigures:
 
     def test_an_interrupted_run_says_so(self) -> None:
         cut = simulated(until=1_000_000)
-        assert any(line.startswith("easy: interrupted after") for line in report.render([cut]).splitlines())
+        assert re.search(r"^partial: easy was interrupted after 1,000.0 s", report.render([cut]), re.M)
         assert json.loads(report.render([cut], "json"))["interrupted"] is True
+
+    def test_several_runs_keep_their_shape_when_only_one_was_come_to(self, two: list[Run]) -> None:
+        value = json.loads(report.render(two[:1], "json", several=True))
+        assert [each["policy"] for each in value["runs"]] == [two[0].policy]
+
+    def test_what_was_left_out_stands_in_the_order_of_the_runs(self, two: list[Run]) -> None:
+        many = [Run(f"p{i}", two[0].records, 24, skipped={f"cause {i}": i}) for i in range(1, 9)]
+        told = [line for line in report.notes(many) if line.startswith("left out")]
+        assert told == [f"left out of the workload: {i} cause {i}" for i in range(1, 9)]
 
     def test_broken_promises_are_told_by_cause(self, two: list[Run]) -> None:
         records = [replace(record, broken="node lost") for record in two[1].records[:3]]
