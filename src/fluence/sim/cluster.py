@@ -24,8 +24,10 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.clock import ManualClock
+from fluence.cluster.claims import Claims
 from fluence.errors import InvalidInput
 from fluence.kube.gangs import ADAPTERS, Native, PodGroup, Workload
+from fluence.kube.listing import ClusterListing
 from fluence.model.group import Group
 from fluence.model.meta import Condition, ObjectMeta, OwnerReference
 from fluence.model.node import Node
@@ -103,6 +105,34 @@ class EmbeddedCluster:
         for node in self.nodes:
             self.scheduler.set_node(node)
 
+    def load(self, listing: ClusterListing) -> None:
+        """Take over what a running cluster has, as its watches would tell it."""
+        scheduler = self.scheduler
+        scheduler.groups.native = listing.native
+        self._uids += 1 << 32  # NB what is listed may come from another cluster of this kind
+        for node in listing.nodes:
+            self.nodes.append(node)
+            scheduler.set_node(node)
+        for namespace in listing.namespaces:
+            scheduler.set_namespace(namespace.metadata.name, namespace.metadata.labels or {})
+        for drivers in listing.csi_nodes:
+            scheduler.set_attach_limits(drivers.metadata.name, drivers.limits)
+        claims = Claims()
+        for kind in listing.classes:
+            claims.set_class(kind)
+        for volume in listing.volumes:
+            claims.set_volume(volume)
+        for claim in listing.claims:
+            claims.set_claim(claim)
+        for change in claims.everything():
+            scheduler.set_claim(*change)
+        for group in listing.groups:
+            scheduler.set_group(group)
+        for owner in listing.owners:
+            self._set_owner(owner)
+        for pod in listing.pods:
+            self._set(pod)
+
     def on_pod(self, handler: OnPod) -> None:
         """Call this with each pod as it was and as it is."""
         self._handlers.append(handler)
@@ -113,6 +143,9 @@ class EmbeddedCluster:
         """Create one object, and what a controller makes of it."""
         version, kind = document.get("apiVersion", ""), document.get("kind", "")
         if kind == "Pod":
+            key = f"{document['metadata'].get('namespace') or NAMESPACE}/{document['metadata']['name']}"
+            if key in self.pods:
+                raise InvalidInput(f"pod {key} is already there: give the new one another name")
             self._create(document["metadata"], document["spec"], None)
         elif (adapter := _GROUPS.get((version, kind))) is not None:
             self._create_group(adapter, document)
@@ -263,6 +296,13 @@ class EmbeddedCluster:
             reason = "" if gang is None else gang.fault or gang.missing
             found.append(EmbeddedJob(key, tuple(pods), state="incomplete", reason=str(reason)))
         return found
+
+    def plan(self) -> dict[str, int]:
+        """When each waiting job would start by a plan in order, in ms."""
+        queue = self.scheduler.queue
+        waiting = list(queue.pending)
+        starts = queue.space.sketch(queue.now, [queue.ask(entry) for entry in waiting], in_order=False)
+        return {entry.key: at for entry, at in zip(waiting, starts, strict=True) if at is not None}
 
     def _job(self, record: JobRecord) -> EmbeddedJob:
         job = record.job

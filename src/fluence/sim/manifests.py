@@ -62,7 +62,7 @@ def read(paths: Sequence[str | Path], *, every: int = 0, strict: bool = False) -
     skipped: Counter[str] = Counter()
     for number, file in enumerate(files):
         at = number * every
-        for index, document in enumerate(_documents(file)):
+        for index, document in enumerate(_documents(_read(file), str(file))):
             where = f"{file}: document {index + 1}"
             kind = _kind(document, where)
             if kind not in KINDS:
@@ -91,19 +91,39 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _documents(path: Path) -> Iterator[Json]:
-    """The objects of a file; a List is what it holds."""
+def parse(text: bytes, *, source: str) -> list[Json]:
+    """The objects of a text that all make pods or gather them, each of them checked."""
+    found = []
+    for index, document in enumerate(_documents(text, source)):
+        where = f"{source}: document {index + 1}"
+        kind = _kind(document, where)
+        if kind not in KINDS:
+            raise InvalidInput(f"{' '.join(kind)} makes no pods here: leave it out", where=where)
+        check_manifest(document, where=where)
+        found.append(document)
+    if not found:
+        raise InvalidInput("has no Pod, Job, Deployment or PodGroup", where=source)
+    return found
+
+
+def _read(path: Path) -> bytes:
     try:
-        found = list(yaml.load_all(path.read_bytes(), Loader=_LOADER))
+        return path.read_bytes()
     except OSError as error:
         raise InvalidInput(f"cannot be read: {error.strerror}", where=str(path)) from None
+
+
+def _documents(text: bytes, source: str) -> Iterator[Json]:
+    """The objects of a text; a List is what it holds."""
+    try:
+        found = list(yaml.load_all(text, Loader=_LOADER))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"is not valid YAML: {' '.join(str(error).split())}", where=str(path)) from None
+        raise InvalidInput(f"is not valid YAML: {' '.join(str(error).split())}", where=source) from None
     for number, document in enumerate(found):
         if document is None:
             continue
         if not isinstance(document, dict):
-            raise InvalidInput("must be an object with apiVersion and kind", where=f"{path}: [{number}]")
+            raise InvalidInput("must be an object with apiVersion and kind", where=f"{source}: [{number}]")
         items = document.get("items")
         if str(document.get("kind", "")).endswith("List") and isinstance(items, list):
             yield from (each for each in items if isinstance(each, dict))

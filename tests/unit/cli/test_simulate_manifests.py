@@ -235,7 +235,7 @@ class TestBadInput:
             ("{apiVersion: v1, kind: Pod, metadata: {name: 1}, spec: {}}", "Expected `str`"),
             ("{apiVersion: batch/v1, kind: Job, metadata: {name: a}, spec: {}}", "spec.template: must have"),
             (
-                f"apiVersion: v1\nkind: Pod\nspec: {{}}\nmetadata: {{name: a, annotations: {{{ARRIVAL}: soon}}}}",
+                f"{{apiVersion: v1, kind: Pod, metadata: {{name: a, annotations: {{{ARRIVAL}: soon}}}}}}",
                 "'soon' is not a valid time",
             ),
         ],

@@ -153,6 +153,28 @@ class TestBadInput:
         assert done.code == 1
         assert done.is_one_line_error("state.json: is no snapshot", "fluence simulate --snapshot")
 
+    @pytest.mark.parametrize(
+        ("args", "said"),
+        [
+            ([], "give --state SNAPSHOT or --live"),
+            (["--live", "--limit", "1h"], "--limit needs --state"),
+            (["--live", "--priority", "3"], "--priority needs --state"),
+        ],
+    )
+    def test_one_source_of_the_queue(self, run: Run, args: list[str], said: str) -> None:
+        done = run("whatif", "-", *args, stdin=spec(1, 60))
+        assert done.code == 2
+        assert done.is_one_line_error(said)
+
+    def test_a_cluster_is_asked_with_manifests(self, run: Run, tmp_path: Path) -> None:
+        done = run("whatif", "-", "--live", stdin=spec(1, 60))
+        assert done.is_one_line_error(
+            "standard input: document 1: must be an object with apiVersion and kind"
+        )
+        config = str(tmp_path / "none")
+        pod = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {}}"
+        assert run("whatif", "-", "--live", "--kubeconfig", config, stdin=pod).is_one_line_error(config)
+
     def test_files_that_are_not_there(self, run: Run, state: str, tmp_path: Path) -> None:
         assert run("whatif", "-", "--state", "/nowhere", stdin=spec(1, 60)).is_one_line_error("/nowhere")
         assert run("whatif", "-", "--state", str(tmp_path), stdin=spec(1, 60)).code == 2
