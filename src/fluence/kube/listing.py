@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from fluence.kube.client import Client
 from fluence.kube.errors import ApiError
 from fluence.kube.gangs import NoGangs, discover_coscheduling, discover_gangs
 from fluence.kube.resource import (
@@ -33,6 +32,9 @@ from fluence.model.node import Node
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, VolumeClaim
+
+if TYPE_CHECKING:
+    from fluence.kube.client import Client
 
 T = TypeVar("T")
 

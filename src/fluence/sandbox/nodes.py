@@ -21,17 +21,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import yaml
 
 from fluence.errors import InvalidInput
-from fluence.kube.client import Client
 from fluence.kube.errors import AlreadyExists
-from fluence.kube.reflector import Reflector
 from fluence.kube.resource import NODES, Json
 from fluence.model.node import Node
 from fluence.units import parse_quantity
+
+if TYPE_CHECKING:
+    from fluence.kube.client import Client
 
 RACK = "topology.kubernetes.io/rack"
 ZONE = "topology.kubernetes.io/zone"
@@ -170,6 +172,8 @@ async def wait_ready(
 ) -> int:
     """Wait until ``count`` nodes are Ready and rid of the taints they were born with; how many are at the
     end. It gives up when for ``patience_s`` none has become Ready: thousands take a busy machine minutes."""
+    from fluence.kube.reflector import Reflector  # NB with the client, which reading a file needs not
+
     reflector = Reflector(client, NODES)
     ready: set[str] = set()
     grown = asyncio.Event()

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 
-from fluence.cli.demo.live import PROGRAMS, play, sandbox
 from fluence.cli.demo.script import FILES, Work, read_script, where
 from fluence.cli.demo.show import Show
 from fluence.cli.demo.simulated import play as play_simulated
@@ -84,6 +83,8 @@ def _simulated(wanted: Release) -> None:
 
 def _live(wanted: Release, *, keep: bool, insist: bool) -> str | None:
     """Show it on a sandbox; else why that cannot be."""
+    from fluence.cli.demo.live import PROGRAMS, play, sandbox  # NB needs more than the base installation
+
     try:
         programs = _programs(wanted, PROGRAMS)
     except KeyboardInterrupt:
