@@ -123,7 +123,7 @@ def _live(
     elif tree and not data:
         if output != "wide":
             found.properties.clear()  # labels differ from node to node, and would unfold the tree
-        _tree(found, depth, output)
+        _tree(found, depth, output, write=lambda type_, size: live.write_amount(cluster, type_, size))
         live.show_running(cluster)
     elif tree:
         _tree(found, depth, output)
@@ -217,13 +217,13 @@ def _summary(graph: ResourceGraph, source: str, output: str) -> None:
 # -- how it hangs together -----------------------------------------------------------------------------------
 
 
-def _tree(graph: ResourceGraph, depth: int | None, output: str) -> None:
+def _tree(graph: ResourceGraph, depth: int | None, output: str, *, write: trees.Write = view.plain) -> None:
     folded = trees.fold(graph, depth=depth, subsystem=_main(graph))
     if output in ("json", "yaml"):
         value = trees.to_value(graph, folded)
         click.echo(view.json(value) if output == "json" else view.yaml(value))
         return
-    for line in trees.lines(graph, folded):
+    for line in trees.lines(graph, folded, write=write):
         click.echo(line)
 
 

@@ -100,6 +100,11 @@ def running(cluster: ClusterGraph) -> list[dict[str, Any]]:
     return found
 
 
+def write_amount(cluster: ClusterGraph, type_: str, size: int) -> str:
+    """An amount of a type of vertex as Kubernetes writes it: 128Gi, 1500m."""
+    return format_amount(cluster.layout.resource(type_), size)
+
+
 def show_usage(cluster: ClusterGraph) -> None:
     rows = [
         [each["resource"], *(format_amount(each["resource"], each[key]) for key in ("size", "used", "free"))]

@@ -121,6 +121,9 @@ def run(work: Callable[[], object]) -> NoReturn:
     try:
         code = work()
         sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        code = error.exit_code
     except click.UsageError as error:
         cure = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
         code = _complain(error.format_message().rstrip(".") + cure, error.exit_code)

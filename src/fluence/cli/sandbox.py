@@ -18,9 +18,10 @@ from fluence.cli.progress import Meter
 from fluence.errors import FluenceError, InvalidInput
 
 if TYPE_CHECKING:
-    from fluence.sandbox.nodes import NodeKind
     from fluence.sandbox.sandbox import Sandbox, SandboxState
 
+
+_MOST_NODES = 10_000  # twice what Kubernetes is made for; each is some writes a minute
 
 _name = click.option(
     "--name", default="default", show_default=True, help="Which sandbox; several can live side by side."
@@ -103,26 +104,27 @@ def up(
     from fluence.sandbox.releases import release
     from fluence.sandbox.sandbox import Sandbox
 
+    kinds = [NodeKind(count=nodes, cpu=cpu, memory=memory, gpu=gpu, racks=racks)]
     if node_file is not None:
-        kinds: list[NodeKind] = read_nodes(node_file)
-    else:
-        kinds = [NodeKind(count=nodes, cpu=cpu, memory=memory, gpu=gpu, racks=racks)]
-        check(kinds[0], where="--nodes")
-    wanted = release(version)
-    box = Sandbox(name)
-    began = time.monotonic()
-    with cleans_up(), Meter() as meter:
-        programs = find_programs(wanted, report=meter.report)
-    started = time.monotonic()
-    chosen = _gates(gates)
-    box.up(programs, wanted, scheduler=scheduler, fluence=fluence, audit=audit, gates=chosen, say=_say)
+        kinds = read_nodes(node_file)
     total = sum(kind.count for kind in kinds)
-    _say(f"making {total} nodes")
-    try:
-        count, ready = box.add_nodes(kinds, report=_every_ten_seconds(f"of {total} nodes are ready"))
-    except BaseException:
-        box.down()
-        raise
+    if total > _MOST_NODES:
+        raise InvalidInput(f"{total} nodes: a sandbox simulates {_MOST_NODES} at most", where="--nodes")
+    for kind in kinds:
+        check(kind, where="--nodes")
+    wanted, chosen = release(version), _gates(gates)
+    box, began = Sandbox(name), time.monotonic()
+    with cleans_up():
+        with Meter() as meter:
+            programs = find_programs(wanted, report=meter.report)
+        started = time.monotonic()
+        box.up(programs, wanted, scheduler=scheduler, fluence=fluence, audit=audit, gates=chosen, say=_say)
+        try:
+            _say(f"making {total} nodes")
+            count, ready = box.add_nodes(kinds, report=_every_ten_seconds(f"of {total} nodes are ready"))
+        except BaseException:
+            box.down()
+            raise
     built = f" (after {started - began:.0f} s of building)" if started - began > 5 else ""
     click.echo(
         f"sandbox {name!r}: Kubernetes {wanted.version}, {ready} of {count} nodes ready, "
@@ -151,12 +153,15 @@ def down(name: str, every: bool) -> None:
 
 
 @sandbox.command()
+@click.option("--name", help="Only this sandbox.  [default: all]")
 @_output
-def status(output: str) -> None:
+def status(name: str | None, output: str) -> None:
     """All sandboxes, and which of their parts run."""
     from fluence.sandbox.sandbox import Sandbox, names
 
-    boxes = [(Sandbox(each), Sandbox(each).load()) for each in names()]
+    if name is not None and name not in names():
+        Sandbox(name).require()  # says which there are
+    boxes = [(Sandbox(each), Sandbox(each).load()) for each in (names() if name is None else [name])]
     if output in ("json", "yaml"):
         _dump([_described(box, state) for box, state in boxes], output)
         return

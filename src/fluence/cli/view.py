@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -56,10 +56,15 @@ def state(word: str) -> str:
     return click.style(word, fg=COLORS.get(word))
 
 
-def amounts(of: Mapping[str, int]) -> str:
+def plain(type_: str, amount: int) -> str:
+    """An amount of a type as it is."""
+    return str(amount)
+
+
+def amounts(of: Mapping[str, int], *, write: Callable[[str, int], str] = plain) -> str:
     """`8 core, 1 gpu`: what computes first, the rest by name."""
     order = sorted(of, key=lambda type_: (_FIRST.get(type_, len(_FIRST)), type_))
-    return ", ".join(f"{of[type_]} {type_}" for type_ in order)
+    return ", ".join(f"{write(type_, of[type_])} {type_}" for type_ in order)
 
 
 def hosts(names: Sequence[str]) -> str:

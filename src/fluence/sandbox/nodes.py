@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 RACK = "topology.kubernetes.io/rack"
 ZONE = "topology.kubernetes.io/zone"
 GPU = "nvidia.com/gpu"
+_MOST = 1_000_000  # nodes of a kind, about 2 GB
 SIMULATED = "sandbox.fluence.flux-framework.org/simulated"
 
 
@@ -85,6 +86,8 @@ def read_nodes(path: Path) -> list[NodeKind]:
 def check(kind: NodeKind, *, where: str) -> None:
     if kind.count < 0 or kind.gpu < 0 or kind.racks < 0 or kind.pods < 1:
         raise InvalidInput("count, gpu, racks must not be negative, and pods at least 1", where=where)
+    if kind.count > _MOST:
+        raise InvalidInput(f"count must be {_MOST} at most", where=where)
     for field, text in {"cpu": kind.cpu, "memory": kind.memory, **kind.resources}.items():
         try:
             if parse_quantity(str(text)) < 0:

@@ -17,13 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from matplotlib.colors import to_hex
 
 from fluence.errors import InvalidInput
 from fluence.sim import gantt, page, pictures, report, workload
 from fluence.sim.intake import IntakeTerms
 from fluence.sim.measure import Record
 from fluence.sim.run import Run
-from fluence.sim.theme import DARK
+from fluence.sim.theme import DARK, LIGHT
 from tests.unit.sim.pool import Pool, easy, fcfs, run
 
 RECIPE = b"""generate: {count: 150, arrival: {poisson: 40}, cores: {1: 5, 4: 3, 16: 1},
@@ -177,6 +178,14 @@ class TestPictures:
                 assert path.read_bytes().startswith(b"\x89PNG")
             else:
                 assert ET.parse(path).getroot().tag.endswith("svg")
+
+    def test_a_policy_has_one_colour_in_every_panel_and_the_legend_says_which(self, two: list[Run]) -> None:
+        figure = pictures.COMPARISON.draw(two, LIGHT)
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == [run.policy for run in two]
+        for axes in figure.axes:
+            bars = [to_hex(bar.get_facecolor()) for bar in axes.patches]
+            assert bars in ([], [LIGHT.series[0], LIGHT.series[1]])
 
     def test_the_same_runs_give_the_same_picture(self, two: list[Run]) -> None:
         for format_ in pictures.FORMATS:

@@ -1,7 +1,7 @@
 """`fluence demo`: the example workloads on a cluster: who lands where, who waits, why and until when.
 
-The manifests, the nodes and the files of `fluence match`'s examples lie beside this file, so that they are
-there wherever Fluence is installed; the directory `examples` of the repository points to them.
+The manifests, the nodes and the files of `fluence match`'s examples are those of the directory `examples` of
+the repository; a wheel has a copy of them, so that they are there wherever Fluence is installed.
 """
 
 from __future__ import annotations
