@@ -130,7 +130,7 @@ def _live(
     elif data:
         value = summary(found, source)
         value["usage"], value["jobs"] = live.usage(cluster), live.running(cluster)
-        click.echo(view.json(value) if output == "json" else view.yaml(value))
+        click.echo(view.data(value, output))
     elif output in _HUMAN:
         _summary(found, source, output)
         live.show_usage(cluster)
@@ -190,7 +190,7 @@ def summary(graph: ResourceGraph, source: str) -> dict[str, Any]:
 def _summary(graph: ResourceGraph, source: str, output: str) -> None:
     value = summary(graph, source)
     if output in ("json", "yaml"):
-        click.echo(view.json(value) if output == "json" else view.yaml(value))
+        click.echo(view.data(value, output))
         return
     wide = output == "wide"
     parts = [f"{value['vertices']} vertices"]
@@ -221,7 +221,7 @@ def _tree(graph: ResourceGraph, depth: int | None, output: str, *, write: trees.
     folded = trees.fold(graph, depth=depth, subsystem=_main(graph))
     if output in ("json", "yaml"):
         value = trees.to_value(graph, folded)
-        click.echo(view.json(value) if output == "json" else view.yaml(value))
+        click.echo(view.data(value, output))
         return
     for line in trees.lines(graph, folded, write=write):
         click.echo(line)
@@ -242,7 +242,7 @@ def _find(matcher: Matcher, criteria: str, output: str) -> None:
     found = sorted(grant.selection.vertices.tolist(), key=lambda v: int(shape.pre[v]))
     values = [_vertex(graph, v, subsystem) for v in found]
     if output in ("json", "yaml"):
-        click.echo(view.json(values) if output == "json" else view.yaml(values))
+        click.echo(view.data(values, output))
         return
     rows = [
         [

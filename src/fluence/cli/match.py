@@ -174,7 +174,7 @@ def _show(matcher: Matcher, answers: Sequence[MatchAnswer], output: str) -> None
             click.echo("\n".join(lines))
     elif output in ("json", "yaml"):
         values = [found.to_value() for found in answers]
-        click.echo(view.json(values) if output == "json" else view.yaml(values))
+        click.echo(view.data(values, output))
     else:
         for found in answers:
             if isinstance(found.outcome, Placed):

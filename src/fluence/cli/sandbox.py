@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fluence.cli import view
 from fluence.cli.ending import cleans_up
 from fluence.cli.progress import Meter
 from fluence.errors import FluenceError, InvalidInput
@@ -163,7 +164,7 @@ def status(name: str | None, output: str) -> None:
         Sandbox(name).require()  # says which there are
     boxes = [(Sandbox(each), Sandbox(each).load()) for each in (names() if name is None else [name])]
     if output in ("json", "yaml"):
-        _dump([_described(box, state) for box, state in boxes], output)
+        click.echo(view.data([_described(box, state) for box, state in boxes], output))
         return
     if not boxes:
         click.echo("no sandboxes; start one with `fluence sandbox up`")
@@ -299,7 +300,7 @@ def audit(name: str, output: str) -> None:
     if output in ("json", "yaml"):
         import msgspec
 
-        _dump(msgspec.to_builtins(report), output)
+        click.echo(view.data(msgspec.to_builtins(report), output))
     else:
         for finding in report.findings:
             when = f"{time.strftime('%H:%M:%S', time.localtime(finding.at))} " if output == "wide" else ""
@@ -389,14 +390,3 @@ def _gates(given: tuple[str, ...]) -> dict[str, bool]:
             raise InvalidInput(f"--feature-gate {each!r}: write NAME=true or NAME=false")
         found[gate] = value == "true"
     return found
-
-
-def _dump(data: object, output: str) -> None:
-    if output == "json":
-        import json
-
-        click.echo(json.dumps(data, indent=2))
-    else:
-        import yaml
-
-        click.echo(yaml.safe_dump(data, sort_keys=False), nl=False)

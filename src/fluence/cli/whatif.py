@@ -88,7 +88,7 @@ def whatif(
         answer = _ask_snapshot(file, state, policy=policy, **_named(given, _STATE))
     if output in ("json", "yaml"):
         value: dict[str, Any] = answer.to_value()
-        click.echo(view.json(value) if output == "json" else view.yaml(value))
+        click.echo(view.data(value, output))
     else:
         for line in answer.lines(shown=None if output == "wide" else _SHOWN):
             click.echo(line)

@@ -224,7 +224,7 @@ class _PodGroups:
                 namespace=meta.namespace,
                 name=meta.name,
                 uid=meta.uid,
-                # NB a `basic` group is no gang; 1.37 makes one for every Job
+                # NB a `basic` group is not a gang; 1.37 makes one for every Job
                 min_count=gang.min_count if gang is not None else None,
                 priority=spec.priority,
                 priority_class=spec.priority_class_name,

@@ -15,13 +15,10 @@ from fluence.kube.gangs import NoGangs, discover_coscheduling, discover_gangs
 from fluence.kube.resource import (
     CLAIMS,
     CSI_NODES,
-    DEPLOYMENTS,
-    JOBS,
     NAMESPACES,
     NODES,
+    OWNERS,
     PODS,
-    REPLICASETS,
-    STATEFULSETS,
     STORAGE_CLASSES,
     VOLUMES,
     Resource,
@@ -37,8 +34,6 @@ if TYPE_CHECKING:
     from fluence.kube.client import Client
 
 T = TypeVar("T")
-
-_OWNERS: tuple[Resource[Any], ...] = (JOBS, DEPLOYMENTS, REPLICASETS, STATEFULSETS)
 
 
 @dataclass(slots=True)
@@ -75,7 +70,7 @@ async def list_cluster(client: Client) -> ClusterListing:
         return (await client.list(resource)).items or []
 
     found.nodes, found.pods = await asyncio.gather(items(NODES), items(PODS))
-    for owners in _OWNERS:
+    for owners in OWNERS:
         found.owners += await may(owners.plural, items(owners))
     found.groups = await may("PodGroups", _groups(client, found))
     found.namespaces = await may("namespaces", items(NAMESPACES))

@@ -166,7 +166,7 @@ class Intake:
             if name not in self._taken or self._taken[name].at > at:
                 raise BadRecord(
                     "unknown dependency",
-                    f"{kind} names {name!r}, which is no job above that arrives before: list that one first",
+                    f"{kind} names {name!r}, not a job above that arrives before: list that one first",
                     field="after",
                 )
 

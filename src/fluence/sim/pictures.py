@@ -62,7 +62,7 @@ def of(runs: Sequence[Run]) -> list[Picture]:
 def render(picture: Picture, runs: Sequence[Run], format_: str = "svg", *, theme: Theme = LIGHT) -> bytes:
     """A picture as a file's content; the same runs give the same bytes."""
     if format_ not in FORMATS:
-        raise InvalidInput(f"no format of pictures {format_!r}: choose one of {', '.join(FORMATS)}")
+        raise InvalidInput(f"{format_!r} is not a format of pictures: choose one of {', '.join(FORMATS)}")
     with themes.styled(theme):
         out = io.BytesIO()
         figure = picture.draw(runs, theme)

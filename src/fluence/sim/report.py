@@ -13,6 +13,7 @@ import msgspec
 from fluence.errors import InvalidInput
 from fluence.model.document import JsonValue, write_yaml
 from fluence.sim.run import Run
+from fluence.units import round_duration
 
 FORMATS = ("table", "json", "yaml")
 BEST = "★"
@@ -39,10 +40,7 @@ class Figure:
 def seconds(value: float) -> str:
     """A time in seconds, and in the unit that people would use."""
     exact = f"{value:,.1f} s"
-    for span, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if abs(value) >= span:
-            return f"{exact} ({value / span:.1f} {unit})"
-    return exact
+    return f"{exact} ({round_duration(value)})" if abs(value) >= 60 else exact
 
 
 def _number(value: float) -> str:
@@ -136,7 +134,7 @@ def render(
             return write_yaml(value).rstrip("\n")
         case "table":
             return table(runs, color=color, width=width)
-    raise InvalidInput(f"no format {format_!r}: choose one of {', '.join(FORMATS)}")
+    raise InvalidInput(f"{format_!r} is not a format of reports: choose one of {', '.join(FORMATS)}")
 
 
 def shown(runs: Sequence[Run]) -> list[Figure]:

@@ -198,7 +198,7 @@ BAD = {
     "no file": (["--trace", "/nowhere.swf"], 1, "/nowhere.swf: cannot be read"),
     "a directory": (["--trace", "."], 1, "cannot be read"),
     "no workload": (["--trace", __file__, "--kind", "yaml"], 1, "must have a list 'jobs'"),
-    "no kind that one could guess": (["--trace", sys.executable], 1, "looks like no workload"),
+    "no kind that one could guess": (["--trace", sys.executable], 1, "does not look like a workload"),
     "no trace": ([], 2, "--trace"),
     "an unknown policy": (["--queue-policy", "fifo"], 2, "unknown queue policy 'fifo'"),
     "one unknown of several": (["--compare", "easy,fifo"], 2, "unknown queue policy 'fifo'"),

@@ -74,7 +74,9 @@ class TestFigures:
         assert yaml.safe_load(report.render(two, "yaml")) == json.loads(report.render(two, "json"))
 
     def test_an_unknown_format_is_refused(self, two: list[Run]) -> None:
-        with pytest.raises(InvalidInput, match="no format 'xml': choose one of table, json, yaml"):
+        with pytest.raises(
+            InvalidInput, match="'xml' is not a format of reports: choose one of table, json, yaml"
+        ):
             report.render(two, "xml")
 
     def test_the_table_marks_the_best(self, two: list[Run]) -> None:
@@ -210,7 +212,7 @@ class TestPictures:
             assert pictures.render(picture, [Run("easy", [one], 4)], "svg")
 
     def test_an_unknown_format_is_refused(self, two: list[Run]) -> None:
-        with pytest.raises(InvalidInput, match="no format of pictures 'gif': choose one of png, svg"):
+        with pytest.raises(InvalidInput, match="'gif' is not a format of pictures: choose one of png, svg"):
             pictures.render(pictures.WAITS, two, "gif")
 
     def test_without_matplotlib_the_cure_is_named(self) -> None:
