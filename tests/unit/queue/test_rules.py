@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from fluence.model.reason import Code, Reason
 from fluence.queue import Phase, QueueRules
 from fluence.queue.job import FOREVER, SECOND
-from fluence.queue.reasons import Kind, why
+from fluence.queue.reasons import BlockedBy, why
 from tests.unit.queue.build import MINUTE, job, pool, run
 
 HOUR = 60 * MINUTE
@@ -13,10 +14,10 @@ HOUR = 60 * MINUTE
 class TestLimits:
     def test_a_job_over_the_longest_limit_never_starts_and_is_told_so(self):
         queue = pool("easy", rules={"short": QueueRules(max_limit=HOUR)})
-        entry = queue.submit(job("a", 1, 61, queue="short"))
-        assert entry.state is Phase.NEVER
-        assert entry.story[-1].reason == (
-            "its limit of 3660 s is over the 3600 s that queue 'short' allows: ask for less"
+        record = queue.submit(job("a", 1, 61, queue="short"))
+        assert record.phase is Phase.NEVER
+        assert record.story[-1].reason == Reason.of(
+            Code.LIMIT_ABOVE_QUEUE, limit_s=3660, max_s=3600, queue="short"
         )
         assert run(queue, 0) == []
 
@@ -34,13 +35,13 @@ class TestLimits:
 class TestJobsWithoutAWalltime:
     def test_the_default_of_the_queue_holds_for_them(self):
         queue = pool("easy", rules={"q": QueueRules(default_limit=HOUR, max_limit=2 * HOUR)})
-        entry = queue.submit(job("a", 1, None, queue="q"))
-        assert (entry.limit, entry.bounded) == (HOUR, True)
+        record = queue.submit(job("a", 1, None, queue="q"))
+        assert (record.limit, record.bounded) == (HOUR, True)
 
     def test_without_a_default_the_longest_limit_holds(self):
         queue = pool("easy", rules={"q": QueueRules(max_limit=HOUR)})
-        entry = queue.submit(job("a", 1, None, queue="q"))
-        assert (entry.limit, entry.bounded) == (HOUR, True)
+        record = queue.submit(job("a", 1, None, queue="q"))
+        assert (record.limit, record.bounded) == (HOUR, True)
         assert run(queue, 0) == ["a"]
 
     def test_else_history_says_how_long_but_binds_nobody(self):
@@ -48,13 +49,13 @@ class TestJobsWithoutAWalltime:
         queue.submit(job("first", 1, None, user="ada"))
         run(queue, 0)
         queue.finish("first", 7 * MINUTE)
-        entry = queue.submit(job("second", 1, None, user="ada"))
-        assert (entry.limit, entry.bounded) == (7 * MINUTE, False)
+        record = queue.submit(job("second", 1, None, user="ada"))
+        assert (record.limit, record.bounded) == (7 * MINUTE, False)
 
     def test_else_it_is_counted_on_for_ever(self):
         queue = pool("easy")
-        entry = queue.submit(job("a", 1, None))
-        assert (entry.limit, entry.bounded) == (FOREVER, False)
+        record = queue.submit(job("a", 1, None))
+        assert (record.limit, record.bounded) == (FOREVER, False)
 
     def test_it_is_never_backfilled_ahead_of_a_promise(self):
         """By history it would end before the head starts; nothing ends it there."""
@@ -68,7 +69,7 @@ class TestJobsWithoutAWalltime:
             queue.submit(job("guess", 4, None, at=MINUTE, user="ada"))
             queue.submit(job("told", 4, 1, at=MINUTE, user="ada"))
             assert run(queue, MINUTE) == ["running", "told"]
-            assert queue.entries["guess"].limit == MINUTE
+            assert queue.records["guess"].limit == MINUTE
 
     def test_it_may_go_ahead_where_it_can_break_nothing(self):
         queue = pool("easy")
@@ -136,10 +137,10 @@ class TestRunningPerUser:
         queue.submit(job("b", 1, 10, queue="q", user="ada"))
         queue.submit(job("c", 16, 10))
         run(queue, 0)
-        entries = queue.entries
-        assert entries["a"].reserved_at == 10 * MINUTE
-        assert entries["b"].reserved_at is None  # it could not start beside a, whose start is promised
-        assert entries["c"].reserved_at == 20 * MINUTE
+        records = queue.records
+        assert records["a"].reserved_at == 10 * MINUTE
+        assert records["b"].reserved_at is None  # it could not start beside a, whose start is promised
+        assert records["c"].reserved_at == 20 * MINUTE
 
     def test_a_promise_is_not_broken_by_the_limit(self):
         queue = self.queue("conservative")
@@ -150,11 +151,11 @@ class TestRunningPerUser:
         for _ in range(8):
             run(queue, now)
             now += 10 * MINUTE
-            for task in list(queue.space.tasks):
+            for task in list(queue.planner.allocations.running):
                 queue.finish(task, now)
-        for entry in queue.entries.values():
-            assert entry.state is Phase.DONE
-            assert entry.broken == []
+        for record in queue.records.values():
+            assert record.phase is Phase.DONE
+            assert record.broken == []
 
     def test_the_reason_names_the_limit(self):
         queue = self.queue()
@@ -162,8 +163,8 @@ class TestRunningPerUser:
             queue.submit(job(key, 1, 10, queue="q", user="ada"))
         run(queue, 0)
         reason = why(queue, "b")
-        assert reason.kind is Kind.LIMIT
-        assert reason.text == "ada runs, or is promised, 1 jobs in queue 'q': no more are allowed"
+        assert reason.kind is BlockedBy.LIMIT
+        assert reason.reasons == (Reason.of(Code.USER_LIMIT, user="ada", most=1, queue="q"),)
 
 
 def test_a_limit_is_in_milliseconds():
