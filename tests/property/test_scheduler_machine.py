@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec.structs import replace
 
-from fluence import names
+from fluence import messages, names
 from fluence.model.group import Group
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.node import Node, NodeSpec, NodeStatus
@@ -170,8 +170,8 @@ class Machine(RuleBasedStateMachine):
             decisions = self.scheduler.cycle(self.now)
             self.judge(decisions)
             for waiting in decisions.waiting:
-                self.told.update((pod.metadata.uid, waiting.reason) for pod in waiting.pods)
-                named = set(re.findall(r"default/[\w-]+", waiting.reason))
+                self.told.update((pod.metadata.uid, messages.joined(waiting.reasons)) for pod in waiting.pods)
+                named = set(re.findall(r"default/[\w-]+", messages.joined(waiting.reasons)))
                 assert named <= {pod.key for pod in waiting.pods}, "a reason names somebody else's pod"
             for binds in decisions.binds:
                 self.take(binds)
@@ -335,7 +335,8 @@ class Machine(RuleBasedStateMachine):
             part = next((each for each in self.scheduler.parts.values() if pod in each.request.pods), None)
             said = self.scheduler.reasons.get(gang.key if part is None else part.key)
             assert said is not None, f"{pod.key} waits, and nothing says why"
-            assert said.reason == self.told.get(pod.metadata.uid), f"{pod.key} was told something else"
+            reason = messages.joined(said.reasons)
+            assert reason == self.told.get(pod.metadata.uid), f"{pod.key} was told something else"
             excluded = self.scheduler.excluded.get(gang.key)
             whole = not excluded and not gang.missing and max(map(_cpu, gang.members)) <= most
             room = sum(int((each.status.allocatable or {})["cpu"]) for each in self.nodes.values())

@@ -20,6 +20,8 @@ from typing import Any
 
 import structlog
 
+from fluence import messages
+from fluence.act import conditions
 from fluence.act.binder import Binder
 from fluence.act.status_writer import StatusWriter
 from fluence.act.volume_binder import VolumeBinder
@@ -59,17 +61,19 @@ from fluence.model.node import Node, closed_to
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, VolumeClaim
-from fluence.schedule import conditions, recovery
+from fluence.schedule import recovery
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.cycle import Decisions, Scheduler, cluster_for
-from fluence.schedule.groups import Gang, Groups
+from fluence.schedule.gang import Gang
+from fluence.schedule.groups import Groups
 from fluence.schedule.settings import SchedulerSettings
+from fluence.schedule.status import SchedulingStatus, StatusReport
 from fluence.schedule.status_reports import Waiting
 
 log = structlog.get_logger("fluence.scheduler")
 
 OWNERS: tuple[Resource[Any], ...] = (JOBS, DEPLOYMENTS, REPLICASETS, STATEFULSETS)
-_SCHEDULED = conditions.StatusReport(conditions.SchedulingStatus.SCHEDULED)
+_SCHEDULED = StatusReport(SchedulingStatus.SCHEDULED)
 _STUCK_S = 60.0  # a cycle that takes longer is a fault that a restart may cure
 
 
@@ -137,6 +141,7 @@ class LiveScheduler:
         self._began = self._monotonic_ms() - int(client.clock.now() * 1000)
         self._cycle_began: float | None = None
         self._submitted: dict[str, float] = {}
+        self._written = conditions.WrittenMessages()
 
     # -- running ---------------------------------------------------------------------------------------------
 
@@ -261,7 +266,7 @@ class LiveScheduler:
 
     def _tell(self, waiting: Waiting, now: int) -> None:
         gang, report = waiting.gang, waiting.report
-        log.info("waits", group=gang.key, pods=len(waiting.pods), reason=report.reason)
+        log.info("waits", group=gang.key, pods=len(waiting.pods), reason=messages.joined(report.reasons))
         said = conditions.note(report)
         notes = recovery.excluded_note(self.scheduler.excluded.get(gang.key, ()))
         for each in waiting.pods:
@@ -269,18 +274,18 @@ class LiveScheduler:
             pod = self._pods.store.get(meta.name, meta.namespace)
             if pod is None or pod.metadata.uid != meta.uid:
                 continue
-            patch = conditions.pod_condition(pod, report, now=now, notes=notes)
+            patch = conditions.pod_condition(pod, report, now=now, notes=notes, memory=self._written)
             if patch is not None:
                 self.metrics.attempts["unschedulable"].inc()
                 self.teller.tell(PODS, meta.namespace, meta.name, patch)
                 self._record(pod, said)
         self._tell_group(gang, report, now)
 
-    def _tell_group(self, gang: Gang, report: conditions.StatusReport, now: int) -> None:
+    def _tell_group(self, gang: Gang, report: StatusReport, now: int) -> None:
         group = gang.group
         if group is None or self.gangs.resource is None:
             return
-        patch = conditions.group_condition(group, report, now=now)
+        patch = conditions.group_condition(group, report, now=now, memory=self._written)
         if patch is not None:
             self.teller.tell(self.gangs.resource, group.namespace, group.name, patch)
 

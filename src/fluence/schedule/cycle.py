@@ -22,14 +22,16 @@ from fluence.cluster.layout import DEFAULT, GraphLayout
 from fluence.model.group import Group
 from fluence.model.node import Node
 from fluence.model.pod import Pod
+from fluence.model.reason import Code, Reason
 from fluence.queue import Phase, Queue, QueuePolicy, QueueRules, Start, Submission
 from fluence.schedule import recovery
 from fluence.schedule.actions import Bind, BindOutcome, BindResult, ClaimUpdate
-from fluence.schedule.conditions import SchedulingStatus as States
-from fluence.schedule.conditions import StatusReport
-from fluence.schedule.groups import Gang, Groups
+from fluence.schedule.gang import Gang
+from fluence.schedule.groups import Groups
 from fluence.schedule.planner import HORIZON, ClusterPlanner, PodSetRequest, is_whole, topology_of
 from fluence.schedule.pod_set import PodSet, Stage
+from fluence.schedule.status import SchedulingStatus as States
+from fluence.schedule.status import StatusReport
 from fluence.schedule.status_reports import StatusReports, Waiting
 from fluence.schedule.volume_binding import Failed, Ready, VolumeBinding, VolumeBindings
 
@@ -317,10 +319,10 @@ class Scheduler:
             self._want(gang, name, pods, minimum, now, in_place=places > 0)
             places -= len(pods)
         if waiting and gang.fault:
-            refused = Waiting(gang, waiting, StatusReport(States.REFUSED, gang.fault))
+            refused = Waiting(gang, waiting, StatusReport(States.REFUSED, (gang.fault,)))
             decisions.waiting += self.telling.say(key, refused)
         elif waiting and gang.missing:
-            incomplete = Waiting(gang, waiting, StatusReport(States.INCOMPLETE, gang.missing))
+            incomplete = Waiting(gang, waiting, StatusReport(States.INCOMPLETE, (gang.missing,)))
             decisions.waiting += self.telling.gathers(incomplete, now)
 
     def _want(
@@ -502,7 +504,7 @@ class Scheduler:
                 gang = self.groups.gang(part.gang)
                 if gang is not None:
                     pods = tuple(bind.pod for bind in preparation.binds)
-                    report = StatusReport(States.WAITS, found.reason)
+                    report = StatusReport(States.WAITS, (Reason.of(Code.OTHER, text=found.reason),))
                     decisions.waiting += self.telling.say(key, Waiting(gang, pods, report))
                 for uid in list(part.unbound):
                     self._lose(part, uid)
@@ -514,9 +516,11 @@ class Scheduler:
             return
         pods = tuple(bind.pod for bind in preparation.binds)
         for pod in pods if len(pods) > 1 else ():
-            report = StatusReport(States.PREPARES, preparation.reason_of(pod.metadata.uid))
+            own = Reason.of(Code.OTHER, text=preparation.reason_of(pod.metadata.uid))
+            report = StatusReport(States.PREPARES, (own,))
             decisions.waiting.append(Waiting(gang, (pod,), report))
-        everyone = Waiting(gang, pods, StatusReport(States.PREPARES, preparation.reason))
+        shared = Reason.of(Code.OTHER, text=preparation.reason)
+        everyone = Waiting(gang, pods, StatusReport(States.PREPARES, (shared,)))
         self.reasons[part.key] = everyone
         decisions.waiting.append(everyone if len(pods) == 1 else replace(everyone, pods=()))
 

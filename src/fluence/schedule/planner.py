@@ -24,7 +24,7 @@ from fluence.queue.job import FOREVER
 from fluence.queue.journal import Journal
 from fluence.queue.planner import Outlook, Planner, PlanRequest
 from fluence.queue.totals import Amounts, Totals, expected
-from fluence.schedule.groups import Gang as Group
+from fluence.schedule.gang import Gang as Group
 
 HORIZON = 1 << 50  # milliseconds since 1970: the year 37,000
 

@@ -13,11 +13,13 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from fluence.model.pod import Pod
+from fluence.model.reason import Code, Reason
 from fluence.queue import Phase, Queue
-from fluence.schedule.conditions import SchedulingStatus, StatusReport
-from fluence.schedule.groups import Gang, Groups
+from fluence.schedule.gang import Gang
+from fluence.schedule.groups import Groups
 from fluence.schedule.planner import ClusterPlanner
 from fluence.schedule.pod_set import PodSet, Stage
+from fluence.schedule.status import SchedulingStatus, StatusReport
 
 _AGAIN = 30_000  # a reason that may have changed is looked at again after so long
 _SHAPES = 24  # reasons worked out per cycle
@@ -34,8 +36,8 @@ class Waiting:
     report: StatusReport
 
     @property
-    def reason(self) -> str:
-        return self.report.reason
+    def reasons(self) -> tuple[Reason, ...]:
+        return self.report.reasons
 
 
 class StatusReports:
@@ -140,11 +142,9 @@ class StatusReports:
         if entry.state is Phase.NEVER:
             refused = self._space.refusal(part.request)
             if refused is not None:  # a claim that is missing says nothing of the cluster
-                return StatusReport(SchedulingStatus.NEVER, refused)
-            return StatusReport(
-                SchedulingStatus.NEVER, f"the cluster as it is cannot hold it: {entry.story[-1].reason}"
-            )
+                return StatusReport(SchedulingStatus.NEVER, (Reason.of(Code.OTHER, text=refused),))
+            why = Reason.of(Code.OTHER, text=entry.story[-1].reason)
+            return StatusReport(SchedulingStatus.NEVER, (Reason.of(Code.CLUSTER_CANNOT_HOLD, why=why),))
         told = self._space.why(part.request, now, entry.limit)
-        return StatusReport(
-            SchedulingStatus.WAITS, "; ".join(told) or "jobs in front of it hold what it needs"
-        )
+        reasons = tuple(Reason.of(Code.OTHER, text=each) for each in told)
+        return StatusReport(SchedulingStatus.WAITS, reasons or (Reason.of(Code.QUEUED_BEHIND_OTHERS),))

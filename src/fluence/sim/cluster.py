@@ -21,6 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fluence import names
+from fluence.act import conditions
 from fluence.clock import ManualClock
 from fluence.errors import InvalidInput
 from fluence.kube.gangs import ADAPTERS, Native, PodGroup, Workload
@@ -29,11 +30,12 @@ from fluence.model.meta import Condition, ObjectMeta, OwnerReference
 from fluence.model.node import Node
 from fluence.model.owner import OWNERS, Owner, ReplicaSet
 from fluence.model.pod import Pod
-from fluence.schedule import conditions
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.cycle import Decisions, Scheduler, cluster_for
-from fluence.schedule.groups import Gang, Groups
+from fluence.schedule.gang import Gang
+from fluence.schedule.groups import Groups
 from fluence.schedule.settings import SchedulerSettings
+from fluence.schedule.status import SchedulingStatus, StatusReport
 from fluence.schedule.status_reports import Waiting
 
 NAMESPACE = "default"
@@ -74,6 +76,7 @@ class EmbeddedCluster:
         self._handlers: list[OnPod] = []
         self._random = random.Random(0)  # the same names every time
         self._uids = 0
+        self._written = conditions.WrittenMessages()
         for node in self.nodes:
             self.scheduler.set_node(node)
 
@@ -202,7 +205,7 @@ class EmbeddedCluster:
         for waiting in decisions.waiting:
             self._tell(waiting)
         for gang in decisions.begun:
-            self._tell_group(gang, conditions.StatusReport(conditions.SchedulingStatus.SCHEDULED))
+            self._tell_group(gang, StatusReport(SchedulingStatus.SCHEDULED))
 
     def _bind(self, bind: Bind) -> None:
         self.scheduler.told(BindResult(bind, BindOutcome.BOUND), self.now)
@@ -223,15 +226,15 @@ class EmbeddedCluster:
     def _tell(self, waiting: Waiting) -> None:
         for each in waiting.pods:
             pod = self.pods[each.key]
-            patch = conditions.pod_condition(pod, waiting.report, now=self.now)
+            patch = conditions.pod_condition(pod, waiting.report, now=self.now, memory=self._written)
             if patch is not None:
                 self._set(replace(pod, status=replace(pod.status, conditions=_conditions(patch))))
         self._tell_group(waiting.gang, waiting.report)
 
-    def _tell_group(self, gang: Gang, report: conditions.StatusReport) -> None:
+    def _tell_group(self, gang: Gang, report: StatusReport) -> None:
         if gang.group is None:
             return
-        patch = conditions.group_condition(gang.group, report, now=self.now)
+        patch = conditions.group_condition(gang.group, report, now=self.now, memory=self._written)
         if patch is not None:
             told = _conditions(patch)
             group: Group = replace(gang.group, conditions=tuple(told), is_scheduled=told[0].status == "True")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
+from fluence import messages
 from fluence.kube.resource import PODS
 from fluence.live.scheduler import LiveScheduler
 from fluence.sandbox.faults import Rule
@@ -23,7 +24,8 @@ def until(live: LiveScheduler) -> dict[int, int]:
 
 def reasons(live: LiveScheduler) -> dict[str, str]:
     """Without numbers: other tests' nodes come and go."""
-    return {key: re.sub(r"\d+", "#", said.reason) for key, said in live.scheduler.reasons.items()}
+    said = live.scheduler.reasons
+    return {key: re.sub(r"\d+", "#", messages.joined(each.reasons)) for key, each in said.items()}
 
 
 async def begun(f: Field) -> None:
@@ -152,7 +154,7 @@ async def test_members_of_another_scheduler_or_priority_are_refused(kube: Kube, 
         await f.add_group("g", 2)
         await f.add(f.pod("g-0", group="g"), f.pod("g-1", group="g", schedulerName="somebody-else"))
         assert not any((await f.settled()).values())
-        assert ["another scheduler" in said.reason for said in live.scheduler.reasons.values()] == [True]
+        assert ["another scheduler" in each for each in reasons(live).values()] == [True]
 
 
 async def test_a_backfilled_job_never_delays_the_one_in_front(kube: Kube, audited: None) -> None:
