@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from fluence.messages import text, texts
+from fluence.messages import joined, text
 from fluence.model.reason import Code, Reason
 
 GROUPS = (
@@ -124,14 +124,14 @@ def test_every_code_of_a_group_has_an_example(group: str) -> None:
 
 
 def test_several_reasons_are_one_line() -> None:
-    assert texts((BUSY, Reason.of(Code.FIRST_IN_QUEUE))) == (
+    assert joined((BUSY, Reason.of(Code.FIRST_IN_QUEUE))) == (
         "it needs 8 cores and 6 of 16 are free; it fits and is first: the next cycle starts it"
     )
-    assert texts(()) == ""
+    assert joined(()) == ""
 
 
 def test_a_reason_gives_its_parameters_by_name() -> None:
     assert (BUSY["units"], BUSY["unit"]) == (8, "core")
     with pytest.raises(KeyError, match="nodes"):
         BUSY["nodes"]
-    assert BUSY == Reason.of(Code.UNITS_BUSY, units=8, unit="core", free=6, total=16)
+    assert Reason.of(Code.UNITS_BUSY, units=8, unit="core", free=6, total=16) == BUSY

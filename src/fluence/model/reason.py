@@ -10,6 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+COUNTS = frozenset(("nodes", "seats"))
+"""Parameters that are shown and are no change: they move with every pod of every user."""
+
 
 class Code(StrEnum):
     """Every reason there is. Each has one text in `fluence.messages`."""
@@ -76,6 +79,67 @@ class Code(StrEnum):
     RESOURCES_LOST = "ResourcesLost"
     RUNS_PAST_LIMIT = "RunsPastLimit"
     OVERTAKEN = "Overtaken"
+
+    # -- groups: what a gang waits for --
+    OWNER_NOT_SEEN = "OwnerNotSeen"  # kind, name
+    POD_GROUP_NOT_SEEN = "PodGroupNotSeen"  # group
+    POD_GROUP_OR_SIZE_MISSING = "PodGroupOrSizeMissing"  # group
+    OWNER_SUSPENDED = "OwnerSuspended"  # kind, owner
+    PODS_GATED = "PodsGated"  # gated, pods
+    PODS_MISSING = "PodsMissing"  # pods, minimum
+    OWNER_RUNS_TOO_FEW = "OwnerRunsTooFew"  # pods, minimum, kind, owner, runs
+
+    # -- groups: why a gang is refused --
+    OTHER_SCHEDULER = "OtherScheduler"  # others, scheduler
+    TOPOLOGY_NEEDS_GANG = "TopologyNeedsGang"  # group, key
+    SHARED_CLAIMS = "SharedClaims"  # group, claims
+    DIFFERENT_PRIORITIES = "DifferentPriorities"  # priorities
+    GROUP_PRIORITY_DIFFERS = "GroupPriorityDiffers"  # group, wanted, given
+    DIFFERENT_PREEMPTION_POLICIES = "DifferentPreemptionPolicies"  # policies
+
+    # -- groups: labels and annotations --
+    INVALID_GROUP_NAME = "InvalidGroupName"  # kind, key, value
+    INVALID_SIZE = "InvalidSize"  # kind, key, value, maximum
+    GROUP_TOO_LARGE = "GroupTooLarge"  # group, minimum, maximum
+    DIFFERENT_SIZES = "DifferentSizes"  # level, sizes
+    SIZE_NOT_USED = "SizeNotUsed"  # size, group, minimum
+    NO_SIZE = "NoSize"
+    DIFFERENT_ANNOTATIONS = "DifferentAnnotations"  # level, key, value
+    INVALID_ANNOTATION = "InvalidAnnotation"  # error: a parser's text, which begins with the annotation
+    INVALID_DURATION = "InvalidDuration"  # key, value
+    ANNOTATION_TOO_LONG = "AnnotationTooLong"  # key, size, most
+    TOO_MANY_EXCLUDED = "TooManyExcluded"  # key, given, most
+    BACKEND_UNAVAILABLE = "BackendUnavailable"  # key, backend
+
+    # -- groups: a jobspec of the user's own; `part` is the place in it --
+    JOBSPEC_SLOTS = "JobspecSlots"  # key, slots, pods, minimum
+    JOBSPEC_LEVEL = "JobspecLevel"  # key, part, type
+    JOBSPEC_NO_SLOT = "JobspecNoSlot"  # key, part, type
+    JOBSPEC_SEVERAL_SLOTS = "JobspecSeveralSlots"  # key, part, slots
+    JOBSPEC_NESTED = "JobspecNested"  # key, part, type
+    JOBSPEC_RANGE = "JobspecRange"  # key, part
+    JOBSPEC_EXCLUSIVE = "JobspecExclusive"  # key, part
+    JOBSPEC_RESOURCE = "JobspecResource"  # key, type
+    JOBSPEC_UNIT = "JobspecUnit"  # key, part, type, unit
+    JOBSPEC_NO_UNIT = "JobspecNoUnit"  # key, part, type
+    JOBSPEC_DEPENDENCIES = "JobspecDependencies"  # key, part
+    JOBSPEC_TOO_LONG = "JobspecTooLong"  # key, part, value
+    JOBSPEC_DURATION = "JobspecDuration"  # key, limit, other, given
+    JOBSPEC_QUEUE = "JobspecQueue"  # key, queue, other, given
+
+    # -- advice: what would help --
+    POD_REFUSED = "PodRefused"  # pod, why
+    GIVE_DURATION = "GiveDuration"  # key
+    NEVER_FITS = "NeverFits"
+    SOME_WOULD_FIT = "SomeWouldFit"  # some, needed, group, key, enough
+    FITS_WITHOUT = "FitsWithout"  # field
+    FITS_WITH_TOLERATIONS = "FitsWithTolerations"
+    REMOVE_GATES = "RemoveGates"  # gates
+    UNSUSPEND = "Unsuspend"
+    CREATE_PODS = "CreatePods"  # more, group, key
+
+    # -- text of rooms that have no codes yet: no new uses --
+    OTHER = "Other"  # text
 
 
 Value: TypeAlias = "str | int | bool | tuple[Value, ...] | Reason | None"

@@ -59,7 +59,8 @@ TRANSITIONS: dict[Phase, frozenset[Phase]] = {
     Phase.GATHERING: frozenset((Phase.PENDING, Phase.RUNNING, Phase.CANCELLED, Phase.NEVER)),
     Phase.PENDING: frozenset((Phase.RESERVED, Phase.BINDING, Phase.CANCELLED, Phase.NEVER)),
     Phase.RESERVED: frozenset((Phase.PENDING, Phase.RESERVED, Phase.BINDING, Phase.CANCELLED, Phase.NEVER)),
-    Phase.PREPARING: frozenset((Phase.BINDING, Phase.PENDING)) | _ENDS,
+    # To running: those of its pods that wait for volumes are gone, and the others are bound.
+    Phase.PREPARING: frozenset((Phase.BINDING, Phase.RUNNING, Phase.PENDING)) | _ENDS,
     Phase.BINDING: frozenset((Phase.PREPARING, Phase.RUNNING, Phase.PENDING)) | _ENDS,
     Phase.RUNNING: frozenset((Phase.PENDING,)) | _ENDS,
     Phase.DONE: frozenset(),

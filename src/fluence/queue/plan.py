@@ -154,6 +154,9 @@ class Plan:
                 mode = PassMode.REBUILD if mode is PassMode.EXTEND else PassMode.COMPRESS
             except Exception as fault:
                 if chosen.built_in:
+                    self._undo(made, planner, mark, before)  # whoever takes the job out can go on
+                    for record in due:
+                        self._note_due(record, record.reservation)
                     if made.current is None:
                         raise
                     raise JobFault(made.current.key) from fault
@@ -230,8 +233,9 @@ class Plan:
             record.reservation = reservation
         self._blocked.fill(_UNBLOCKED)
 
-    def _note_due(self, record: JobRecord, held: Allocation) -> None:
-        heappush(self._due, (held.start, record.order[2], record))
+    def _note_due(self, record: JobRecord, held: Allocation | None) -> None:
+        if held is not None:
+            heappush(self._due, (held.start, record.order[2], record))
 
 
 def _is_due(item: tuple[int, int, JobRecord]) -> bool:

@@ -108,7 +108,7 @@ class Queue:
         if not self.planner.understands(job.request):
             self._widen()
         record = self._register(job, record)
-        record.waiting = job.tasks
+        record.waiting, record.ended, record.succeeded = job.tasks, None, True
         if record.phase is not Phase.PENDING:
             record.move(Phase.PENDING, now, Reason.of(Code.SUBMITTED))
         else:
@@ -288,7 +288,6 @@ class Queue:
         before = self.plan.reservations()
         if lost != was_lost:
             self.promises.note_loss(now, self._cause)
-            self._cause = None
         done = self.plan.run(
             self.planner,
             now,
@@ -303,6 +302,7 @@ class Queue:
         starts = self._keep(done, before, now)
         if lost != was_lost:
             self.promises.broken_by_loss(before, now)
+            self._cause = None
         self._seen = (self.planner.freed, self.planner.opened, self.planner.lost)
         if self._disturbed:  # the matcher refused what was counted on, and the planner was widened
             return starts + self.cycle(now)
@@ -427,7 +427,9 @@ class Queue:
         """Tasks that outlive their limit are counted on a little longer, each time anew. This is the only
         place that decides it."""
         for held in self.planner.allocations.overdue(now):
-            record = self._tasks[held.task]
+            record = self._tasks.get(held.task)
+            if record is None:
+                continue  # of a job that was refused when it was taken over
             # Ending a job at its limit takes its time: that alone breaks no promise.
             soon = held.start + record.limit + LATE // 2
             self.planner.extend(held, soon if now < soon else now + max(_GRACE, record.limit // 10))

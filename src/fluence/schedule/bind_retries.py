@@ -8,7 +8,7 @@ from fluence.schedule.actions import Bind
 
 
 class BindRetries:
-    """By the uid of the pod. ``first`` and ``most`` are the shortest and the longest pause, in milliseconds."""
+    """By the uid of the pod. ``first`` and ``most``: the shortest and the longest pause, in milliseconds."""
 
     def __init__(self, first: int, most: int) -> None:
         self._first, self._most = first, most

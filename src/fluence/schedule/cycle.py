@@ -17,6 +17,7 @@ from fluence.schedule.gang import Gang
 from fluence.schedule.lifecycle import Lifecycle
 from fluence.schedule.observer import Observer
 from fluence.schedule.pod_set import PodSet
+from fluence.schedule.quarantine import Fault
 from fluence.schedule.reconcile import reconcile
 from fluence.schedule.state import SchedulerState
 from fluence.schedule.status import SchedulingStatus, StatusReport
@@ -33,15 +34,14 @@ class Decisions:
     begun: list[Gang] = field(default_factory=list)  # have on nodes all that they need
     claim_updates: list[ClaimUpdate] = field(default_factory=list)
     plugin_faults: list[PluginFault] = field(default_factory=list)
+    faults: list[Fault] = field(default_factory=list)  # objects that cannot be handled
 
 
 class SchedulingCycle:
-    """Events in, decisions out, on one scheduler's state. ``subject`` is the group that is being worked on, to
-    name it if that fails."""
+    """Events in, decisions out, on one scheduler's state."""
 
     def __init__(self, state: SchedulerState) -> None:
         self.state = state
-        self.subject = ""
         self._lifecycle = Lifecycle(state)
         self._observer = Observer(state, self._lifecycle)
 
@@ -88,7 +88,7 @@ class SchedulingCycle:
     def _reconcile(self, group: str, now: int, decisions: Decisions) -> None:
         """Bring the queue up to date with one group."""
         state = self.state
-        self.subject = group
+        state.subject = group
         gang = state.groups.gang(group)
         if gang is None:
             state.unrank(group)
@@ -101,7 +101,7 @@ class SchedulingCycle:
             self._apply(group, gang, change, now, decisions)
         if gang is None and not state.pod_sets.of_group(group):
             state.exclusions.forget(group)
-        self.subject = ""
+        state.subject = ""
 
     def _changes(self, group: str, gang: Gang | None) -> list[changes.Change]:
         state = self.state
@@ -147,7 +147,7 @@ class SchedulingCycle:
         state.queue_changed = False
         for start in state.queue.cycle(now):
             pod_set = state.pod_sets.by_key[start.record.key]
-            self.subject = pod_set.group
+            state.subject = pod_set.group
             binds = self._lifecycle.start(start, now)
             binding = state.volumes.begin(pod_set.key, binds, now)
             if binding is None:
@@ -155,7 +155,7 @@ class SchedulingCycle:
             else:
                 self._lifecycle.prepare(pod_set, binding, now)
                 self._say_prepares(pod_set, binding, decisions)
-        self.subject = ""
+        state.subject = ""
         state.plan_was_asked()
 
     def _check_volumes(self, now: int, decisions: Decisions) -> None:
@@ -163,7 +163,7 @@ class SchedulingCycle:
         state = self.state
         for key, binding in list(state.volumes.active.items()):
             pod_set = state.pod_sets.by_key[key]
-            self.subject = pod_set.group
+            state.subject = pod_set.group
             found = binding.check(state.cluster, pod_set.unbound, now)
             if isinstance(found, Ready):
                 self._lifecycle.volumes_ready(pod_set, now)
@@ -175,7 +175,7 @@ class SchedulingCycle:
                     report = StatusReport(SchedulingStatus.WAITS, (found.reason,))
                     decisions.waiting += state.reports.say(key, Waiting(gang, pods, report))
                 self._lifecycle.volumes_failed(pod_set, found.nodes, now)
-        self.subject = ""
+        state.subject = ""
 
     def _say_prepares(self, pod_set: PodSet, binding: VolumeBinding, decisions: Decisions) -> None:
         """Each pod is told of its own claims; the group, and whoever asks for its reason, of all."""
@@ -221,4 +221,3 @@ class SchedulingCycle:
                 due = uids  # the first binds of a gang are looked at together: none is sent if one is stale
             if due:
                 decisions.binds.append([state.retries.take(uid) for uid in due])
-

@@ -7,7 +7,7 @@ again after a while.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 _PAUSE = 60_000  # how long a node on which a group got no volume is left out: there may be room again
 
@@ -23,7 +23,7 @@ class Exclusions:
         """The nodes that a group must not have now."""
         return frozenset((*self._refused.get(group, ()), *self._without_volumes.get(group, ())))
 
-    def refused(self, group: str) -> Iterable[str]:
+    def refused(self, group: str) -> Collection[str]:
         """Those that the server refused."""
         return self._refused.get(group, ())
 
@@ -56,4 +56,6 @@ class Exclusions:
 
     def next_due(self) -> int | None:
         """When the next of them ends."""
-        return min((until for nodes in self._without_volumes.values() for until in nodes.values()), default=None)
+        return min(
+            (until for nodes in self._without_volumes.values() for until in nodes.values()), default=None
+        )

@@ -96,10 +96,12 @@ class Lifecycle:
         for pod_set in [found for key in keys if (found := state.pod_sets.by_key.get(key)) is not None]:
             if pod_set.phase.holds or pod_set.phase is Phase.GATHERING:
                 continue
+            state.subject = pod_set.group
             feasible = state.planner.feasibility(pod_set.request) is None
             if feasible == (pod_set.phase is Phase.NEVER):
                 self.withdraw(pod_set, now, Reason.of(Code.CLUSTER_CHANGED))
                 state.touch((pod_set.group,))
+        state.subject = ""
 
     # -- found running ---------------------------------------------------------------------------------------
 
@@ -168,7 +170,9 @@ class Lifecycle:
         end = None if start.end >= HORIZON else start.end
         pods = {pod.metadata.uid: pod for pod in pod_set.pods}
         notes = recovery.annotations_for(pod_set.number, now, end)
-        notes |= recovery.excluded_note(state.exclusions.refused(pod_set.group))
+        if refused := state.exclusions.refused(pod_set.group):
+            gang = state.groups.gang(pod_set.group)
+            notes |= recovery.excluded_note({*refused, *(gang.excluded if gang is not None else ())})
         binds = []
         for seat in seating.seats.values():
             uid = str(seat.pod)
@@ -250,6 +254,7 @@ class Lifecycle:
         """Pod sets whose pods are all over give back what they hold."""
         state = self._state
         for pod_set in state.pod_sets.take_over():
+            state.subject = pod_set.group
             if pod_set.finished:
                 state.queue.finish(pod_set.key, now, succeeded=not pod_set.failed)
             else:  # it never started: its pods wait again
@@ -258,6 +263,7 @@ class Lifecycle:
             self._remove(pod_set)
             state.touch((pod_set.group,))
             state.queue_changed = True
+        state.subject = ""
 
     # -- inside ----------------------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
-from fluence import names
 from fluence.cluster.claims import Change
 from fluence.cluster.graph import FreedSeats
 from fluence.model.group import Group
@@ -19,12 +18,10 @@ from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, VolumeClaim
-from fluence.schedule import recovery
 from fluence.schedule.actions import BindOutcome, BindResult
 from fluence.schedule.events import BindFinished, Changed, Event
 from fluence.schedule.lifecycle import Lifecycle
 from fluence.schedule.state import SchedulerState
-
 
 
 class Observer:
@@ -100,8 +97,6 @@ class Observer:
         if pod.is_terminal:
             state.claims_given_up(pod)
         touched = state.groups.set_pod(pod)
-        if names.EXCLUDED in pod.annotations and pod.spec.scheduler_name == state.groups.scheduler:
-            state.exclusions.refuse(state.groups.of(pod), recovery.excluded(pod))
         if pod.spec.node_name is None:
             for group in touched:
                 state.rank(group, pod)

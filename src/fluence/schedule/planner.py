@@ -1,8 +1,8 @@
 """ClusterPlanner: the queue's planner over a live cluster, where a request is the pods of a gang.
 
-The scheduler's queue calls it. Times are whole milliseconds, as everywhere in the queue. A job without a limit
-holds its seats for ever, so that nothing is planned on its end; what can start at no time that is known holds
-nobody up.
+The scheduler's queue calls it. Times are whole milliseconds, as everywhere in the queue. A job without a
+limit holds its seats for ever, so that nothing is planned on its end; what can start at no time that is known
+holds nobody up.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.job import FOREVER
 from fluence.queue.planner import Outlook, Planner, PlanRequest
 from fluence.queue.totals import Amounts, Totals, expected
-from fluence.schedule.groups import Gang as Group
+from fluence.schedule.gang import Gang as Group
 
 HORIZON = 1 << 50  # milliseconds since 1970: the year 37,000
 _SHAPES = 10_000  # distinct shapes of which something is remembered; users can make up any number
@@ -152,7 +152,11 @@ class ClusterPlanner:
         if seating is None or at is None or pod not in seating.seats:
             return False
         seat, free = seating.seats[pod], seats.room.view.free
-        rows = [int(seats.table.pools[kind][at]) for kind, n in seat.needs.items() if n and kind in seats.table.pools]
+        rows = [
+            int(seats.table.pools[kind][at])
+            for kind, n in seat.needs.items()
+            if n and kind in seats.table.pools
+        ]
         return any(free[row] < 0 for row in (*rows, *seat.devices))
 
     # -- starting and planning -------------------------------------------------------------------------------

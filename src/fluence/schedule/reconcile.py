@@ -14,8 +14,8 @@ from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.model.resources import pod_requests
 from fluence.queue.job import Phase
-from fluence.schedule.groups import Gang
-from fluence.schedule.planner import PodSetRequest, topology_of
+from fluence.schedule.gang import Gang, request_arguments
+from fluence.schedule.planner import PodSetRequest
 from fluence.schedule.pod_set import PodSet
 
 IN_PLACE = 1 << 40  # the priority of a member whose place is there: above all that pods can have
@@ -146,8 +146,9 @@ def _wanted(
 
     def submit(key: str, pods: tuple[Pod, ...], minimum: int) -> Submit:
         in_place = _take_places(pods, places) or _was_in_place(pods, pod_sets.get(key))
+        asked = request_arguments(gang, exclude)
         request = PodSetRequest(
-            -1, pods, minimum, gang.policy, exclude, gang.constraint, topology
+            -1, pods, minimum, asked["policy"], asked["exclude"], asked["constraint"], topology
         )
         uid = gang.uid if key == gang.key else key.removeprefix(f"{gang.key}+")
         return Submit(key, uid, request, IN_PLACE if in_place else gang.priority)
@@ -211,7 +212,7 @@ def _was_in_place(pods: Sequence[Pod], before: PodSet | None) -> bool:
 
 def _topology(gang: Gang, begun: Sequence[PodSet]) -> TopologyDomain | None:
     """The label of which a group's nodes must have one value, those that it is about to have included."""
-    topology = topology_of(gang)
+    topology = request_arguments(gang)["topology"]
     if topology is None:
         return None
     return TopologyDomain(topology.key, topology.nodes.union(*(each.unbound.values() for each in begun)))

@@ -48,12 +48,13 @@ class SchedulerState:
         self.retries = BindRetries(*backoff)
         self.volumes = VolumeBindings(cluster, timeout=volume_timeout)
         self.reports = StatusReports(groups, queue, planner)
+        self.subject = ""  # the group that is being worked on, to name it if that fails
         self.queue_changed = True  # a job came or went: the plan is to be asked
         self.cluster_changed = False  # what the cluster could hold if it were empty may have changed
         self.judge_again: set[str] = set()  # pod sets whose claims changed
         self._plan_saw = (-1, -1, -1)
         self._touched: dict[str, None] = {}  # groups, in the order in which something happened to them
-        self._rank: dict[str, tuple[int, float]] = {}  # of groups with pods that wait: about the queue's order
+        self._rank: dict[str, tuple[int, float]] = {}  # of groups with pods that wait
 
     # -- the plan --------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Status reports: what those that wait are told: at once when they are new, later only if something changed.
 
-The cycle asks for a round of them at its end. Reasons are worked out once per shape and for so many shapes per
-cycle: a thousand gangs that ask for the same get the same answer, and a long queue is told over several
+The cycle asks for a round of them at its end. Reasons are worked out once per shape and for so many shapes
+per cycle: a thousand gangs that ask for the same get the same answer, and a long queue is told over several
 cycles. A group whose members still come is told what is missing when they have stopped coming: a report with
 each new member would be a write for every member that is there, and the square of its size until it is whole.
 """
@@ -54,6 +54,7 @@ class StatusReports:
         self._next: dict[str, None] = {}  # pod sets that wait and are to be told why
         # By group: since when it gathers, when it is told, and what; in the order in which they are told.
         self._gathering: dict[str, tuple[int, int, Waiting]] = {}
+        self.subject = ""  # the group whose reason is being worked out, to name it if that fails
         self._looked_at = 0
         self._counts = (0, 0)
 
@@ -117,7 +118,9 @@ class StatusReports:
             if report is None:
                 if worked_out >= _SHAPES:
                     break
+                self.subject = pod_set.group
                 report = self._report(pod_set, now)
+                self.subject = ""
                 worked_out += 1
                 if self._planner.shares_reasons(pod_set.request):
                     by_shape[pod_set.shape] = report

@@ -168,7 +168,7 @@ class VolumeBindings:
         return made
 
     def end(self, key: str) -> None:
-        """Decisions for claims that are still without a volume are taken back, unless others count on them."""
+        """Decisions for claims still without a volume are taken back, unless others count on them."""
         binding = self.active.pop(key, None)
         if binding is None:
             return

@@ -187,6 +187,28 @@ class TestJobsThatAreForgotten:
         assert queue.records["c"].phase is Phase.NEVER
         assert not queue.held
 
+    def test_nor_where_those_that_waited_for_it_wait_for_each_other(self):
+        queue = pool("easy")
+        for key in "ab":
+            queue.submit(job(key, 1, 10))
+        run(queue, 0)
+        queue.submit(job("c", 1, 10, after=(*after("afterany", "b"), *after("afterok", "a"))))
+        queue.submit(job("d", 1, 10, after=(*after("afterok", "c"), *after("afterok", "a"))))
+        queue.finish("a", MINUTE, succeeded=False)
+        queue.forget("a")
+        assert [queue.records[key].phase for key in "cd"] == [Phase.NEVER, Phase.NEVER]
+        assert [queue.records[key].story[-1].reason["job"] for key in "cd"] == ["a", "a"]
+        assert not queue.held
+
+    def test_a_name_that_nobody_has_any_more_is_forgotten_too(self):
+        queue = pool("easy")
+        for number in range(3):
+            queue.submit(job(f"j{number}", 1, 10, user="ada", name=f"n{number}"))
+            queue.cancel(f"j{number}", 0)
+            queue.forget(f"j{number}")
+        assert not queue.dependencies._namesakes
+        assert not queue.records
+
 
 @pytest.mark.parametrize(
     ("kind", "key", "said"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -19,6 +20,18 @@ ALLOWED = [(one, other) for one in Phase for other in Phase if other in TRANSITI
 FORBIDDEN = [pair for pair in product(Phase, Phase) if pair not in ALLOWED]
 
 
+# Each phase and where a job may go from it, once more in words: the table in the code is held against it.
+TABLE = {
+    "gathering": "pending running cancelled never",
+    "pending": "reserved binding cancelled never",
+    "reserved": "pending reserved binding cancelled never",
+    "preparing": "pending binding running done cancelled",
+    "binding": "pending preparing running done cancelled",
+    "running": "pending done cancelled",
+    "done": "",
+    "cancelled": "",
+    "never": "pending",
+}
 SO_IT_WAS, WHY = because("so it was"), because("it is time")
 
 
@@ -42,6 +55,34 @@ class TestTransitions:
         assert record.phase is other
         assert record.story[-1] == StoryStep(5, other, WHY)
 
+    def test_every_phase_is_in_the_table_with_what_may_follow(self):
+        assert {one.value: {other.value for other in after} for one, after in TRANSITIONS.items()} == {
+            one: set(after.split()) for one, after in TABLE.items()
+        }
+        assert set(TRANSITIONS) == set(Phase)
+
+    @pytest.mark.parametrize("phase", Phase, ids=lambda phase: phase.value)
+    def test_a_job_waits_or_holds_resources_or_is_over(self, phase):
+        assert [phase.is_waiting, phase.holds, phase.is_over].count(True) == 1
+
+    def test_a_job_of_pods_gathers_and_prepares_its_volumes(self):
+        record = record_in(Phase.GATHERING)
+        for phase in (
+            Phase.PENDING,
+            Phase.BINDING,
+            Phase.PREPARING,
+            Phase.BINDING,
+            Phase.RUNNING,
+            Phase.DONE,
+        ):
+            record.move(phase, 5, WHY)
+        assert record.phase is Phase.DONE
+
+    def test_one_whose_volumes_cannot_be_bound_waits_again(self):
+        record = record_in(Phase.PREPARING)
+        record.move(Phase.PENDING, 5, WHY)
+        assert record.phase is Phase.PENDING
+
     def test_what_is_over_stays_over_unless_the_cluster_grows(self):
         assert TRANSITIONS[Phase.DONE] == TRANSITIONS[Phase.CANCELLED] == frozenset()
         assert TRANSITIONS[Phase.NEVER] == {Phase.PENDING}
@@ -63,6 +104,74 @@ class TestTransitions:
         ]
 
 
+class TestRecordsOfTheCaller:
+    """The live scheduler's records gather before they are submitted, and prepare before they run."""
+
+    def test_one_that_has_gathered_is_submitted(self):
+        queue = pool()
+        mine = JobRecord(job("a", 4, 10), Phase.GATHERING)
+        assert queue.submit(mine.job, mine) is mine is queue.records["a"]
+        assert [(step.phase, step.reason.code) for step in mine.story] == [(Phase.PENDING, Code.SUBMITTED)]
+        assert run(queue, 0) == ["a"]
+        assert mine.phase is Phase.RUNNING
+
+    def test_one_that_prepares_holds_its_resources_until_it_runs(self):
+        queue = pool()
+        record = queue.submit(job("a", 16, 10))
+        queue.submit(job("b", 16, 10))
+        queue.cycle(0)
+        record.move(Phase.PREPARING, 0, because("its volumes are being bound"))
+        assert queue.cycle(MINUTE) == []
+        queue.running("a", 2 * MINUTE)
+        assert record.phase is Phase.RUNNING
+        queue.finish("a", 3 * MINUTE)
+        assert run(queue, 3 * MINUTE) == ["b"]
+
+    def test_one_that_prepares_may_lose_its_resources_or_be_cancelled(self):
+        queue = pool()
+        lost, unwanted = queue.submit(job("a", 8, 10)), queue.submit(job("b", 8, 10))
+        queue.cycle(0)
+        for record in (lost, unwanted):
+            record.move(Phase.PREPARING, 0, because("its volumes are being bound"))
+        queue.requeue("a", MINUTE, because("its volume is elsewhere"))
+        assert lost.phase is Phase.PENDING
+        queue.cancel("b", MINUTE)
+        assert unwanted.phase is Phase.CANCELLED
+        assert run(queue, MINUTE) == ["a"]
+
+    def test_one_that_could_never_start_may_be_submitted_anew(self):
+        queue = pool()
+        record = queue.submit(job("a", 17, 10))
+        assert (record.phase, record.succeeded) == (Phase.NEVER, False)
+        queue.forget("a")
+        queue.submit(job("a", 16, 10, at=MINUTE), record)
+        assert run(queue, MINUTE) == ["a"]
+        assert record.ended is None
+        queue.finish("a", 2 * MINUTE)
+        assert (record.phase, record.succeeded) == (Phase.DONE, True)
+
+    @PLANNERS
+    def test_one_that_is_found_running_is_not_judged(self, make):
+        queue = make("easy")
+        matcher, planner = queue.planner.matcher, queue.planner
+        request = cores(12)
+        assert matcher.match(
+            Operation.ALLOCATE, replace(matcher.compile(request), duration=10 * MINUTE), job=7
+        )
+        held = planner.adopt("a", 7, request, 0, 10 * MINUTE, MINUTE)
+        mine = JobRecord(job("a", 12, 10), Phase.GATHERING)
+        assert queue.adopt(mine.job, held, MINUTE, mine) is mine
+        assert (mine.phase, mine.started, mine.running) == (Phase.RUNNING, 0, {"a": held})
+        assert [step.reason.code for step in mine.story] == [Code.FOUND_RUNNING]
+        queue.submit(job("b", 8, 10, at=MINUTE))
+        assert run(queue, MINUTE) == []
+        assert queue.next_due() == 10 * MINUTE
+        queue.finish("a", 2 * MINUTE)
+        assert run(queue, 2 * MINUTE) == ["b"]
+        with pytest.raises(Conflict, match="job a has been submitted already"):
+            queue.adopt(mine.job, held, 3 * MINUTE)
+
+
 class TestWhatIsRefused:
     def test_a_key_twice(self):
         queue = pool()
@@ -75,6 +184,7 @@ class TestWhatIsRefused:
         for act in (
             lambda: queue.cancel("x", 0),
             lambda: queue.reprioritise("x", 20, 0),
+            lambda: queue.forget("x"),
             lambda: queue.finish("x", 0),
             lambda: queue.running("x", 0),
             lambda: queue.requeue("x", 0, because("gone")),
@@ -88,6 +198,12 @@ class TestWhatIsRefused:
         queue.cancel("a", 0)
         with pytest.raises(Conflict, match="job a is cancelled already"):
             queue.cancel("a", 0)
+
+    def test_to_forget_what_is_not_over(self):
+        queue = pool()
+        queue.submit(job("a", 1, 10))
+        with pytest.raises(Conflict, match="job a is pending: cancel it first"):
+            queue.forget("a")
 
     def test_a_priority_for_what_runs(self):
         queue = pool()

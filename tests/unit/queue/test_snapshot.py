@@ -1,4 +1,4 @@
-"""A queue that is saved and restored goes on as if nothing had been; what is not a valid snapshot gets one line."""
+"""A queue that is saved and restored goes on as if nothing had been; what is none gets one line."""
 
 from __future__ import annotations
 
@@ -212,6 +212,16 @@ class TestBadSnapshots:
         with pytest.raises(FluenceError, match=said) as caught:
             restore(json.dumps(value).encode(), source="state.json")
         assert "\n" not in str(caught.value)
+
+    def test_a_job_that_runs_though_it_cannot_is_refused_and_its_end_is_nobodys(self):
+        value = document()
+        value["jobs"][0]["jobspec"]["resources"][0]["count"] = 99
+        queue = restore(json.dumps(value).encode())
+        assert queue.records["a"].phase is Phase.NEVER
+        end = value["jobs"][0]["running"]["a"]["end"]
+        for now in (0, end, end + MINUTE):
+            run(queue, now)
+        assert queue.records["b"].phase.is_waiting  # what a holds was never given back
 
     @settings(max_examples=150)
     @given(st.data())
