@@ -80,7 +80,8 @@ class Reporter:
     def _tell_waiting(self, waiting: Waiting, now: int) -> None:
         gang, report = waiting.gang, waiting.report
         log.info("waits", group=gang.key, pods=len(waiting.pods), reason=messages.joined(report.reasons))
-        notes = recovery.excluded_note(self._refused(gang.key))
+        refused = self._refused(gang.key)
+        notes = recovery.excluded_note(refused | gang.excluded) if refused else {}
         self._tell_pods(waiting.pods, report, notes, now)
         self._tell_group(gang, report, now)
 

@@ -287,7 +287,8 @@ async def test_what_the_server_refused_is_known_after_a_restart(kube: Kube, audi
             assert (await f.pods())["g-1"].annotations[names.EXCLUDED] == bad
         async with f.through() as live:
             await f.settled()
-            assert live.scheduler.state.exclusions._refused == {f"{f.namespace}/g": {bad}}
+            gang = live.scheduler.state.groups.gang(f"{f.namespace}/g")
+            assert gang is not None and gang.excluded == {bad}
             assert not [each for each in f.proxy.seen if each.path.endswith("g-1/binding")]
             await f.end("fills")
             pod = (await f.until_bound(["g-1"]))["g-1"]
