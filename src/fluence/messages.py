@@ -196,6 +196,7 @@ TEMPLATES: dict[Code, _Template] = {
         "GiB or TiB"
     ),
     Code.JOBSPEC_NO_UNIT: "annotation {key}: {part}: {type!r} is counted and has no unit: remove it",
+    Code.JOBSPEC_TOO_LARGE: "annotation {key}: {part} asks for more {type} than any node has: ask for less",
     Code.JOBSPEC_DEPENDENCIES: (
         "annotation {key}: {part} is not supported: remove it, and create the pods when they may start"
     ),

@@ -13,5 +13,7 @@ def natural_key(name: str) -> tuple[tuple[int, str], ...]:
     >>> sorted(["n10", "n2", "n"], key=natural_key)
     ['n', 'n2', 'n10']
     """
-    # Text and numbers alternate, so a number is only ever compared with a number.
-    return tuple((int(part), "") if i % 2 else (0, part) for i, part in enumerate(_DIGITS.split(name)))
+    # Text and numbers alternate, so a number is only ever compared with a number. The name itself comes last:
+    # `n2` and `n02` differ.
+    parts = enumerate(_DIGITS.split(name))
+    return (*((int(part), "") if i % 2 else (0, part) for i, part in parts), (-1, name))

@@ -198,6 +198,11 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         "annotation k: p.unit: 'core' is counted and has no unit: remove it",
     ),
     (
+        Code.JOBSPEC_TOO_LARGE,
+        {"key": "k", "part": "resources[0].with[0].count", "type": "memory"},
+        "annotation k: resources[0].with[0].count asks for more memory than any node has: ask for less",
+    ),
+    (
         Code.JOBSPEC_DEPENDENCIES,
         {"key": "k", "part": "attributes.system.dependencies"},
         (

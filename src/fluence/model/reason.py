@@ -63,6 +63,7 @@ class Code(StrEnum):
     JOBSPEC_RESOURCE = "JobspecResource"  # key, type
     JOBSPEC_UNIT = "JobspecUnit"  # key, part, type, unit
     JOBSPEC_NO_UNIT = "JobspecNoUnit"  # key, part, type
+    JOBSPEC_TOO_LARGE = "JobspecTooLarge"  # key, part, type
     JOBSPEC_DEPENDENCIES = "JobspecDependencies"  # key, part
     JOBSPEC_TOO_LONG = "JobspecTooLong"  # key, part, value
     JOBSPEC_DURATION = "JobspecDuration"  # key, limit, other, given
