@@ -42,7 +42,7 @@ GROUP_CONDITIONS = {
 
 _SECOND = 1000
 _MINUTE = 60 * _SECOND
-# How finely a start is told, by how far away it is.
+# How finely a start is written, by how far away it is.
 _STEPS = (
     (10 * _MINUTE, _MINUTE),
     (120 * _MINUTE, 5 * _MINUTE),
@@ -265,7 +265,7 @@ def _patch(uid: str, there: Condition, kind: str, status: str, reason: str, text
     condition: Json = {"type": kind, "status": status, "reason": reason, "message": text}
     if there.status != status:
         condition["lastTransitionTime"] = _stamp(now, seconds=True)
-    # The uid is a precondition: an object made anew under this name is not told about the old one.
+    # The uid is a precondition: an object made anew under this name does not get the old one's status.
     return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
 
 
@@ -277,7 +277,7 @@ def _round(at: int | None, before: int | None, now: int, *, is_bound: bool = Fal
         return None
     away = max(0, at - now)
     step = next((step for within, step in _STEPS if away < within), _FAR_STEP)
-    # A bound that was told must hold: it may be late and never early.
+    # A bound that was written must hold: it may be late and never early.
     if before is not None and before >= now and (0 if is_bound else -step) <= before - at <= step:
         return before
     return -(-max(at, now) // step) * step

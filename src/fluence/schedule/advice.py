@@ -41,7 +41,7 @@ class Advice:
 
 
 def advise(gang: Gang, cluster: ClusterGraph | None, *, now: int, excluded: Collection[str] = ()) -> Advice:
-    """Nothing is changed: the cluster is only asked. Without a cluster, what can be said without it.
+    """Nothing is changed: the cluster is only asked. Without a cluster, what is known without it.
     ``excluded``: nodes that the gang must not have, beside those of its annotations."""
     if gang.fault is not None:
         return Advice((gang.fault,))

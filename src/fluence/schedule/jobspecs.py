@@ -8,7 +8,7 @@ describes the pods). A jobspec is placed by or refused, never read and then igno
                  for more than its pod requests reserves the larger amount
     attributes   system.duration, queue and constraints hold for the gang; cwd, environment, shell and user
                  options say nothing of where it runs
-    tasks        what the pods' containers run is said there
+    tasks        not read: the pods' containers say what runs
 
 Refused, with the place in the jobspec and the cure: levels above or inside the slot (node, rack, socket),
 since counts per node are not kept; exclusive resources; ranges; several slots; resources that no pod

@@ -11,14 +11,17 @@ from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.schedule.advice import Advice, advise
+from fluence.schedule.cycle import cluster_for
 from fluence.schedule.groups import Groups
 from tests.unit.schedule.kit import GROUP, SIZE, group, owner, pod, ranks
 
-NOW = 1_800_000_000
+NOW = 1_800_000_000_000
 
 
-def cluster(nodes: int = 2, cpu: str = "2", taints: list[Taint] | None = None) -> ClusterGraph:
-    found = ClusterGraph()
+def cluster(
+    nodes: int = 2, cpu: str = "2", taints: list[Taint] | None = None, policy: str = "first"
+) -> ClusterGraph:
+    found = cluster_for(policy=policy)
     found.load(
         Node(
             metadata=ObjectMeta(name=f"n{i}", labels={"kubernetes.io/hostname": f"n{i}"}),
@@ -111,6 +114,15 @@ def test_the_constraint_of_a_gang_counts() -> None:
     found = advice(*ranks(2, field="g", cpu="2", annotations=wants), group("g", 2), of=cluster())
     assert not found.fits
     assert "1 excluded for this group" in messages.joined(found.blocks)
+
+
+def test_the_match_policy_of_the_scheduler_counts() -> None:
+    for policy, fits in (("lonode", True), ("lonodex", False)):
+        of = cluster(nodes=1, policy=policy)
+        of.set_pod(pod("other", scheduler="default-scheduler", node="n0", phase="Running", cpu="1"))
+        found = advice(pod("a"), of=of)
+        assert found.fits == fits
+        assert ("a whole node is wanted" in messages.joined(found.blocks)) == (not fits)
 
 
 def test_the_nodes_that_a_gang_excludes_count() -> None:
