@@ -14,32 +14,11 @@ from fluence.model.reason import Code, Reason, Value
 _Template = str | Callable[[Reason], str]
 
 
-def text(reason: Reason) -> str:
-    """What a user is told."""
-    template = TEMPLATES[reason.code]
-    if callable(template):
-        return template(reason)
-    return template.format_map({key: _shown(value) for key, value in reason.params})
+# -- the queue -----------------------------------------------------------------------------------------------
 
 
-def joined(reasons: Iterable[Reason]) -> str:
-    """Several reasons in one line."""
-    return "; ".join(map(text, reasons))
-
-
-def _shown(value: Value) -> str | int | None:
-    if isinstance(value, Reason):
-        return text(value)
-    return ", ".join(str(_shown(each)) for each in value) if isinstance(value, tuple) else value
-
-
-def _all_of(value: Value) -> str:
-    """`1 and 2`."""
-    return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _be(count: Value) -> str:
-    return "is" if count == 1 else "are"
+def _cluster_cannot_hold(reason: Reason) -> str:
+    return f"the cluster as it is cannot hold it: {texts(_reasons(reason['causes']))}"
 
 
 # -- groups --------------------------------------------------------------------------------------------------
@@ -113,7 +92,7 @@ def _create_pods(reason: Reason) -> str:
 TEMPLATES: dict[Code, _Template] = {
     # -- the queue --
     Code.QUEUED_BEHIND_OTHERS: "jobs in front of it hold what it needs",
-    Code.CLUSTER_CANNOT_HOLD: "the cluster as it is cannot hold it: {why}",
+    Code.CLUSTER_CANNOT_HOLD: _cluster_cannot_hold,
     # -- groups: what a gang waits for --
     Code.OWNER_NOT_SEEN: "waits for its {kind} {name} to be seen",
     Code.POD_GROUP_NOT_SEEN: "waits for its PodGroup {group}",
@@ -221,6 +200,38 @@ TEMPLATES: dict[Code, _Template] = {
     Code.REMOVE_GATES: "its gates must be removed by whoever set them: {gates}",
     Code.UNSUSPEND: "set suspend: false on it",
     Code.CREATE_PODS: _create_pods,
-    # -- text of rooms that have no codes yet --
-    Code.OTHER: "{text}",
+    # -- in words that somebody gave --
+    Code.GIVEN: "{text}",
 }
+
+
+def text(reason: Reason) -> str:
+    """What a user is told."""
+    template = TEMPLATES[reason.code]
+    if callable(template):
+        return template(reason)
+    return template.format_map({key: _shown(value) for key, value in reason.params})
+
+
+def texts(reasons: Iterable[Reason]) -> str:
+    """Several reasons in one line."""
+    return "; ".join(map(text, reasons))
+
+
+def _shown(value: Value) -> str | int | None:
+    if isinstance(value, Reason):
+        return text(value)
+    return ", ".join(str(_shown(each)) for each in value) if isinstance(value, tuple) else value
+
+
+def _reasons(value: Value) -> list[Reason]:
+    return [each for each in value if isinstance(each, Reason)] if isinstance(value, tuple) else []
+
+
+def _all_of(value: Value) -> str:
+    """`1 and 2`."""
+    return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _be(count: Value) -> str:
+    return "is" if count == 1 else "are"

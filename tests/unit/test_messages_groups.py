@@ -12,7 +12,11 @@ JOBSPEC, DURATION = names.JOBSPEC, names.DURATION
 
 GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
     (Code.QUEUED_BEHIND_OTHERS, {}, "jobs in front of it hold what it needs"),
-    (Code.CLUSTER_CANNOT_HOLD, {"why": "no"}, "the cluster as it is cannot hold it: no"),
+    (
+        Code.CLUSTER_CANNOT_HOLD,
+        {"causes": (Reason.of(Code.GIVEN, text="a"), Reason.of(Code.GIVEN, text="b"))},
+        "the cluster as it is cannot hold it: a; b",
+    ),
     # -- what a gang waits for --
     (Code.OWNER_NOT_SEEN, {"kind": "Job", "name": "j"}, "waits for its Job j to be seen"),
     (Code.POD_GROUP_NOT_SEEN, {"group": "ns/g"}, "waits for its PodGroup ns/g"),
@@ -260,7 +264,7 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         "create 1 more pod of it, or lower minCount of PodGroup ns/g",
     ),
     (Code.CREATE_PODS, {"more": 2, "group": None, "key": "k"}, "create 2 more pods of it, or lower k"),
-    (Code.OTHER, {"text": "as it is"}, "as it is"),
+    (Code.GIVEN, {"text": "as it is"}, "as it is"),
 ]
 
 

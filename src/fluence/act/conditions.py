@@ -86,7 +86,7 @@ def message(report: StatusReport) -> str:
         times += f"; expected {expected}." if expected else "."
     elif expected:
         times = f" Start expected {expected}."
-    why = clip(" ".join(messages.joined(report.reasons).split()), MESSAGE_BYTES - len(times) - 1)
+    why = clip(" ".join(messages.texts(report.reasons).split()), MESSAGE_BYTES - len(times) - 1)
     if times and not why.endswith((".", "!", "?", "…")):
         why += "."
     return (why + times).strip()
@@ -126,8 +126,8 @@ class WrittenMessages:
 
 def fingerprint(reason: Reason) -> Hashable:
     """What of a reason counts as a change: its code and its parameters, without numbers of nodes."""
-    # Text of rooms that have no codes yet carries its numbers in it.
-    if reason.code is Code.OTHER:
+    # Text that was given carries its numbers in it.
+    if reason.code is Code.GIVEN:
         return reason.code, _without_counts(str(reason["text"]))
     return reason.code, tuple((key, _part(value)) for key, value in reason.params if key not in COUNTS)
 

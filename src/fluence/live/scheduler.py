@@ -266,7 +266,7 @@ class LiveScheduler:
 
     def _tell(self, waiting: Waiting, now: int) -> None:
         gang, report = waiting.gang, waiting.report
-        log.info("waits", group=gang.key, pods=len(waiting.pods), reason=messages.joined(report.reasons))
+        log.info("waits", group=gang.key, pods=len(waiting.pods), reason=messages.texts(report.reasons))
         said = conditions.note(report)
         notes = recovery.excluded_note(self.scheduler.excluded.get(gang.key, ()))
         for each in waiting.pods:

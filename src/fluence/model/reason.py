@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-COUNTS = frozenset(("nodes", "seats"))
-"""Parameters that are shown and are no change: they move with every pod of every user."""
+COUNTS = frozenset(("nodes", "names", "seats"))
+"""Parameters that are shown and are no change: how many nodes and seats, or which nodes, fall to a cause.
+They move with every pod of every user."""
 
 
 class Code(StrEnum):
@@ -19,7 +20,7 @@ class Code(StrEnum):
 
     # -- the queue: why a job that could start does not --
     QUEUED_BEHIND_OTHERS = "QueuedBehindOthers"
-    CLUSTER_CANNOT_HOLD = "ClusterCannotHold"  # why
+    CLUSTER_CANNOT_HOLD = "ClusterCannotHold"  # causes
 
     # -- groups: what a gang waits for --
     OWNER_NOT_SEEN = "OwnerNotSeen"  # kind, name
@@ -80,8 +81,8 @@ class Code(StrEnum):
     UNSUSPEND = "Unsuspend"
     CREATE_PODS = "CreatePods"  # more, group, key
 
-    # -- text of rooms that have no codes yet: no new uses --
-    OTHER = "Other"  # text
+    # -- in words that somebody gave: a user, or a room that has no codes yet --
+    GIVEN = "Given"  # text
 
 
 Value: TypeAlias = "str | int | bool | tuple[Value, ...] | Reason | None"

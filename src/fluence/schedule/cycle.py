@@ -504,7 +504,7 @@ class Scheduler:
                 gang = self.groups.gang(part.gang)
                 if gang is not None:
                     pods = tuple(bind.pod for bind in preparation.binds)
-                    report = StatusReport(States.WAITS, (Reason.of(Code.OTHER, text=found.reason),))
+                    report = StatusReport(States.WAITS, (Reason.of(Code.GIVEN, text=found.reason),))
                     decisions.waiting += self.telling.say(key, Waiting(gang, pods, report))
                 for uid in list(part.unbound):
                     self._lose(part, uid)
@@ -516,10 +516,10 @@ class Scheduler:
             return
         pods = tuple(bind.pod for bind in preparation.binds)
         for pod in pods if len(pods) > 1 else ():
-            own = Reason.of(Code.OTHER, text=preparation.reason_of(pod.metadata.uid))
+            own = Reason.of(Code.GIVEN, text=preparation.reason_of(pod.metadata.uid))
             report = StatusReport(States.PREPARES, (own,))
             decisions.waiting.append(Waiting(gang, (pod,), report))
-        shared = Reason.of(Code.OTHER, text=preparation.reason)
+        shared = Reason.of(Code.GIVEN, text=preparation.reason)
         everyone = Waiting(gang, pods, StatusReport(States.PREPARES, (shared,)))
         self.reasons[part.key] = everyone
         decisions.waiting.append(everyone if len(pods) == 1 else replace(everyone, pods=()))

@@ -142,9 +142,9 @@ class StatusReports:
         if entry.state is Phase.NEVER:
             refused = self._space.refusal(part.request)
             if refused is not None:  # a claim that is missing says nothing of the cluster
-                return StatusReport(SchedulingStatus.NEVER, (Reason.of(Code.OTHER, text=refused),))
-            why = Reason.of(Code.OTHER, text=entry.story[-1].reason)
-            return StatusReport(SchedulingStatus.NEVER, (Reason.of(Code.CLUSTER_CANNOT_HOLD, why=why),))
+                return StatusReport(SchedulingStatus.NEVER, (Reason.of(Code.GIVEN, text=refused),))
+            why = Reason.of(Code.GIVEN, text=entry.story[-1].reason)
+            return StatusReport(SchedulingStatus.NEVER, (Reason.of(Code.CLUSTER_CANNOT_HOLD, causes=(why,)),))
         told = self._space.why(part.request, now, entry.limit)
-        reasons = tuple(Reason.of(Code.OTHER, text=each) for each in told)
+        reasons = tuple(Reason.of(Code.GIVEN, text=each) for each in told)
         return StatusReport(SchedulingStatus.WAITS, reasons or (Reason.of(Code.QUEUED_BEHIND_OTHERS),))

@@ -34,7 +34,7 @@ MINUTE = 60_000
 
 
 def why(text: str) -> tuple[Reason, ...]:
-    return (Reason.of(Code.OTHER, text=text),)
+    return (Reason.of(Code.GIVEN, text=text),)
 
 
 BUSY = StatusReport(
@@ -94,8 +94,8 @@ def test_what_counts_of_pods_say_is_a_change() -> None:
 
 def short_of(nodes: int, cause: str = "insufficient cpu") -> tuple[Reason, ...]:
     """As a room with codes will say it: the number of nodes is a parameter."""
-    inner = Reason.of(Code.OTHER, text=cause)
-    return (Reason(Code.CLUSTER_CANNOT_HOLD, (("why", inner), ("nodes", nodes))),)
+    inner = Reason.of(Code.GIVEN, text=cause)
+    return (Reason(Code.CLUSTER_CANNOT_HOLD, (("causes", (inner,)), ("nodes", nodes))),)
 
 
 def test_what_this_process_wrote_is_compared_by_code_and_parameters() -> None:
