@@ -132,6 +132,9 @@ TEMPLATES: dict[Code, _Template] = {
     ),
     Code.DIFFERENT_SIZES: _different_sizes,
     Code.SIZE_NOT_USED: "group-size {size} is not used: PodGroup {group} says {minimum}; change it there",
+    Code.SIZE_WITHOUT_GROUP: (
+        "group-size {size} is not used, since nothing says which pods belong together: add the label {key}"
+    ),
     Code.NO_SIZE: "no size is said, so its pods start one by one: add the annotation group-size",
     Code.DIFFERENT_ANNOTATIONS: "its {level} say different things in {key}: {value!r} counts; write one",
     Code.INVALID_ANNOTATION: "annotation {error}",

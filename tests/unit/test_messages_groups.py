@@ -99,6 +99,11 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         "group-size 5 is not used: PodGroup ns/g says 2; change it there",
     ),
     (
+        Code.SIZE_WITHOUT_GROUP,
+        {"size": 4, "key": "k"},
+        "group-size 4 is not used, since nothing says which pods belong together: add the label k",
+    ),
+    (
         Code.NO_SIZE,
         {},
         "no size is said, so its pods start one by one: add the annotation group-size",

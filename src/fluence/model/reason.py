@@ -45,6 +45,7 @@ class Code(StrEnum):
     GROUP_TOO_LARGE = "GroupTooLarge"  # group, minimum, maximum
     DIFFERENT_SIZES = "DifferentSizes"  # level, sizes
     SIZE_NOT_USED = "SizeNotUsed"  # size, group, minimum
+    SIZE_WITHOUT_GROUP = "SizeWithoutGroup"  # size, key
     NO_SIZE = "NoSize"
     DIFFERENT_ANNOTATIONS = "DifferentAnnotations"  # level, key, value
     INVALID_ANNOTATION = "InvalidAnnotation"  # error: a parser's text, which begins with the annotation

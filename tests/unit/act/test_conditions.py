@@ -248,6 +248,9 @@ def test_whatever_is_told_is_short_and_settles_at_once(
     assert len(note(report).text.encode()) <= 1024
     there = with_(one, Condition(type="PodScheduled", status="False", reason="Unschedulable", message=text))
     assert pod_condition(there, report, now=now) is None
+    memory = WrittenMessages()
+    assert written(pod_condition(one, report, now=now, memory=memory)).message == text
+    assert pod_condition(there, report, now=now, memory=memory) is None
 
 
 @given(
