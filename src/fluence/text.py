@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _DIGITS = re.compile(r"([0-9]+)", re.ASCII)
 
 
+@lru_cache(maxsize=65_536)  # the same names are sorted again and again
 def natural_key(name: str) -> tuple[tuple[int, str], ...]:
     """The sort key that puts `n2` before `n10`.
 

@@ -7,7 +7,7 @@ it, and `advice` tries it out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple, TypedDict
@@ -132,10 +132,7 @@ class _Pods:
     gated: tuple[Pod, ...]
     ended: tuple[Pod, ...]
     waiting: tuple[Pod, ...]  # members and gated
-
-    @property
-    def alive(self) -> tuple[Pod, ...]:
-        return (*self.waiting, *self.placed)
+    alive: tuple[Pod, ...]  # waiting and placed
 
     @property
     def living(self) -> int:
@@ -156,28 +153,24 @@ class _Owners:
         return [each for each in self.every if each not in self.direct]
 
 
-def oldest(pods: Collection[Pod]) -> Pod:
-    """The pod that names a gang's group, and was there first."""
-    return min(pods, key=lambda pod: (_ms(pod.metadata.creation_timestamp), pod.metadata.name))
-
-
 def build(
     key: str,
     pods: Collection[Pod],
     memberships: Mapping[str, Membership],
     *,
     owners: Mapping[str, Owner],
-    group: Group | None,
+    find_group: Callable[[str, str], Group | None],
     strangers: Collection[Pod] = (),
     scheduler: str = names.SCHEDULER,
     native: bool = False,
 ) -> Gang:
-    """The gang of these pods. ``memberships`` by pod, ``owners`` by uid, ``group`` the PodGroup that the
-    oldest pod names, ``strangers`` pods of other schedulers that name it; ``native``: the server has
-    PodGroups, so that a label which names one may be ahead of it."""
-    ordered = sorted(pods, key=_order)
-    first_pod = oldest(ordered)
-    first = memberships[first_pod.key]
+    """The gang of these pods. ``memberships`` by pod, ``owners`` by uid, ``find_group`` by namespace and
+    name; ``strangers``: pods of other schedulers that name it; ``native``: the server has PodGroups, so that
+    a label which names one may be ahead of it."""
+    ordered = sorted(pods, key=_order) if len(pods) > 1 else list(pods)
+    first_pod = _oldest(ordered)  # it names the group
+    first, namespace = memberships[first_pod.key], first_pod.metadata.namespace
+    group = find_group(namespace, first.label.name) if first.label is not None else None
     by = _sort_out(ordered)
     # A gang's size follows the owners of its pods that live; with none alive, of all.
     counted = by.alive or tuple(ordered)
@@ -198,7 +191,7 @@ def build(
     return Gang(
         key=key,
         uid=_uid(first_pod, first, group),
-        namespace=first_pod.metadata.namespace,
+        namespace=namespace,
         name=first.name,
         members=by.members,
         placed=by.placed,
@@ -253,12 +246,14 @@ def _sort_out(pods: Sequence[Pod]) -> _Pods:
         for pod in pods
         if not pod.is_terminal and not pod.spec.node_name and pod.metadata.deletion_timestamp is None
     )
+    placed = tuple(pod for pod in pods if pod.spec.node_name and not pod.is_terminal)
     return _Pods(
         members=tuple(pod for pod in waiting if not pod.is_gated),
-        placed=tuple(pod for pod in pods if pod.spec.node_name and not pod.is_terminal),
+        placed=placed,
         gated=tuple(pod for pod in waiting if pod.is_gated),
         ended=tuple(pod for pod in pods if pod.is_terminal),
         waiting=waiting,
+        alive=(*waiting, *placed),
     )
 
 
@@ -375,6 +370,12 @@ def _order(pod: Pod) -> tuple[str, int, tuple[tuple[int, str], ...]]:
     index = pod_index(pod)
     owner = next((each.name for each in pod.metadata.owner_references or () if each.controller), "")
     return owner, _NO_INDEX if index is None else index, natural_key(pod.metadata.name)
+
+
+def _oldest(pods: Sequence[Pod]) -> Pod:
+    if len(pods) == 1:
+        return pods[0]
+    return min(pods, key=lambda pod: (_ms(pod.metadata.creation_timestamp), pod.metadata.name))
 
 
 def _uid(first_pod: Pod, first: Membership, group: Group | None) -> str:

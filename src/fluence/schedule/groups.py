@@ -20,7 +20,7 @@ from fluence import names
 from fluence.model.group import Group
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
-from fluence.schedule.gang import Gang, build, oldest
+from fluence.schedule.gang import Gang, build
 from fluence.schedule.group_labels import GroupLabel, group_field, group_label
 from fluence.schedule.membership import Membership, membership, owner_chain
 
@@ -190,15 +190,12 @@ class Groups:
         return max(held.values(), key=lambda each: (each.source.startswith(_NATIVE), each.source))
 
     def _build(self, key: str, keys: Collection[str]) -> Gang:
-        pods = [self._pods[each] for each in keys]
-        first = oldest(pods)
-        label = self._memberships[first.key].label
         return build(
             key,
-            pods,
+            [self._pods[each] for each in keys],
             self._memberships,
             owners=self._owners,
-            group=self._group(first.metadata.namespace, label.name) if label is not None else None,
+            find_group=self._group,
             strangers=[self._pods[each] for each in self._foreign.get(key, ())],
             scheduler=self.scheduler,
             native=self.native,

@@ -27,7 +27,7 @@ def built(
         for each in pods
     }
     (key,) = {each.key for each in members.values()}
-    return build(key, pods, members, owners=known, group=group, strangers=list(strangers))
+    return build(key, pods, members, owners=known, find_group=lambda *_: group, strangers=list(strangers))
 
 
 def test_the_order_of_the_pods_does_not_matter() -> None:
