@@ -16,7 +16,7 @@ from fluence.messages import TEMPLATES
 from fluence.model.reason import Code, Reason
 
 SOURCES = Path(fluence.__file__).parent
-_SUBSCRIPT = re.compile(r"reason\[[\"'](\w+)[\"']\]")
+_SUBSCRIPT = re.compile(r"(?:reason|told|_values\(reason\))\[[\"'](\w+)[\"']\]")
 
 
 def parameters(code: Code) -> set[str]:
@@ -60,6 +60,8 @@ def test_every_reason_is_given_what_its_text_names(place: str, code: Code, names
 
 def test_reasons_within_a_reason_and_lists_are_written_out() -> None:
     inner = Reason.of(Code.OWNER_SUSPENDED, kind="Job", owner="a/b")
-    assert messages.text(Reason.of(Code.CLUSTER_CANNOT_HOLD, why=inner)).endswith("it: Job a/b is suspended")
-    assert messages.text(Reason.of(Code.CLUSTER_CANNOT_HOLD, why=(inner, "x"))).endswith(", x")
-    assert messages.joined([inner, inner]) == "Job a/b is suspended; Job a/b is suspended"
+    assert messages.text(Reason.of(Code.POD_REFUSED, pod="a/p", why=inner)) == "pod a/p: Job a/b is suspended"
+    assert messages.text(Reason.of(Code.POD_REFUSED, pod="a/p", why=("x", inner))).endswith(
+        "x, Job a/b is suspended"
+    )
+    assert messages.texts([inner, inner]) == "Job a/b is suspended; Job a/b is suspended"

@@ -12,7 +12,11 @@ JOBSPEC, DURATION = names.JOBSPEC, names.DURATION
 
 GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
     (Code.QUEUED_BEHIND_OTHERS, {}, "jobs in front of it hold what it needs"),
-    (Code.CLUSTER_CANNOT_HOLD, {"why": "no"}, "the cluster as it is cannot hold it: no"),
+    (
+        Code.CLUSTER_CANNOT_HOLD,
+        {"causes": (Reason.of(Code.GIVEN, text="a"), Reason.of(Code.GIVEN, text="b"))},
+        "the cluster as it is cannot hold it: a; b",
+    ),
     # -- what a gang waits for --
     (Code.OWNER_NOT_SEEN, {"kind": "Job", "name": "j"}, "waits for its Job j to be seen"),
     (Code.POD_GROUP_NOT_SEEN, {"group": "ns/g"}, "waits for its PodGroup ns/g"),
@@ -93,6 +97,11 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         Code.SIZE_NOT_USED,
         {"size": 5, "group": "ns/g", "minimum": 2},
         "group-size 5 is not used: PodGroup ns/g says 2; change it there",
+    ),
+    (
+        Code.SIZE_WITHOUT_GROUP,
+        {"size": 4, "key": "k"},
+        "group-size 4 is not used, since nothing says which pods belong together: add the label k",
     ),
     (
         Code.NO_SIZE,
@@ -198,6 +207,11 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         "annotation k: p.unit: 'core' is counted and has no unit: remove it",
     ),
     (
+        Code.JOBSPEC_TOO_LARGE,
+        {"key": "k", "part": "resources[0].with[0].count", "type": "memory"},
+        "annotation k: resources[0].with[0].count asks for more memory than any node has: ask for less",
+    ),
+    (
         Code.JOBSPEC_DEPENDENCIES,
         {"key": "k", "part": "attributes.system.dependencies"},
         (
@@ -255,7 +269,7 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         "create 1 more pod of it, or lower minCount of PodGroup ns/g",
     ),
     (Code.CREATE_PODS, {"more": 2, "group": None, "key": "k"}, "create 2 more pods of it, or lower k"),
-    (Code.OTHER, {"text": "as it is"}, "as it is"),
+    (Code.GIVEN, {"text": "as it is"}, "as it is"),
 ]
 
 

@@ -42,7 +42,7 @@ GROUP_CONDITIONS = {
 
 _SECOND = 1000
 _MINUTE = 60 * _SECOND
-# How finely a start is told, by how far away it is.
+# How finely a start is written, by how far away it is.
 _STEPS = (
     (10 * _MINUTE, _MINUTE),
     (120 * _MINUTE, 5 * _MINUTE),
@@ -86,7 +86,7 @@ def message(report: StatusReport) -> str:
         times += f"; expected {expected}." if expected else "."
     elif expected:
         times = f" Start expected {expected}."
-    why = clip(" ".join(messages.joined(report.reasons).split()), MESSAGE_BYTES - len(times) - 1)
+    why = clip(" ".join(messages.texts(report.reasons).split()), MESSAGE_BYTES - len(times) - 1)
     if times and not why.endswith((".", "!", "?", "…")):
         why += "."
     return (why + times).strip()
@@ -126,8 +126,8 @@ class WrittenMessages:
 
 def fingerprint(reason: Reason) -> Hashable:
     """What of a reason counts as a change: its code and its parameters, without numbers of nodes."""
-    # Text of rooms that have no codes yet carries its numbers in it.
-    if reason.code is Code.OTHER:
+    # Text that was given carries its numbers in it.
+    if reason.code is Code.GIVEN:
         return reason.code, _without_counts(str(reason["text"]))
     return reason.code, tuple((key, _part(value)) for key, value in reason.params if key not in COUNTS)
 
@@ -265,7 +265,7 @@ def _patch(uid: str, there: Condition, kind: str, status: str, reason: str, text
     condition: Json = {"type": kind, "status": status, "reason": reason, "message": text}
     if there.status != status:
         condition["lastTransitionTime"] = _stamp(now, seconds=True)
-    # The uid is a precondition: an object made anew under this name is not told about the old one.
+    # The uid is a precondition: an object made anew under this name does not get the old one's status.
     return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
 
 
@@ -277,7 +277,7 @@ def _round(at: int | None, before: int | None, now: int, *, is_bound: bool = Fal
         return None
     away = max(0, at - now)
     step = next((step for within, step in _STEPS if away < within), _FAR_STEP)
-    # A bound that was told must hold: it may be late and never early.
+    # A bound that was written must hold: it may be late and never early.
     if before is not None and before >= now and (0 if is_bound else -step) <= before - at <= step:
         return before
     return -(-max(at, now) // step) * step

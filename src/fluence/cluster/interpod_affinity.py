@@ -177,7 +177,7 @@ class AffinityAttempt:
 
     def sit(self, members: int, node: int, count: int) -> None:
         for place in self._places:
-            place.joined(members, node, count)
+            place.texts(members, node, count)
 
 
 class _MemberState:
@@ -272,7 +272,7 @@ class _MemberState:
             mask &= each
         return mask
 
-    def joined(self, members: int, node: int, count: int) -> None:
+    def texts(self, members: int, node: int, count: int) -> None:
         """Members of the gang sit on a node now."""
         if self.ports is not None and self.port_rivals[members]:
             self.ports[node] = False
@@ -286,9 +286,9 @@ class _MemberState:
         for column, closed in self.rivals[members]:
             _mark(column, closed, node)
         for each in self.spread:
-            each.joined(members, node, count)
+            each.texts(members, node, count)
         if self.preference is not None:
-            self.preference.joined(members, node, count)
+            self.preference.texts(members, node, count)
 
 
 def _domains(column: Column, counts: Ints) -> Mask:

@@ -33,7 +33,7 @@ class _Company:
     worth: Ints  # by domain
     counted: list[bool]  # per kind of pod in the gang
 
-    def joined(self, members: int, node: int, count: int) -> None:
+    def texts(self, members: int, node: int, count: int) -> None:
         if self.counted[members] and self.column.of[node] >= 0:
             self.worth[self.column.of[node]] += self.weight * count
 
@@ -81,11 +81,11 @@ class PreferredAffinity:
                 found += _WEIGHT * 100 * self._labelled
         return found
 
-    def joined(self, members: int, node: int, count: int) -> None:
+    def texts(self, members: int, node: int, count: int) -> None:
         for each in self._company:
-            each.joined(members, node, count)
+            each.texts(members, node, count)
         for limit in self._spread:
-            limit.joined(members, node, count)
+            limit.texts(members, node, count)
 
 
 def _company(term: AffinityTerm, weight: int, scene: SpreadScene) -> _Company:

@@ -47,7 +47,7 @@ class SpreadState:
         fits[-1] = False  # a node without the label belongs to no domain
         return np.asarray(fits[self.column.of])
 
-    def joined(self, members: int, node: int, count: int) -> None:
+    def texts(self, members: int, node: int, count: int) -> None:
         if self.counted[members] and self.included[node]:
             self.counts[self.column.of[node]] += count
 

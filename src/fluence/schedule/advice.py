@@ -41,7 +41,7 @@ class Advice:
 
 
 def advise(gang: Gang, cluster: ClusterGraph | None, *, now: int, excluded: Collection[str] = ()) -> Advice:
-    """Nothing is changed: the cluster is only asked. Without a cluster, what can be said without it.
+    """Nothing is changed: the cluster is only asked. Without a cluster, what is known without it.
     ``excluded``: nodes that the gang must not have, beside those of its annotations."""
     if gang.fault is not None:
         return Advice((gang.fault,))
@@ -100,7 +100,7 @@ class _Trial:
             exclude=self._excluded(),
             topology=self.arguments["topology"],
         )
-        return tuple(Reason.of(Code.OTHER, text=str(each)) for each in found)
+        return tuple(Reason.of(Code.GIVEN, text=str(each)) for each in found)
 
     def _fewer(self, members: Sequence[Pod], needed: int) -> list[Reason]:
         some = self._seats(members, 1) if needed > 1 else None

@@ -68,10 +68,18 @@ def gang_annotations(pods: Sequence[Pod], owners: Sequence[Owner], group: Group 
     """The annotations of a gang with these pods, in their order."""
     levels = _levels(pods, owners, group)
     values, warnings = _first_values(levels)
+    excluded, faults = _excluded(levels)
+    if not values:
+        limit, bounded = _with_deadline(None, _deadline(pods, owners))
+        return GangAnnotations(
+            limit=limit,
+            bounded=bounded,
+            user=_account(pods),
+            excluded=excluded,
+            fault=faults[0] if faults else None,
+        )
     given = values.get
-    faults = [*_too_long(values)]
-    excluded, too_many = _excluded(levels)
-    faults += too_many
+    faults += _too_long(values)
     policy = given(names.POLICY)
     if policy:
         faults += _policy_faults(policy)

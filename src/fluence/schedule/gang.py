@@ -7,10 +7,10 @@ it, and `advice` tries it out.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from fluence import names
 from fluence.cluster.graph import TopologyDomain
@@ -65,7 +65,7 @@ class Gang:
     group: Group | None = None
     missing: Reason | None = None  # why it cannot be tried yet
     fault: Reason | None = None  # why it is refused, and the cure
-    warnings: tuple[Reason, ...] = ()  # what was said and is not used
+    warnings: tuple[Reason, ...] = ()  # what is declared and not used
 
     @property
     def is_ready(self) -> bool:
@@ -132,10 +132,7 @@ class _Pods:
     gated: tuple[Pod, ...]
     ended: tuple[Pod, ...]
     waiting: tuple[Pod, ...]  # members and gated
-
-    @property
-    def alive(self) -> tuple[Pod, ...]:
-        return (*self.waiting, *self.placed)
+    alive: tuple[Pod, ...]  # waiting and placed
 
     @property
     def living(self) -> int:
@@ -156,54 +153,45 @@ class _Owners:
         return [each for each in self.every if each not in self.direct]
 
 
-def oldest(pods: Collection[Pod]) -> Pod:
-    """The pod that names a gang's group, and was there first."""
-    return min(pods, key=lambda pod: (_ms(pod.metadata.creation_timestamp), pod.metadata.name))
-
-
 def build(
     key: str,
     pods: Collection[Pod],
     memberships: Mapping[str, Membership],
     *,
     owners: Mapping[str, Owner],
-    group: Group | None,
+    find_group: Callable[[str, str], Group | None],
     strangers: Collection[Pod] = (),
     scheduler: str = names.SCHEDULER,
     native: bool = False,
 ) -> Gang:
-    """The gang of these pods. ``memberships`` by pod, ``owners`` by uid, ``group`` the PodGroup that the
-    oldest pod names, ``strangers`` pods of other schedulers that say they belong; ``native``: the server has
-    PodGroups, so that a label which names one may be ahead of it."""
-    ordered = sorted(pods, key=_order)
-    first_pod = oldest(ordered)
-    first = memberships[first_pod.key]
+    """The gang of these pods. ``memberships`` by pod, ``owners`` by uid, ``find_group`` by namespace and
+    name; ``strangers``: pods of other schedulers that name it; ``native``: the server has PodGroups, so that
+    a label which names one may be ahead of it."""
+    ordered = sorted(pods, key=_order) if len(pods) > 1 else list(pods)
+    first_pod = _oldest(ordered)  # it names the group
+    first, namespace = memberships[first_pod.key], first_pod.metadata.namespace
+    group = find_group(namespace, first.label.name) if first.label is not None else None
     by = _sort_out(ordered)
     # A gang's size follows the owners of its pods that live; with none alive, of all.
     counted = by.alive or tuple(ordered)
     of = [memberships[pod.key] for pod in counted]
-    above = _owners(of, owners)
-    size = _size(first, counted, above, group=group, native=native)
-    must = (
-        int(bool(by.waiting))
-        if first.is_single
-        else needed(size.minimum, living=by.living, pods=by.alive, ended=by.ended, owners=above.direct)
-    )
-    said = gang_annotations(counted, above.every, group)
+    owned = _owners(of, owners)
+    size = _size(first, counted, owned, group=group, native=native)
+    must = _needed(first, size, by, owned)
+    annotations = gang_annotations(counted, owned.every, group)
     total = max(size.pods, len(by.alive))
-    floor = _floor(said, by.alive, minimum=size.minimum, size=total)
+    floor = _floor(annotations, by.alive, minimum=size.minimum, size=total)
     fault = (
         _disagreement(group, by.alive, strangers, scheduler)
         or next((each for membership in of for each in membership.faults), None)
         or size.fault
-        or said.fault
-        or (floor if isinstance(floor, Reason) else None)
+        or annotations.fault
+        or floor.fault
     )
-    missing = None if fault else _missing(first, size, must, by, group=group, owners=above.every)
     return Gang(
         key=key,
         uid=_uid(first_pod, first, group),
-        namespace=first_pod.metadata.namespace,
+        namespace=namespace,
         name=first.name,
         members=by.members,
         placed=by.placed,
@@ -214,21 +202,41 @@ def build(
         size=total,
         priority=_priority(group, counted),
         submit=_submit(group, first_pod),
-        user=said.user,
-        limit=said.limit,
-        bounded=said.bounded,
-        soft_limit=said.soft_limit,
-        policy=said.policy,
-        queue=said.queue,
-        constraint=said.constraint,
-        excluded=said.excluded,
-        jobspec=said.jobspec.jobspec if said.jobspec is not None else None,
-        needs_per_pod={} if isinstance(floor, Reason) else floor,
+        needs_per_pod=floor.needs,
         source=_source(first, group),
         group=group,
-        missing=missing,
+        missing=None if fault else _missing(first, size, must, by, group=group, owners=owned.every),
         fault=fault,
-        warnings=tuple(dict.fromkeys((*size.warnings, *said.warnings))),
+        warnings=tuple(dict.fromkeys((*size.warnings, *annotations.warnings))),
+        **_annotated(annotations),
+    )
+
+
+class _Annotated(TypedDict):
+    """The fields of a gang that come from annotations as they are."""
+
+    user: str
+    limit: int | None
+    bounded: bool
+    soft_limit: int | None
+    policy: str | None
+    queue: str
+    constraint: Constraint | None
+    excluded: frozenset[str]
+    jobspec: Jobspec | None
+
+
+def _annotated(annotations: GangAnnotations) -> _Annotated:
+    return _Annotated(
+        user=annotations.user,
+        limit=annotations.limit,
+        bounded=annotations.bounded,
+        soft_limit=annotations.soft_limit,
+        policy=annotations.policy,
+        queue=annotations.queue,
+        constraint=annotations.constraint,
+        excluded=annotations.excluded,
+        jobspec=annotations.jobspec.jobspec if annotations.jobspec is not None else None,
     )
 
 
@@ -238,12 +246,14 @@ def _sort_out(pods: Sequence[Pod]) -> _Pods:
         for pod in pods
         if not pod.is_terminal and not pod.spec.node_name and pod.metadata.deletion_timestamp is None
     )
+    placed = tuple(pod for pod in pods if pod.spec.node_name and not pod.is_terminal)
     return _Pods(
         members=tuple(pod for pod in waiting if not pod.is_gated),
-        placed=tuple(pod for pod in pods if pod.spec.node_name and not pod.is_terminal),
+        placed=placed,
         gated=tuple(pod for pod in waiting if pod.is_gated),
         ended=tuple(pod for pod in pods if pod.is_terminal),
         waiting=waiting,
+        alive=(*waiting, *placed),
     )
 
 
@@ -268,19 +278,31 @@ def _size(
         if label.is_field:
             waits = Reason.of(Code.POD_GROUP_NOT_SEEN, group=name)
             return GangSize(1, max(1, len(pods)), waits=waits)
-        if native and any(each in label.source for each in names.POD_GROUP_NAMES):
+        if native and label.key in names.POD_GROUP_NAMES:
             awaited = name
     return gang_size(
         pods, owners.direct, group=group, above=owners.above, unseen=owners.unseen, awaited_group=awaited
     )
 
 
-def _floor(
-    said: GangAnnotations, alive: Sequence[Pod], *, minimum: int, size: int
-) -> dict[str, int] | Reason:
-    if said.jobspec is None or not alive:
-        return {}
-    return jobspecs.needs_per_pod(said.jobspec, alive, minimum=minimum, size=size)
+def _needed(first: Membership, size: GangSize, pods: _Pods, owners: _Owners) -> int:
+    if first.is_single:
+        return int(bool(pods.waiting))
+    return needed(size.minimum, living=pods.living, pods=pods.alive, ended=pods.ended, owners=owners.direct)
+
+
+class _Floor(NamedTuple):
+    """What each pod must be given at least, or why its jobspec does not describe it."""
+
+    needs: Mapping[str, int] = {}
+    fault: Reason | None = None
+
+
+def _floor(annotations: GangAnnotations, alive: Sequence[Pod], *, minimum: int, size: int) -> _Floor:
+    if annotations.jobspec is None or not alive:
+        return _Floor()
+    found = jobspecs.needs_per_pod(annotations.jobspec, alive, minimum=minimum, size=size)
+    return _Floor(fault=found) if isinstance(found, Reason) else _Floor(found)
 
 
 def _missing(
@@ -348,6 +370,12 @@ def _order(pod: Pod) -> tuple[str, int, tuple[tuple[int, str], ...]]:
     index = pod_index(pod)
     owner = next((each.name for each in pod.metadata.owner_references or () if each.controller), "")
     return owner, _NO_INDEX if index is None else index, natural_key(pod.metadata.name)
+
+
+def _oldest(pods: Sequence[Pod]) -> Pod:
+    if len(pods) == 1:
+        return pods[0]
+    return min(pods, key=lambda pod: (_ms(pod.metadata.creation_timestamp), pod.metadata.name))
 
 
 def _uid(first_pod: Pod, first: Membership, group: Group | None) -> str:

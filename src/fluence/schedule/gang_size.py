@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fluence import names
 from fluence.model.group import Group
 from fluence.model.meta import OwnerReference
 from fluence.model.owner import Owner
@@ -75,11 +76,15 @@ def gang_size(
 def single_size(
     pod: Pod, owners: Sequence[Owner], *, group: Group | None, unseen: Sequence[OwnerReference]
 ) -> GangSize:
-    """The size of a pod by itself: 1, unless a size is declared that cannot be read."""
+    """The size of a pod by itself: 1, whatever is declared; a size that cannot be read is a fault."""
     waits = owner_not_seen(unseen[0]) if unseen else None
     if group is not None:
         return GangSize(waits=waits)  # a basic PodGroup says outright that this is no gang
-    return GangSize(waits=waits, fault=_declared([pod], owners).fault)
+    declared = _declared([pod], owners)
+    warnings: tuple[Reason, ...] = ()
+    if declared.size is not None and declared.size > 1 and waits is None:
+        warnings = (Reason.of(Code.SIZE_WITHOUT_GROUP, size=declared.size, key=names.GROUP_LABEL),)
+    return GangSize(waits=waits, fault=declared.fault, warnings=warnings)
 
 
 def owner_not_seen(ref: OwnerReference) -> Reason:

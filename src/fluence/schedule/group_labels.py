@@ -34,8 +34,12 @@ class GroupLabel(NamedTuple):
 
     name: str  # of the group
     instance: str  # of the gang: a group of Kubernetes 1.35 has replicas, each a gang
-    source: str
-    is_field: bool
+    source: str  # for people
+    key: str | None = None  # the label or annotation; None: a field of the spec
+
+    @property
+    def is_field(self) -> bool:
+        return self.key is None
 
 
 def group_field(pod: Pod) -> GroupLabel | None:
@@ -43,11 +47,11 @@ def group_field(pod: Pod) -> GroupLabel | None:
     link, ref = pod.spec.scheduling_group, pod.spec.workload_ref
     if link is not None and link.pod_group_name:
         name = link.pod_group_name
-        return GroupLabel(name, name, "spec.schedulingGroup", True)
+        return GroupLabel(name, name, "spec.schedulingGroup")
     if ref is not None and ref.name:
         name = f"{ref.name}/{ref.pod_group}"
         key = ref.pod_group_replica_key
-        return GroupLabel(name, f"{name}/{key}" if key else name, "spec.workloadRef", True)
+        return GroupLabel(name, f"{name}/{key}" if key else name, "spec.workloadRef")
     return None
 
 
@@ -61,7 +65,7 @@ def group_label(of: Pod | Owner) -> GroupLabel | Reason | None:
             if not value:
                 continue
             if _NAME.fullmatch(value):
-                return GroupLabel(value, value, f"{kind} {key}", False)
+                return GroupLabel(value, value, f"{kind} {key}", key)
             return Reason.of(Code.INVALID_GROUP_NAME, kind=kind, key=key, value=value[:_SHOWN])
     return None
 

@@ -20,7 +20,7 @@ from fluence import names
 from fluence.model.group import Group
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
-from fluence.schedule.gang import Gang, build, oldest
+from fluence.schedule.gang import Gang, build
 from fluence.schedule.group_labels import GroupLabel, group_field, group_label
 from fluence.schedule.membership import Membership, membership, owner_chain
 
@@ -28,8 +28,9 @@ _NATIVE = "scheduling.k8s.io/"
 
 
 class Groups:
-    """The gangs of one scheduler. ``follows``: the kinds of owners that will be told; a pod of such a kind
-    waits for it. ``native``: the server has PodGroups, so that a label which names one may be ahead of it."""
+    """The gangs of one scheduler. ``follows``: the kinds of owners that are watched; a pod of such a kind
+    waits for its owner. ``native``: the server has PodGroups, so that a label which names one may be ahead of
+    it."""
 
     def __init__(
         self,
@@ -44,7 +45,7 @@ class Groups:
         self._pods: dict[str, Pod] = {}
         self._memberships: dict[str, Membership] = {}
         self._gangs: dict[str, set[str]] = {}  # key -> our pods
-        self._foreign: dict[str, set[str]] = {}  # key -> pods of other schedulers that say they belong
+        self._foreign: dict[str, set[str]] = {}  # key -> pods of other schedulers that name it
         self._named: dict[str, set[str]] = {}  # group -> pods that name it
         self._owned: dict[str, set[str]] = {}  # uid -> pods, through owners of owners too
         self._groups: dict[str, dict[str, Group]] = {}  # key -> source -> group
@@ -115,8 +116,8 @@ class Groups:
 
     def of(self, pod: Pod) -> str:
         """The key of the gang that a pod belongs to."""
-        place = self._memberships.get(pod.key)
-        return (place or self._membership(pod)).key
+        member = self._memberships.get(pod.key)
+        return (member or self._membership(pod)).key
 
     def gang(self, key: str) -> Gang | None:
         """The gang of this key; None if no pod of ours belongs to it."""
@@ -142,16 +143,16 @@ class Groups:
     def _settle(self, key: str) -> set[str]:
         changed = self._leave(key)
         pod = self._pods[key]
-        place = self._membership(pod)
-        self._memberships[key] = place
+        member = self._membership(pod)
+        self._memberships[key] = member
         ours = pod.spec.scheduler_name == self.scheduler
-        (self._gangs if ours else self._foreign).setdefault(place.key, set()).add(key)
-        for group in place.groups:
+        (self._gangs if ours else self._foreign).setdefault(member.key, set()).add(key)
+        for group in member.groups:
             self._named.setdefault(group, set()).add(key)
-        for uid in _uids(place):
+        for uid in _uids(member):
             self._owned.setdefault(uid, set()).add(key)
-        self._cache.pop(place.key, None)
-        changed.add(place.key)
+        self._cache.pop(member.key, None)
+        changed.add(member.key)
         return changed
 
     def _resettle(self, pods: Collection[str]) -> set[str]:
@@ -161,17 +162,17 @@ class Groups:
         return changed
 
     def _leave(self, key: str) -> set[str]:
-        place = self._memberships.pop(key, None)
-        if place is None:
+        member = self._memberships.pop(key, None)
+        if member is None:
             return set()
-        _discard(self._gangs, place.key, key)
-        _discard(self._foreign, place.key, key)
-        for group in place.groups:
+        _discard(self._gangs, member.key, key)
+        _discard(self._foreign, member.key, key)
+        for group in member.groups:
             _discard(self._named, group, key)
-        for uid in _uids(place):
+        for uid in _uids(member):
             _discard(self._owned, uid, key)
-        self._cache.pop(place.key, None)
-        return {place.key}
+        self._cache.pop(member.key, None)
+        return {member.key}
 
     def _drop(self, key: str) -> set[str]:
         self._pods.pop(key, None)
@@ -189,15 +190,12 @@ class Groups:
         return max(held.values(), key=lambda each: (each.source.startswith(_NATIVE), each.source))
 
     def _build(self, key: str, keys: Collection[str]) -> Gang:
-        pods = [self._pods[each] for each in keys]
-        first = oldest(pods)
-        label = self._memberships[first.key].label
         return build(
             key,
-            pods,
+            [self._pods[each] for each in keys],
             self._memberships,
             owners=self._owners,
-            group=self._group(first.metadata.namespace, label.name) if label is not None else None,
+            find_group=self._group,
             strangers=[self._pods[each] for each in self._foreign.get(key, ())],
             scheduler=self.scheduler,
             native=self.native,
@@ -208,10 +206,10 @@ def _names_group(pod: Pod) -> bool:
     return group_field(pod) is not None or isinstance(group_label(pod), GroupLabel)
 
 
-def _uids(place: Membership) -> Iterator[str]:
-    yield from (owner.metadata.uid for owner in place.owners)
-    if place.unseen is not None:
-        yield place.unseen.uid
+def _uids(member: Membership) -> Iterator[str]:
+    yield from (owner.metadata.uid for owner in member.owners)
+    if member.unseen is not None:
+        yield member.unseen.uid
 
 
 def _discard(index: dict[str, set[str]], key: str, item: str) -> None:

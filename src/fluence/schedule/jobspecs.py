@@ -8,7 +8,7 @@ describes the pods). A jobspec is placed by or refused, never read and then igno
                  for more than its pod requests reserves the larger amount
     attributes   system.duration, queue and constraints hold for the gang; cwd, environment, shell and user
                  options say nothing of where it runs
-    tasks        what the pods' containers run is said there
+    tasks        not read: the pods' containers say what runs
 
 Refused, with the place in the jobspec and the cure: levels above or inside the slot (node, rack, socket),
 since counts per node are not kept; exclusive resources; ranges; several slots; resources that no pod
@@ -43,7 +43,8 @@ _UNITS: dict[str, int] = {
     "K": 1000,
     "KB": 1000,
 }
-_IN_BYTES = frozenset(("memory", "ephemeral-storage"))
+_ON_EVERY_NODE = frozenset(("cpu", "memory", "ephemeral-storage"))
+_MOST = 1 << 60  # more than any node has, and less than what overflows where nodes are added up
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,9 @@ class JobspecRequest:
 class _Refused(Exception):
     """Why a jobspec is refused; it does not leave this module."""
 
-    def __init__(self, code: Code, part: str, **params: str | int) -> None:
-        super().__init__(code)
-        self.reason = Reason.of(code, key=names.JOBSPEC, part=part, **params)
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.code)
+        self.reason = reason
 
 
 @lru_cache(maxsize=256)
@@ -103,7 +104,7 @@ def needs_per_pod(
 
 def _resource(type_: str, requested: Iterable[Mapping[str, int]]) -> str | None:
     """What Kubernetes calls a type of the jobspec: `gpu` is the one `…/gpu` that the pods request."""
-    if type_ in ("cpu", "memory"):
+    if type_ in _ON_EVERY_NODE:
         return type_
     known = {name for each in requested for name in each if name != "pods"}
     found = {name for name in known if type_ in (name, name.rpartition("/")[2])}
@@ -117,13 +118,13 @@ def _request(jobspec: Jobspec) -> JobspecRequest:
     slot = _slot(jobspec.resources)
     attributes = jobspec.attributes
     if "dependencies" in attributes.other:
-        raise _Refused(Code.JOBSPEC_DEPENDENCIES, "attributes.system.dependencies")
+        part = "attributes.system.dependencies"
+        raise _Refused(Reason.of(Code.JOBSPEC_DEPENDENCIES, key=names.JOBSPEC, part=part))
     limit = None
     if attributes.duration:
         if attributes.duration * 1000 > MAX_LIMIT:
-            raise _Refused(
-                Code.JOBSPEC_TOO_LONG, "attributes.system.duration", value=f"{attributes.duration:g}"
-            )
+            part, value = "attributes.system.duration", f"{attributes.duration:g}"
+            raise _Refused(Reason.of(Code.JOBSPEC_TOO_LONG, key=names.JOBSPEC, part=part, value=value))
         limit = math.ceil(attributes.duration * 1000)
     return JobspecRequest(
         jobspec=jobspec,
@@ -139,10 +140,15 @@ def _slot(resources: tuple[JobspecResource, ...]) -> JobspecResource:
     """The one slot on top of a jobspec."""
     for i, each in enumerate(resources):
         if not each.is_slot:
-            code = Code.JOBSPEC_LEVEL if _holds_slot(each) else Code.JOBSPEC_NO_SLOT
-            raise _Refused(code, f"resources[{i}]", type=each.type)
+            part = f"resources[{i}]"
+            if _holds_slot(each):
+                raise _Refused(Reason.of(Code.JOBSPEC_LEVEL, key=names.JOBSPEC, part=part, type=each.type))
+            raise _Refused(Reason.of(Code.JOBSPEC_NO_SLOT, key=names.JOBSPEC, part=part, type=each.type))
     if len(resources) != 1:
-        raise _Refused(Code.JOBSPEC_SEVERAL_SLOTS, "resources", slots=len(resources))
+        slots = len(resources)
+        raise _Refused(
+            Reason.of(Code.JOBSPEC_SEVERAL_SLOTS, key=names.JOBSPEC, part="resources", slots=slots)
+        )
     _check(resources[0], "resources[0]")
     return resources[0]
 
@@ -153,36 +159,52 @@ def _contents(resources: tuple[JobspecResource, ...]) -> dict[str, int]:
     for i, each in enumerate(resources):
         part = f"resources[0].with[{i}]"
         if each.is_slot:
-            raise _Refused(Code.JOBSPEC_SEVERAL_SLOTS, part, slots=2)
+            raise _Refused(Reason.of(Code.JOBSPEC_SEVERAL_SLOTS, key=names.JOBSPEC, part=part, slots=2))
         if each.type in _LEVELS:
-            raise _Refused(Code.JOBSPEC_LEVEL, part, type=each.type)
+            raise _Refused(Reason.of(Code.JOBSPEC_LEVEL, key=names.JOBSPEC, part=part, type=each.type))
         if each.with_:
-            raise _Refused(Code.JOBSPEC_NESTED, f"{part}.with", type=each.type)
+            raise _Refused(
+                Reason.of(Code.JOBSPEC_NESTED, key=names.JOBSPEC, part=f"{part}.with", type=each.type)
+            )
         _check(each, part)
-        type_, amount = "cpu" if each.type == "core" else each.type, each.count.min * _scale(each, part)
+        type_ = "cpu" if each.type == "core" else each.type
+        amount = each.count.min * _scale(each, part)
         found[type_] = found.get(type_, 0) + amount
+        if found[type_] > _MOST:
+            raise _Refused(
+                Reason.of(Code.JOBSPEC_TOO_LARGE, key=names.JOBSPEC, part=f"{part}.count", type=each.type)
+            )
     return found
 
 
 def _scale(resource: JobspecResource, part: str) -> int:
     """How much one of a resource is in Kubernetes' units."""
-    if resource.type in _IN_BYTES:
+    if resource.type in ("memory", "ephemeral-storage") or resource.type.startswith("hugepages-"):
         scale = _UNITS.get(resource.unit or "")
         if scale is None:
+            unit = (resource.unit or "")[:40]
             raise _Refused(
-                Code.JOBSPEC_UNIT, f"{part}.unit", type=resource.type, unit=(resource.unit or "")[:40]
+                Reason.of(
+                    Code.JOBSPEC_UNIT,
+                    key=names.JOBSPEC,
+                    part=f"{part}.unit",
+                    type=resource.type,
+                    unit=unit,
+                )
             )
         return scale
     if resource.unit:
-        raise _Refused(Code.JOBSPEC_NO_UNIT, f"{part}.unit", type=resource.type)
-    return 1000 if resource.type == "core" else 1
+        raise _Refused(
+            Reason.of(Code.JOBSPEC_NO_UNIT, key=names.JOBSPEC, part=f"{part}.unit", type=resource.type)
+        )
+    return 1000 if resource.type in ("core", "cpu") else 1
 
 
 def _check(resource: JobspecResource, part: str) -> None:
     if not resource.count.is_fixed:
-        raise _Refused(Code.JOBSPEC_RANGE, f"{part}.count")
+        raise _Refused(Reason.of(Code.JOBSPEC_RANGE, key=names.JOBSPEC, part=f"{part}.count"))
     if resource.exclusive:
-        raise _Refused(Code.JOBSPEC_EXCLUSIVE, f"{part}.exclusive")
+        raise _Refused(Reason.of(Code.JOBSPEC_EXCLUSIVE, key=names.JOBSPEC, part=f"{part}.exclusive"))
 
 
 def _holds_slot(resource: JobspecResource) -> bool:

@@ -126,7 +126,7 @@ class VolumeBinding:
         if claim.state == "bound":
             for bind in self.binds:
                 if bind.uid in decision.pods and not cluster.reaches(claim.nodes, bind.node):
-                    return Failed(Reason.of(Code.VOLUME_OUT_OF_REACH, claim=name, node=bind.node))
+                    return Failed(Reason.of(Code.BOUND_VOLUME_OUT_OF_REACH, claim=name, node=bind.node))
             return True
         if claim.reason == "is being deleted":
             return Failed(Reason.of(Code.CLAIM_DELETING, claim=name))

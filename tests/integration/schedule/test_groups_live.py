@@ -29,7 +29,7 @@ NOW = 1_788_264_000_000
 
 
 def why(text: str) -> tuple[Reason, ...]:
-    return (Reason.of(Code.OTHER, text=text),)
+    return (Reason.of(Code.GIVEN, text=text),)
 
 
 def pod(name: str, *, labels: dict[str, str] | None = None, **spec: Any) -> dict[str, Any]:

@@ -34,7 +34,7 @@ MINUTE = 60_000
 
 
 def why(text: str) -> tuple[Reason, ...]:
-    return (Reason.of(Code.OTHER, text=text),)
+    return (Reason.of(Code.GIVEN, text=text),)
 
 
 BUSY = StatusReport(
@@ -93,8 +93,8 @@ def test_what_counts_of_pods_say_is_a_change() -> None:
 
 
 def short_of(nodes: int, cause: str = "insufficient cpu") -> tuple[Reason, ...]:
-    """The number of nodes is a parameter that counts as no change."""
-    inner = Reason.of(Code.OTHER, text=cause)
+    """As a room with codes will say it: the number of nodes is a parameter."""
+    inner = Reason.of(Code.GIVEN, text=cause)
     return (Reason(Code.CLUSTER_CANNOT_HOLD, (("causes", (inner,)), ("nodes", nodes))),)
 
 
@@ -248,6 +248,9 @@ def test_whatever_is_told_is_short_and_settles_at_once(
     assert len(note(report).text.encode()) <= 1024
     there = with_(one, Condition(type="PodScheduled", status="False", reason="Unschedulable", message=text))
     assert pod_condition(there, report, now=now) is None
+    memory = WrittenMessages()
+    assert written(pod_condition(one, report, now=now, memory=memory)).message == text
+    assert pod_condition(there, report, now=now, memory=memory) is None
 
 
 @given(

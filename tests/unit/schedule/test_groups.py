@@ -247,6 +247,13 @@ def test_no_size_at_all_means_one_by_one_with_a_warning() -> None:
     assert warned(gang) == [Code.NO_SIZE]
 
 
+def test_a_size_without_a_group_or_an_owner_is_not_used_with_a_warning() -> None:
+    gang = only(pod("p", annotations={SIZE: "4"}))
+    assert gang.is_single and gang.is_ready
+    assert gang.warnings == (Reason.of(Code.SIZE_WITHOUT_GROUP, size=4, key=names.GROUP_LABEL),)
+    assert not only(pod("p", annotations={SIZE: "1"})).warnings
+
+
 # -- what comes when -----------------------------------------------------------------------------------------
 
 
@@ -516,6 +523,13 @@ def test_annotations_are_read_from_pods_then_owners_then_the_group() -> None:
     assert (gang.queue, gang.soft_limit) == ("long", 90_000)
     gang = only(pod("a", field="g"), group("g", 1, annotations={names.QUEUE: "batch"}))
     assert gang.queue == "batch"
+
+
+def test_pods_that_disagree_in_an_annotation_are_warned_and_the_first_counts() -> None:
+    pods = [pod(f"p{i}", field="g", annotations={names.QUEUE: queue}) for i, queue in enumerate("abb")]
+    gang = only(*pods, group("g", 3))
+    assert gang.queue == "a"
+    assert gang.warnings == (Reason.of(Code.DIFFERENT_ANNOTATIONS, level="pods", key=names.QUEUE, value="a"),)
 
 
 def test_the_user_is_the_service_account_unless_declared() -> None:
