@@ -23,7 +23,7 @@ from fluence.model.node import Taint
 from fluence.placer.availability import FreeView
 from fluence.placer.gang import Members
 from fluence.placer.gang_fit import GangFit
-from fluence.units import format_amount
+from fluence.units import MOST, format_amount
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,9 +137,10 @@ def _resources(
     """One cause per set of resources that a node lacks."""
     lacking: dict[str, tuple[Mask, Mask]] = {}
     for type_, amount in needs.items():
-        short = seats.free(type_, view) < amount
+        asked = min(amount, MOST + 1)  # no node has more than MOST
+        short = seats.free(type_, view) < asked
         if short.any():
-            lacking[type_] = (short, seats.size(type_) < amount)
+            lacking[type_] = (short, seats.size(type_) < asked)
     if not lacking:
         return
     groups: dict[str, list[int]] = {}
@@ -148,7 +149,11 @@ def _resources(
         for type_, (short, small) in lacking.items():
             if short[index]:
                 name = layout.resource(type_)
-                wanted = f"{name} ({format_amount(name, needs[type_])} wanted)"
+                wanted = f"{format_amount(name, needs[type_])} wanted"
+                if needs[type_] > MOST:
+                    largest = int(seats.size(type_).max(initial=0))
+                    wanted += f", the largest node has {format_amount(name, largest)}"
+                wanted = f"{name} ({wanted})"
                 words.append(f"too small: {wanted}" if small[index] else f"insufficient {wanted}")
         groups.setdefault(" and ".join(words), []).append(index)
     for text, nodes in groups.items():

@@ -201,9 +201,10 @@ def look_ahead(room: Availability, view: FreeView, first: int, end: int) -> Free
 
 def _lowest(steps: Ints, begins: Ints) -> Ints:
     """How low each of some walks gets, which stand one after the other in ``steps``, from 0."""
-    heights = np.cumsum(steps)
+    heights = np.cumsum(steps)  # over all walks it may wrap around; within one it never gets that far
     before = heights[begins] - steps[begins]
-    return np.asarray(np.minimum.reduceat(heights, begins) - before)
+    lengths = np.diff(np.append(begins, len(steps)))
+    return np.asarray(np.minimum.reduceat(heights - np.repeat(before, lengths), begins))
 
 
 class FreeTimes:

@@ -25,6 +25,7 @@ from fluence.placer.availability import Availability, FreeTimes, FreeView
 from fluence.placer.gang import Columns, GangRequest, Pod, Seat, Seated, Seating
 from fluence.placer.node_table import NodeTable
 from fluence.placer.placer import NodeFill, Placer, SeatBound
+from fluence.units import MOST
 
 
 class GangFit:
@@ -300,7 +301,8 @@ class GangFit:
                 pool = self.table.pools.get(type_)
                 if pool is not None and amount:
                     row = int(pool[node])
-                    taken[row] = taken.get(row, 0) + amount
+                    # Pods that run may say that they take anything: it is counted as far as can be.
+                    taken[row] = min(taken.get(row, 0) + amount, MOST)
             for row in seat.devices:
                 taken[row] = taken.get(row, 0) + 1
         taken.pop(graph.rows, None)  # of what a node does not have, nothing can be held

@@ -16,6 +16,7 @@ from fluence.match.policy import MatchPolicy
 from fluence.placer.availability import FreeView
 
 ALL = slice(None)
+_NEVER = 1 << 62  # more than all vertices of a graph together: see `fluence.graph.graph`
 _MANY_SHAPES = 4096
 
 
@@ -101,9 +102,10 @@ class NodeTable:
         found = self._shapes.get(key)
         if found is None:
             absent = np.full(len(self.nodes), self._matcher.graph.rows, np.int32)
+            wanted = [(t, min(n, _NEVER)) for t, n in key if n > 0]
             found = NeedShape(
-                tuple((self.pools.get(t, absent), n) for t, n in key if n > 0 and t not in self.devices),
-                tuple((self.devices[t], n) for t, n in key if n > 0 and t in self.devices),
+                tuple((self.pools.get(t, absent), n) for t, n in wanted if t not in self.devices),
+                tuple((self.devices[t], n) for t, n in wanted if t in self.devices),
             )
             if len(self._shapes) > _MANY_SHAPES:
                 self._shapes.clear()
