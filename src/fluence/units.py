@@ -17,7 +17,8 @@ NANO = 1_000_000_000
 
 # The most of one resource that is counted, in the unit of `amount`: 128 TiB of memory, 10^11 cores. What a
 # node says to have beyond it, and what pods that run take beyond it, is counted as this much; what asks for
-# more never fits. Columns are int64: the sum over 2^15 pools, or over 2^15 pods of one node, stays below 2^62.
+# more never fits. Columns are int64: the sum over 2^15 pools, or over 2^15 pods of one node, stays
+# below 2^62.
 MOST = 1 << 47
 
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}

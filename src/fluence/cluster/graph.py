@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush
 
 from fluence.cluster.claims import Claim
 from fluence.cluster.columns import NodeColumns
@@ -41,7 +40,6 @@ from fluence.placer.gang import GangRequest, Seat, Seated
 from fluence.placer.gang_fit import GangFit
 
 _OTHERS = -(1 << 40)  # jobs of this number and below stand for what others run, one per node
-_OVERRUN = 60  # by which a job that runs past its end is prolonged, again and again; seconds, if times are
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +63,13 @@ class ClusterGraph:
         policy: str | MatchPolicy = "first",
         horizon: int = HORIZON,
         release_each: bool = False,
-        overrun: int = _OVERRUN,
     ) -> None:
         self.layout = layout
-        self.overrun = overrun
         self.policy = policy
         self.release_each = release_each  # a seat is free when its pod ends; otherwise when all have ended
         self.pods = PodTable(layout.types)
         self._vertices = NodeVertices(layout, policy, horizon)
-        self._seats = GangFit(self._vertices.matcher)
+        self._seats = GangFit(self._vertices.matcher, keeps_overdue=True)
         self._columns = NodeColumns()
         neighbours = PodIndex(self.pods, self._columns)
         self._requests = GangRequests(layout, self.pods, self._columns, neighbours, self._gone_by)
@@ -83,7 +79,6 @@ class ClusterGraph:
         self._dirty: set[str] = set()  # nodes on which others' pods came or went
         self._debt: dict[str, set[int]] = {}  # nodes with more devices in use than there are: whose
         self._members: dict[int, dict[str, bool]] = {}  # per job: has the pod ended?
-        self._ends: list[tuple[int, int]] = []  # a heap of when jobs end; of some that are over, too
         self._job_of: dict[str, int] = {}
         self._constrained: dict[Constraint, tuple[tuple[int, int], frozenset[str]]] = {}
         self._now = -1
@@ -349,7 +344,6 @@ class ClusterGraph:
         else:
             self._seats.hold(job, seats, start=start, end=end, whole=whole)
         self._join(job, [entry.uid for entry in entries])
-        self._note_end(job, self._seats.jobs[job].end)
         for entry in entries:
             self._note_debt(entry.node, job)
 
@@ -373,29 +367,16 @@ class ClusterGraph:
         )
 
     def advance(self, now: int) -> None:
-        """Bring everything up to a time. Jobs that run past their end are prolonged: their pods are there."""
+        """Bring everything up to a time. A job that runs past its end holds its seats: its pods are there."""
         self.sync()
         if now == self._now:
             return
         self._now = now
-        while self._ends and self._ends[0][0] <= now:
-            _, job = heappop(self._ends)
-            seating = self._seats.jobs.get(job) if job in self._members else None
-            if seating is not None and seating.end <= now:
-                self.prolong(job, now + self.overrun)
         self._seats.look(now)
 
     def prolong(self, job: int, end: int) -> None:
         """A job that has its seats has them until then."""
         self._seats.prolong(job, end)
-        self._note_end(job, end)
-
-    def _note_end(self, job: int, end: int) -> None:
-        if len(self._ends) > 2 * len(self._members) + 1000:  # most of them are of jobs that ended earlier
-            jobs = self._seats.jobs
-            self._ends = [(jobs[job].end, job) for job in self._members if job in jobs]
-            heapify(self._ends)
-        heappush(self._ends, (end, job))
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -584,7 +565,6 @@ class ClusterGraph:
 
     def _occupy(self, seated: Seated) -> None:
         self._join(seated.job, [str(seat.pod) for seat in seated.seats])
-        self._note_end(seated.job, seated.end)
         for seat in seated.seats:
             profile = self._requests.known(str(seat.pod))
             if profile is not None:
@@ -655,14 +635,14 @@ class ClusterGraph:
         self._settle_debt(node)
 
     def _gone_by(self, at: int) -> set[str]:
-        """The pods of jobs that end by then."""
+        """The pods of jobs that end by then; when one that is overdue ends, nobody knows."""
         if at <= self._now:
             return set()
         jobs = self._seats.jobs
         return {
             uid
             for job, members in self._members.items()
-            if job in jobs and jobs[job].end <= at
+            if job in jobs and self._now < jobs[job].end <= at
             for uid in members
         }
 

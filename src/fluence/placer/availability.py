@@ -11,6 +11,9 @@ along lists of spans; here the answer is one column that every change adds to or
 
 A window looks ahead: what is free *throughout* it is the least that is free at any instant, and that changes
 only where something starts inside the window. Where nothing does, the column of now is the answer.
+
+An end is a plan. With ``keeps_overdue``, a job that runs past it holds what it has, now and at every later time,
+until it is released or given another end: on a live cluster its pods are still there.
 """
 
 from __future__ import annotations
@@ -44,9 +47,10 @@ class FreeView:
 class Availability:
     """The columns of one matcher's ledger."""
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: Matcher, *, keeps_overdue: bool = False) -> None:
         self._matcher = matcher
         self._ledger = matcher.ledger
+        self._keeps_overdue = keeps_overdue
         self.now = 0
         self.view = FreeView(np.zeros(1, np.int64), np.zeros(1, np.int64))
         self.events: list[Event] = []  # after now, ascending
@@ -110,7 +114,7 @@ class Availability:
         rows, taken = self._of(record)
         self._effects.pop(record.id, None)
         self._changes = None
-        start, end = record.start, record.end
+        start, end = record.start, self._end(record)
         for event in ((start, 1, record.id), (end, -1, record.id)):
             if self.now < event[0] < self._matcher.horizon and start < end:
                 if sign > 0:
@@ -131,9 +135,16 @@ class Availability:
         ledger, spans = self._ledger, record.spans
         return ledger.vertex[spans], np.where(ledger.exclusive[spans], ledger.needs[spans], 0)
 
+    def _end(self, record: LedgerJob) -> int:
+        """When a job gives back what it has, as far as is known now."""
+        overdue = self._keeps_overdue and not record.reserved and record.end <= self.now
+        return max(self._matcher.horizon, record.end) if overdue else record.end
+
     def _advance(self, now: int) -> None:
         passed = bisect_right(self.events, (now, 1, 2**63))
         for _, sign, job in self.events[:passed]:
+            if sign < 0 and self._keeps_overdue and not self._ledger.jobs[job].reserved:
+                continue  # it is overdue
             _change(self.view, *self.effect(job), sign)
         del self.events[:passed]
         self._changes = None
@@ -145,7 +156,10 @@ class Availability:
         free = np.zeros(graph.rows + 1, np.int64)
         free[:-1] = graph.size
         guests = np.zeros(graph.rows + 1, np.int64)
-        spans, _ = ledger.spans_in(now, now + 1, running=False)
+        spans, rest = ledger.spans_in(now, now + 1, running=self._keeps_overdue)
+        if len(rest):
+            overdue = np.array(ledger.end, np.int64)[ledger.owner[rest]] <= now
+            spans = np.concatenate((spans, rest[overdue]))
         rows = ledger.vertex[spans]
         np.subtract.at(free, rows, np.where(ledger.exclusive[spans], ledger.needs[spans], 0))
         np.add.at(guests, rows, 1)

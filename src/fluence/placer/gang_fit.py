@@ -31,9 +31,9 @@ from fluence.units import MOST
 class GangFit:
     """Seats the pods of gangs on the nodes of a matcher's graph."""
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: Matcher, *, keeps_overdue: bool = False) -> None:
         self.matcher = matcher
-        self.room = Availability(matcher)
+        self.room = Availability(matcher, keeps_overdue=keeps_overdue)
         self.jobs: dict[int, Seating] = {}
         self.table = NodeTable(matcher)
         self._arranger = Placer(self.table)
@@ -70,7 +70,7 @@ class GangFit:
     def join(self, gang: GangRequest, *, job: int, now: int) -> Seated | Wait | Never:
         """Seat more pods now for a job that has seats already, until its end."""
         seating = self._seating(job)
-        found = self.try_now(gang, now=now, duration=seating.end - now)
+        found = self.try_now(gang, now=now, duration=max(seating.end - now, 1))
         if isinstance(found, Seated):
             self.rewrite(job, found.seats)
             return replace(found, job=job)

@@ -53,7 +53,7 @@ def cluster_for(
     layout: GraphLayout = DEFAULT, *, policy: str = "first", release_each: bool = False
 ) -> ClusterGraph:
     """A cluster graph whose times are milliseconds."""
-    return ClusterGraph(layout, policy=policy, release_each=release_each, horizon=HORIZON, overrun=60_000)
+    return ClusterGraph(layout, policy=policy, release_each=release_each, horizon=HORIZON)
 
 
 class Scheduler:

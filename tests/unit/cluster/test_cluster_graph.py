@@ -296,9 +296,45 @@ def test_a_job_that_overruns_holds_on_to_its_nodes() -> None:
     later = cluster.reserve(waits, job=2, now=0, duration=10)
     assert isinstance(later, Seated) and (later.at, later.reserved) == (10, True)
     cluster.release(2)
-    assert cluster.try_now(gang(cluster, pod("q", cpu="4")), now=11) == Wait("busy")
-    later = cluster.earliest(gang(cluster, pod("q", cpu="4")), now=11)
-    assert isinstance(later, Seated) and later.at == 71
+    for now in (10, 11, 500):
+        waits = gang(cluster, pod("q", cpu="4"))
+        assert cluster.try_now(waits, now=now) == cluster.seat(waits, job=2, now=now) == Wait("busy")
+        assert cluster.earliest(waits, now=now) == Wait("busy")  # nobody knows when
+        assert free(cluster) == [0]
+    cluster.prolong(1, 600)
+    later = cluster.earliest(gang(cluster, pod("q", cpu="4")), now=500)
+    assert isinstance(later, Seated) and later.at == 600
+    cluster.advance(700)
+    assert free(cluster) == [0]
+    cluster.release(1)
+    assert free(cluster) == [4000]
+
+
+def test_a_job_past_its_end_is_counted_the_same_however_it_is_asked() -> None:
+    cluster = cluster_of(node("n1", gpu="1"), node("n2"))
+    seat(cluster, pod("p", cpu="4", gpu="1"), duration=10)
+    seat(cluster, pod("r", cpu="1"), job=2, duration=100)
+    cluster.advance(20)
+    cluster.set_node(node("n3"))  # the graph changes: what is free is counted anew
+    assert free(cluster) == [0, 3000, 4000] and free(cluster, "gpu")[0] == 0
+    assert cluster.seats.look(20, 1000).free[cluster.seats.table.pools["cpu"]].tolist() == [0, 3000, 4000]
+    cluster.advance(5)  # a clock that was set back
+    assert free(cluster) == [0, 3000, 4000]
+    cluster.advance(200)
+    found = cluster.join(gang(cluster, pod("late")), job=2, now=200)
+    assert isinstance(found, Seated) and free(cluster) == [0, 2000, 4000]
+    cluster.release(1)
+    cluster.release(2)
+    assert free(cluster) == [4000, 4000, 4000]
+
+
+def test_rules_about_other_pods_count_those_of_a_job_past_its_end() -> None:
+    cluster = cluster_of(node("n1"))
+    seat(cluster, pod("noisy", labels={"app": "noisy"}), duration=30)
+    seat(cluster, pod("other", cpu="3"), job=2, duration=90)
+    cluster.advance(40)
+    shy = gang(cluster, pod("shy", affinity=against(app="noisy")))
+    assert cluster.earliest(shy, now=40) == Wait("busy")
 
 
 def test_job_numbers_are_positive_and_stable() -> None:
