@@ -118,7 +118,7 @@ class NodeVertices:
         while place and not any(each.place[: len(place)] == place for each in self.nodes.values()):
             gone.append(self._levels.pop(place))
             place = place[:-1]
-        lost = dict(self.matcher.remove_vertices(np.array(gone, np.int32)))
+        lost: dict[int, object] = dict(self.matcher.remove_vertices(np.array(gone, np.int32)))
         self.graph.size[list(made.pools.values())] = 0  # the rows stay, and must not add up
         return lost
 

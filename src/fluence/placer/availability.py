@@ -12,8 +12,8 @@ along lists of spans; here the answer is one column that every change adds to or
 A window looks ahead: what is free *throughout* it is the least that is free at any instant, and that changes
 only where something starts inside the window. Where nothing does, the column of now is the answer.
 
-An end is a plan. With ``keeps_overdue``, a job that runs past it holds what it has, now and at every later time,
-until it is released or given another end: on a live cluster its pods are still there.
+An end is a plan. With ``keeps_overdue``, a job that runs past it holds what it has, now and at every later
+time, until it is released or given another end: on a live cluster its pods are still there.
 """
 
 from __future__ import annotations
