@@ -7,7 +7,6 @@ template will not do, a function makes the text.
 from __future__ import annotations
 
 from collections.abc import Callable
-
 from typing import Any
 
 from fluence.model.reason import Code, Reason

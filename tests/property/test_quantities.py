@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from fluence.cluster.graph import ClusterGraph
 from fluence.match.placement import Never
+from fluence.messages import text
 from fluence.model.node import Node
 from fluence.model.pod import Container, Pod, ResourceRequirements
 from fluence.placer.gang import GangRequest, Seated
@@ -73,7 +74,7 @@ def test_a_gang_fits_where_exact_sums_say_so(
     assert isinstance(found, Seated) == (seats(free) >= count)
     if not isinstance(found, Seated):
         assert isinstance(found, Never) == (seats(size) < count)
-        assert [str(each) for each in cluster.why([asking("p", wanted)] * count, now=0)]
+        assert [text(each) for each in cluster.why([asking("p", wanted)] * count, now=0)]
     cluster.earliest(gang, now=1, duration=5)
     for number, _ in enumerate(there):
         cluster.remove_pod(f"uid-x{number}")

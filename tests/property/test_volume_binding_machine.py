@@ -197,7 +197,7 @@ class Preparing(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         scheduler = self.scheduler
-        picked = scheduler.cluster._requests.storage.picked
+        picked = scheduler.cluster._requests.claims.held
         assert len(set(picked.values())) == len(picked)
         awaited = {stow.claim for each in scheduler.preparing.of.values() for stow in each.stows}
         assert picked.keys() <= awaited

@@ -7,7 +7,7 @@ along lists of spans; here the answer is one column that every change adds to or
     type       cluster  node   cpu     memory    pods
     size       1        1      32000   2^37      110
     free       1        1      30500   2^37-…    109      now
-    guests     3        3      3       3         3        spans, shared ones included
+    users      3        3      3       3         3        spans, shared ones included
 
 A window looks ahead: what is free *throughout* it is the least that is free at any instant, and that changes
 only where something starts inside the window. Where nothing does, the column of now is the answer.
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from cachetools import LRUCache
 
 from fluence.graph.graph import Ints, Rows
 from fluence.graph.ledger import LedgerJob
@@ -30,7 +31,7 @@ from fluence.graph.ledger import LedgerJob
 if TYPE_CHECKING:
     from fluence.match.matcher import Matcher
 
-_FEW = 16  # windows that are remembered
+_KEPT = 16  # windows
 
 Event = tuple[int, int, int]  # time, -1 for an end or +1 for a start, job; what ends comes first
 
@@ -41,7 +42,7 @@ class FreeView:
     there: nothing of it is free."""
 
     free: Ints
-    guests: Ints
+    users: Ints
 
 
 class Availability:
@@ -54,7 +55,7 @@ class Availability:
         self.now = 0
         self.view = FreeView(np.zeros(1, np.int64), np.zeros(1, np.int64))
         self.events: list[Event] = []  # after now, ascending
-        self._windows: dict[tuple[int, int], FreeView] = {}
+        self._windows: LRUCache[tuple[int, int], FreeView] = LRUCache(_KEPT)
         self._effects: dict[int, tuple[Rows, Ints]] = {}  # by job
         self._changes: _Changes | None = None  # of all events
         self._generation = -1
@@ -77,8 +78,6 @@ class Availability:
         if found is None:
             found = look_ahead(self, self.view, 0, end)
             if found is not self.view:
-                if len(self._windows) >= _FEW:
-                    self._windows.clear()
                 self._windows[key] = found
         return found
 
@@ -155,15 +154,15 @@ class Availability:
         ledger, graph, horizon = self._ledger, self._matcher.graph, self._matcher.horizon
         free = np.zeros(graph.rows + 1, np.int64)
         free[:-1] = graph.size
-        guests = np.zeros(graph.rows + 1, np.int64)
+        users = np.zeros(graph.rows + 1, np.int64)
         spans, rest = ledger.spans_in(now, now + 1, running=self._keeps_overdue)
         if len(rest):
             overdue = np.array(ledger.end, np.int64)[ledger.owner[rest]] <= now
             spans = np.concatenate((spans, rest[overdue]))
         rows = ledger.vertex[spans]
         np.subtract.at(free, rows, np.where(ledger.exclusive[spans], ledger.needs[spans], 0))
-        np.add.at(guests, rows, 1)
-        self.view = FreeView(free, guests)
+        np.add.at(users, rows, 1)
+        self.view = FreeView(free, users)
         self.events = sorted(
             event
             for job in ledger.jobs.values()
@@ -188,11 +187,11 @@ class _Changes:
         self._offsets = np.concatenate(([0], np.cumsum(lengths)))
         self._rows = np.concatenate([rows for rows, _ in parts])
         self._freed = -signs * np.concatenate([taken for _, taken in parts])
-        self._guests = signs
+        self._users = signs
 
     def between(self, first: int, last: int) -> tuple[Rows, Ints, Ints]:
         some = slice(self._offsets[first], self._offsets[last])
-        return self._rows[some], self._freed[some], self._guests[some]
+        return self._rows[some], self._freed[some], self._users[some]
 
 
 def look_ahead(room: Availability, view: FreeView, first: int, end: int) -> FreeView:
@@ -202,14 +201,14 @@ def look_ahead(room: Availability, view: FreeView, first: int, end: int) -> Free
         last -= 1  # what ends after the last start frees nothing that the window could use
     if last == first:
         return view
-    rows, freed, guests = room.changes(first, last)
+    rows, freed, users = room.changes(first, last)
     order = np.argsort(rows, kind="stable")  # the events of each vertex, one after the other
     rows = rows[order]
     begins = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
-    least = FreeView(view.free.copy(), view.guests.copy())
+    least = FreeView(view.free.copy(), view.users.copy())
     own = rows[begins]
     least.free[own] += np.minimum(_lowest(freed[order], begins), 0)
-    least.guests[own] -= np.minimum(_lowest(-guests[order], begins), 0)
+    least.users[own] -= np.minimum(_lowest(-users[order], begins), 0)
     return least
 
 
@@ -228,7 +227,7 @@ class FreeTimes:
         self._room = room
         self._next = 0
         self.time = room.now
-        self.view = FreeView(room.view.free.copy(), room.view.guests.copy())
+        self.view = FreeView(room.view.free.copy(), room.view.users.copy())
 
     def step(self) -> Rows | None:
         """Go to the next time at which something ends; says which vertices changed. None: nothing ends."""
@@ -256,7 +255,7 @@ def _change(view: FreeView, rows: Rows, taken: Ints, sign: int) -> None:
     """A job comes (+1) or goes (-1); it touches no vertex twice."""
     if sign > 0:
         view.free[rows] -= taken
-        view.guests[rows] += 1
+        view.users[rows] += 1
     else:
         view.free[rows] += taken
-        view.guests[rows] -= 1
+        view.users[rows] -= 1

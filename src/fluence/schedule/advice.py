@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fluence import names
+from fluence import messages, names
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.unsupported import Refused
 from fluence.match.placement import Never
@@ -57,14 +57,15 @@ def _try(gang: Gang, cluster: ClusterGraph, sooner: list[str], now: int) -> Advi
     members, needed = gang.members, max(1, gang.needed)
     asked = cluster.gang(members, minimum=needed, policy=gang.policy, topology=topology_of(gang))
     if isinstance(asked, Refused):
-        return Advice((f"pod {asked.pod}: {asked.reason}",))
+        return Advice((f"pod {asked.pod}: {messages.text(asked.reason)}",))
     outcome = cluster.try_now(asked, now=now)
     if isinstance(outcome, Seated):
         return Advice(fits=True)
     if isinstance(outcome, Never):
         sooner = ["as the cluster is, it never fits: ask for less, or for other nodes"]
     topology = topology_of(gang)
-    blocks = [str(each) for each in cluster.why(members, now=now, policy=gang.policy, topology=topology)]
+    why = cluster.why(members, now=now, policy=gang.policy, topology=topology)
+    blocks = [messages.text(each) for each in why]
     found: list[str] = []
     some = _seated(cluster, members, 1, gang, now) if needed > 1 else None
     if some:

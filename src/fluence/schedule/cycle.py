@@ -22,6 +22,7 @@ from fluence.cluster.layout import DEFAULT, GraphLayout
 from fluence.model.group import Group
 from fluence.model.node import Node
 from fluence.model.pod import Pod
+from fluence.model.reason import Code, Reason
 from fluence.queue import Phase, Queue, QueuePolicy, QueueRules, Start, Submission
 from fluence.schedule import recovery
 from fluence.schedule.actions import Bind, BindOutcome, BindResult, ClaimUpdate
@@ -451,7 +452,7 @@ class Scheduler:
             given = list(part.ended)[:wanted]
             if not given or part.number not in self.cluster.seats.jobs:
                 continue
-            self.cluster.release(part.number, given, reason="its place is needed for a new member")
+            self.cluster.release(part.number, given, reason=Reason.of(Code.SEAT_FOR_NEW_MEMBER))
             part.ended.difference_update(given)
             for uid in given:
                 self._of.pop(uid, None)

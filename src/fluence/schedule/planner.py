@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fluence import messages
 from fluence.cluster.graph import ClusterGraph, Refused, TopologyDomain
 from fluence.errors import Conflict
 from fluence.graph.graph import Ints
@@ -101,7 +102,7 @@ class ClusterPlanner:
         request = _pods(request)
         found = self._of.get(request)
         if found is None:
-            alike = self.cluster.alike(request.pods)
+            alike = self.cluster.equivalence_key(request.pods)
             if alike is None:
                 found = self._next_shape
             else:
@@ -137,7 +138,8 @@ class ClusterPlanner:
         gang = self._gang(request)
         told: str | None = None
         if isinstance(gang, Refused):
-            return gang.reason  # not remembered: a claim may come while all nodes stay as they are
+            # Not remembered: a claim may come while all nodes stay as they are.
+            return messages.text(gang.reason)
         if self.cluster.is_impossible(gang):
             causes = self.why(request, self.cluster.seats.room.now, FOREVER)
             told = "; ".join(causes) or "the cluster has no nodes for it"
@@ -148,7 +150,7 @@ class ClusterPlanner:
     def refusal(self, request: Hashable) -> str | None:
         """Why a request is not tried at all, whatever the cluster has."""
         gang = self._gang(_pods(request))
-        return gang.reason if isinstance(gang, Refused) else None
+        return messages.text(gang.reason) if isinstance(gang, Refused) else None
 
     def relaxed(self, request: Hashable) -> Hashable | None:
         return None
@@ -226,7 +228,7 @@ class ClusterPlanner:
         request = _pods(request)
         gang = self._gang(request)
         if isinstance(gang, Refused):
-            return Outlook(gang.reason)
+            return Outlook(messages.text(gang.reason))
         duration = _duration(limit)
         found = self.cluster.earliest(gang, now=now, duration=duration)
         if isinstance(found, Seated):
@@ -250,7 +252,7 @@ class ClusterPlanner:
             topology=request.topology,
         )
         self._put_back(task, planned)
-        return [each.reason if isinstance(each, Refused) else str(each) for each in told]
+        return [messages.text(each) for each in told]
 
     # -- inside ----------------------------------------------------------------------------------------------
 

@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fluence import messages
 from fluence.cluster.claims import Claim
+from fluence.cluster.filters.volumes import VolumeDecision, mounts
 from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.volume_matching import VolumeDecision, mounts
 from fluence.model.node import closed_to
 from fluence.model.pod import Pod
 from fluence.model.volume import Key
@@ -129,8 +130,8 @@ class VolumeBinding:
                 if bind.uid in stow.pods and not cluster.reaches(claim.nodes, bind.node):
                     return Failed(f"the volume of claim {name!r} cannot be reached from node {bind.node}")
             return True
-        if claim.reason == "is being deleted":
-            return Failed(f"claim {name!r} {claim.reason}")
+        if claim.is_terminating and claim.reason is not None:
+            return Failed(f"claim {name!r} {messages.text(claim.reason)}")
         if claim.state != "waits":
             return False  # bound, and its volume has not been seen yet
         if stow.volume is not None and all(each.volume != stow.volume for each in claim.choices):
@@ -188,13 +189,13 @@ class VolumeBindings:
         pods = {bind.uid: bind.pod for bind in binds}
         if not any(pod.spec.volumes for pod in pods.values()):
             return None
-        stows = self._cluster.stow({bind.uid: bind.node for bind in binds}, pods)
+        stows = self._cluster.volume_decisions({bind.uid: bind.node for bind in binds}, pods)
         if not stows:
             return None
         made = self.of[part] = VolumeBinding(stows, binds, now + self.timeout)
         self.choices += made.begin(self._cluster)
         for stow in stows:
-            self._cluster.pick(stow.claim, stow.volume)
+            self._cluster.hold_volume(stow.claim, stow.volume)
         return made
 
     def end(self, part: str) -> None:
@@ -206,7 +207,7 @@ class VolumeBindings:
         self.choices += [each for each in preparation.end(self._cluster) if each.claim not in awaited]
         for stow in preparation.stows:
             if stow.claim not in awaited:
-                self._cluster.pick(stow.claim, None)
+                self._cluster.hold_volume(stow.claim, None)
 
     def take_choices(self) -> list[ClaimUpdate]:
         found, self.choices = self.choices, []

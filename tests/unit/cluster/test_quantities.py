@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from fluence.cluster.graph import ClusterGraph
 from fluence.match.placement import Never
+from fluence.messages import text
 from fluence.model.pod import Container, Pod, ResourceRequirements
 from fluence.placer.gang import GangRequest, Seated
 from fluence.units import MOST
@@ -57,7 +58,7 @@ def test_what_nobody_has_never_fits(amount: str, resource: str, count: int) -> N
 def test_who_asks_for_too_much_is_told_of_the_largest_node(resource: str, amount: str, told: str) -> None:
     cluster = cluster_of(node("n1"), node("n2", cpu="8", memory="16Gi"))
     (why,) = cluster.why([asking("p", **{resource: amount})], now=0)
-    assert str(why) == f"no seat on 2 nodes: 2 too small: {told}"
+    assert text(why) == f"no seat on 2 nodes: 2 too small: {told}"
 
 
 @pytest.mark.parametrize("amount", HUGE)
