@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from fluence.errors import FluenceError, InvalidInput
 from fluence.match.policy import MatchPolicy, find
+from fluence.messages import text
 from fluence.queue.job import SECOND
 from fluence.sim import report
 from fluence.sim.intake import left_out
@@ -163,8 +164,8 @@ def _trace_run(options: Options, platform: Platform, named: str | None, scale: f
         interrupted=done.interrupted,
         stopped_at=done.stopped_at,
     )
-    first = done.queue.entries.get(run.records[0].name) if run.records else None
-    _check_started(run, platform.source, first.story[-1].reason if first and first.story else "")
+    first = done.queue.records.get(run.records[0].name) if run.records else None
+    _check_started(run, platform.source, text(first.story[-1].reason) if first and first.story else "")
     # NB a queue that was stopped halfway through a cycle is not a state to go on from.
     if options.snapshot is not None and not done.interrupted:
         from fluence.queue.snapshot import save

@@ -11,7 +11,7 @@ import click
 
 from fluence.errors import InvalidInput
 from fluence.model import hostlist
-from fluence.model.natural import natural
+from fluence.text import natural_key
 from fluence.units import format_duration
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
@@ -69,7 +69,7 @@ def amounts(of: Mapping[str, int], *, write: Callable[[str, int], str] = plain) 
 
 def hosts(names: Sequence[str]) -> str:
     """Names in hostlist form, in natural order; those that it cannot write are listed."""
-    ordered = [clean(name) for name in sorted(names, key=natural)]
+    ordered = [clean(name) for name in sorted(names, key=natural_key)]
     try:
         return hostlist.encode(ordered)
     except InvalidInput:

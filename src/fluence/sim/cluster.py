@@ -7,7 +7,7 @@
     cluster.jobs()                  what the queue made of it: waits, promises, starts, ends
 
 The controllers make pods as the real ones do, nodes run a pod for its `sleep N`, and every bind succeeds.
-What decides is `fluence.schedule.cycle.Scheduler`, with the live scheduler's settings.
+What decides is `fluence.schedule.scheduler.Scheduler`, with the live scheduler's settings.
 """
 
 from __future__ import annotations
@@ -23,24 +23,27 @@ import msgspec
 from msgspec.structs import replace
 
 from fluence import names
+from fluence.act import conditions
 from fluence.clock import ManualClock
-from fluence.cluster.claims import Claims
 from fluence.errors import InvalidInput
 from fluence.kube.gangs import ADAPTERS, Native, PodGroup, Workload
 from fluence.kube.listing import ClusterListing
+from fluence.messages import text, texts
 from fluence.model.group import Group
 from fluence.model.meta import Condition, ObjectMeta, OwnerReference
 from fluence.model.node import Node
 from fluence.model.owner import OWNERS, Owner, ReplicaSet
 from fluence.model.pod import Pod
 from fluence.queue.job import JobRecord, Phase
-from fluence.schedule import conditions
+from fluence.queue.reasons import WaitReason, why
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.build import scheduler_for
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.groups import Gang
+from fluence.schedule.events import BindFinished, Changed, Event, Object
+from fluence.schedule.gang import Gang
 from fluence.schedule.planner import PodSetRequest
 from fluence.schedule.settings import SchedulerSettings
+from fluence.schedule.status import SchedulingStatus, StatusReport
 from fluence.schedule.status_reports import Waiting
 from fluence.units import parse_duration
 
@@ -93,6 +96,7 @@ class EmbeddedCluster:
     ) -> None:
         self.clock = clock or ManualClock()
         self.scheduler = scheduler_for(settings or SchedulerSettings(), native=True)
+        self._events: list[Event] = []  # that the scheduler has not been told yet
         self.pods: dict[str, Pod] = {}
         self.nodes = [_ready(each) for each in nodes]
         self._owners: dict[str, Owner] = {}
@@ -102,32 +106,19 @@ class EmbeddedCluster:
         self._handlers: list[OnPod] = []
         self._random = random.Random(0)  # the same names every time
         self._uids = 0
+        self._written = conditions.WrittenMessages()
         for node in self.nodes:
-            self.scheduler.set_node(node)
+            self._events.append(Changed(None, node))
 
     def load(self, listing: ClusterListing) -> None:
         """Take over what a running cluster has, as its watches would tell it."""
-        scheduler = self.scheduler
-        scheduler.groups.native = listing.native
+        self.scheduler.set_native(listing.native)
         self._uids += 1 << 32  # NB what is listed may come from another cluster of this kind
-        for node in listing.nodes:
-            self.nodes.append(node)
-            scheduler.set_node(node)
-        for namespace in listing.namespaces:
-            scheduler.set_namespace(namespace.metadata.name, namespace.metadata.labels or {})
-        for drivers in listing.csi_nodes:
-            scheduler.set_attach_limits(drivers.metadata.name, drivers.limits)
-        claims = Claims()
-        for kind in listing.classes:
-            claims.set_class(kind)
-        for volume in listing.volumes:
-            claims.set_volume(volume)
-        for claim in listing.claims:
-            claims.set_claim(claim)
-        for change in claims.everything():
-            scheduler.set_claim(*change)
-        for group in listing.groups:
-            scheduler.set_group(group)
+        self.nodes += listing.nodes
+        # What pods refer to comes first: then none is looked at twice.
+        objects: list[Object] = [*listing.nodes, *listing.namespaces, *listing.csi_nodes, *listing.classes]
+        objects += [*listing.volumes, *listing.claims, *listing.groups]
+        self._events += [Changed(None, each) for each in objects]
         for owner in listing.owners:
             self._set_owner(owner)
         for pod in listing.pods:
@@ -159,7 +150,7 @@ class EmbeddedCluster:
     def _create_group(self, adapter: Native, document: Json) -> None:
         item: PodGroup | Workload = msgspec.convert(document, adapter.resource.type)
         for group in adapter.groups(replace(item, metadata=self._meta(document["metadata"]))):
-            self.scheduler.set_group(group)
+            self._events.append(Changed(None, group))
 
     def _create_owner(self, shape: type[Owner], document: Json) -> None:
         owner = replace(msgspec.convert(document, shape), metadata=self._meta(document["metadata"]))
@@ -214,11 +205,11 @@ class EmbeddedCluster:
 
     def _set_owner(self, owner: Owner) -> None:
         self._owners[owner.metadata.uid] = owner
-        self.scheduler.touch(self.scheduler.groups.set_owner(owner))
+        self._events.append(Changed(None, owner))
 
     def _set(self, pod: Pod) -> None:
         old, self.pods[pod.key] = self.pods.get(pod.key), pod
-        self.scheduler.set_pod(pod)
+        self._events.append(Changed(old, pod))
         for handler in self._handlers:
             handler(old, pod)
 
@@ -234,15 +225,22 @@ class EmbeddedCluster:
     def settle(self) -> None:
         """Cycle until there is nothing more to do at this instant."""
         while True:
-            decisions = self.scheduler.cycle(self.now)
-            self._seen.update(dict.fromkeys(self.scheduler.queue.entries.values()))
+            events, self._events = self._events, []
+            decisions = self.scheduler.handle(events, self.now)
+            self._seen.update(dict.fromkeys(self.scheduler.state.queue.records.values()))
             self._carry_out(decisions)
-            if not (decisions.binds or decisions.waiting or decisions.begun or self.scheduler.has_more):
+            if not (
+                decisions.binds
+                or decisions.waiting
+                or decisions.begun
+                or self.scheduler.has_more
+                or self._events
+            ):
                 return
 
     def next_time(self) -> int | None:
         """When the next pod ends or the next report is due, in ms; None if nothing ever will be."""
-        due = self.scheduler.next_due() if self._ends else self.scheduler.telling.next_due()
+        due = self.scheduler.next_due() if self._ends else self.scheduler.state.reports.next_due()
         times = [*self._ends.values(), *((due,) if due is not None and due > self.now else ())]
         return min(times, default=None)
 
@@ -275,34 +273,40 @@ class EmbeddedCluster:
 
     @property
     def scheduler_name(self) -> str:
-        return self.scheduler.groups.scheduler
+        return self.scheduler.config.scheduler_name
 
     @property
     def placements_tried(self) -> int:
-        return self.scheduler.queue.tries
+        return self.scheduler.state.queue.tries
 
     def jobs(self) -> list[EmbeddedJob]:
         """Every job that the queue has had, in order of submission, then the pods that never became one."""
         records = [each for each in self._seen if not _is_withdrawn(each)]
         found = [self._job(each) for each in sorted(records, key=lambda each: each.order[1:])]
         known = {pod.key for job in found for pod in job.pods}
-        groups = self.scheduler.groups
+        groups = self.scheduler.state.groups
         left: dict[str, list[Pod]] = {}
         for pod in self.pods.values():
             if pod.key not in known and pod.spec.scheduler_name == groups.scheduler:
                 left.setdefault(groups.of(pod), []).append(pod)
         for key, pods in left.items():
             gang = groups.gang(key)
-            reason = "" if gang is None else gang.fault or gang.missing
-            found.append(EmbeddedJob(key, tuple(pods), state="incomplete", reason=str(reason)))
+            reason = None if gang is None else gang.fault or gang.missing
+            said = "" if reason is None else text(reason)
+            found.append(EmbeddedJob(key, tuple(pods), state="incomplete", reason=said))
         return found
 
     def plan(self) -> dict[str, int]:
         """When each waiting job would start by a plan in order, in ms."""
-        queue = self.scheduler.queue
+        queue = self.scheduler.state.queue
         waiting = list(queue.pending)
-        starts = queue.space.sketch(queue.now, [queue.ask(entry) for entry in waiting], in_order=False)
-        return {entry.key: at for entry, at in zip(waiting, starts, strict=True) if at is not None}
+        requests = [queue.promises.request(record) for record in waiting]
+        starts = queue.planner.sketch(queue.now, requests, in_order=False)
+        return {record.key: at for record, at in zip(waiting, starts, strict=True) if at is not None}
+
+    def why(self, key: str) -> WaitReason:
+        """Why a job of the queue waits, and what would start it sooner."""
+        return why(self.scheduler.state.queue, key)
 
     def _job(self, record: JobRecord) -> EmbeddedJob:
         job = record.job
@@ -310,7 +314,7 @@ class EmbeddedCluster:
         pods = tuple(self.pods[pod.key] for pod in job.request.pods)
         if record.started is not None:  # one that needed fewer began without the others
             pods = tuple(pod for pod in pods if pod.spec.node_name)
-        said = self.scheduler.reasons.get(record.key)
+        said = self.scheduler.state.reports.said.get(record.key)
         return EmbeddedJob(
             record.key,
             pods,
@@ -322,9 +326,9 @@ class EmbeddedCluster:
             started=record.started,
             ended=record.ended,
             backfilled=record.backfilled,
-            state=record.state.value,
-            reason="" if said is None else said.report.reason,
-            broken=record.broken[0].cause if record.broken else "",
+            state=record.phase.value,
+            reason="" if said is None else texts(said.report.reasons),
+            broken=text(record.broken[0].cause) if record.broken else "",
         )
 
     # -- what the scheduler decided --------------------------------------------------------------------------
@@ -336,10 +340,10 @@ class EmbeddedCluster:
         for waiting in decisions.waiting:
             self._tell(waiting)
         for gang in decisions.begun:
-            self._tell_group(gang, conditions.StatusReport(conditions.SchedulingStatus.SCHEDULED))
+            self._tell_group(gang, StatusReport(SchedulingStatus.SCHEDULED))
 
     def _bind(self, bind: Bind) -> None:
-        self.scheduler.told(BindResult(bind, BindOutcome.BOUND), self.now)
+        self._events.append(BindFinished(BindResult(bind, BindOutcome.BOUND)))
         pod = self.pods[bind.pod.key]
         said = {**pod.annotations, **bind.annotations}
         condition = Condition(type=conditions.POD_SCHEDULED, status="True")
@@ -357,19 +361,19 @@ class EmbeddedCluster:
     def _tell(self, waiting: Waiting) -> None:
         for each in waiting.pods:
             pod = self.pods[each.key]
-            patch = conditions.pod_condition(pod, waiting.report, now=self.now)
+            patch = conditions.pod_condition(pod, waiting.report, now=self.now, memory=self._written)
             if patch is not None:
                 self._set(replace(pod, status=replace(pod.status, conditions=_conditions(patch))))
         self._tell_group(waiting.gang, waiting.report)
 
-    def _tell_group(self, gang: Gang, report: conditions.StatusReport) -> None:
+    def _tell_group(self, gang: Gang, report: StatusReport) -> None:
         if gang.group is None:
             return
-        patch = conditions.group_condition(gang.group, report, now=self.now)
+        patch = conditions.group_condition(gang.group, report, now=self.now, memory=self._written)
         if patch is not None:
             told = _conditions(patch)
             group: Group = replace(gang.group, conditions=tuple(told), is_scheduled=told[0].status == "True")
-            self.scheduler.set_group(group)
+            self._events.append(Changed(gang.group, group))
 
 
 def check_manifest(document: Json, *, where: str) -> None:
@@ -395,7 +399,7 @@ def check_manifest(document: Json, *, where: str) -> None:
 
 def _is_withdrawn(record: JobRecord) -> bool:
     """Whether the queue gave this job up before it started: its group changed, and is in it anew."""
-    return record.state is Phase.CANCELLED and record.started is None
+    return record.phase is Phase.CANCELLED and record.started is None
 
 
 def _conditions(patch: conditions.Json) -> list[Condition]:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluence.errors import InvalidInput
+from fluence.model.reason import Code, Reason
 from fluence.queue.job import SECOND
-from fluence.queue.reasons import Kind, WaitReason, span, why
+from fluence.queue.reasons import BlockedBy, WaitReason, span
 from fluence.queue.whatif import Delay, WhatIfAnswer
 from fluence.sim.cluster import EmbeddedCluster, EmbeddedJob, Json
 
-_STARTED = ("starting", "running", "done")
+_STARTED = ("preparing", "binding", "running", "done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ def ask(cluster: EmbeddedCluster, documents: Iterable[Json]) -> ManifestAnswer:
 
 def _answer(cluster: EmbeddedCluster, job: EmbeddedJob) -> WhatIfAnswer:
     if job.state == "incomplete":  # it is not in the queue: more pods must come, or its fault be mended
-        reason = WaitReason(Kind.DEPENDENCY, job.reason)
+        reason = WaitReason(BlockedBy.DEPENDENCY, (Reason.of(Code.GIVEN, text=job.reason),))
         return WhatIfAnswer(cluster.now, False, False, None, None, reason, ())
     now, starts = cluster.now, job.state in _STARTED
     return WhatIfAnswer(
@@ -92,6 +93,6 @@ def _answer(cluster: EmbeddedCluster, job: EmbeddedJob) -> WhatIfAnswer:
         never=job.state == "never",
         start=now if starts else job.promised,
         expected=now if starts else job.expected,
-        reason=why(cluster.scheduler.queue, job.key),
+        reason=cluster.why(job.key),
         delays=(),
     )
