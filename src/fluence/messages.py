@@ -11,14 +11,50 @@ from decimal import Decimal
 
 from fluence.model.reason import Code, Reason, Value
 
+_NAMED = 5  # jobs that a text names
+
 _Template = str | Callable[[Reason], str]
 
 
-# -- the queue -----------------------------------------------------------------------------------------------
+def text(reason: Reason) -> str:
+    """What a user is told."""
+    template = TEMPLATES[reason.code]
+    if callable(template):
+        return template(reason)
+    return template.format_map({key: _shown(value) for key, value in reason.params})
 
 
-def _cluster_cannot_hold(reason: Reason) -> str:
-    return f"the cluster as it is cannot hold it: {texts(_reasons(reason['causes']))}"
+def joined(reasons: Iterable[Reason]) -> str:
+    """Several reasons in one line."""
+    return "; ".join(map(text, reasons))
+
+
+def _reasons(value: object) -> list[Reason]:
+    assert isinstance(value, tuple)
+    return [each for each in value if isinstance(each, Reason)]
+
+
+def _names(value: object) -> str:
+    """Some names, and how many more there are."""
+    assert isinstance(value, tuple)
+    shown = ", ".join(map(str, value[:_NAMED]))
+    more = len(value) - _NAMED
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _shown(value: Value) -> str | int | None:
+    if isinstance(value, Reason):
+        return text(value)
+    return ", ".join(str(_shown(each)) for each in value) if isinstance(value, tuple) else value
+
+
+def _all_of(value: Value) -> str:
+    """`1 and 2`."""
+    return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _be(count: Value) -> str:
+    return "is" if count == 1 else "are"
 
 
 # -- groups --------------------------------------------------------------------------------------------------
@@ -90,9 +126,83 @@ def _create_pods(reason: Reason) -> str:
 
 
 TEMPLATES: dict[Code, _Template] = {
-    # -- the queue --
+    # What happens to a job in the queue.
+    Code.SUBMITTED: "submitted",
+    Code.FOUND_RUNNING: "found running",
+    Code.WAS_RUNNING: "it was running already",
+    Code.PLANNED: "the plan has a place for it",
+    Code.UNPLANNED: "its place in the plan was given up",
+    Code.TAKEN_OUT_OF_PLAN: "taken out of the plan",
+    Code.BACKFILLED: "backfilled ahead of jobs that must wait",
+    Code.ITS_TURN: "its turn, and it fits",
+    Code.RESOURCES_BOUND: "its resources were bound",
+    Code.ENDED: "ended",
+    Code.FAILED: "failed",
+    Code.CANCELLED_BY_USER: "cancelled by its user",
+    Code.GIVEN: "{text}",
+    # Why a job waits in the queue, or never starts.
     Code.QUEUED_BEHIND_OTHERS: "jobs in front of it hold what it needs",
-    Code.CLUSTER_CANNOT_HOLD: _cluster_cannot_hold,
+    Code.FIRST_IN_QUEUE: "it fits and is first: the next cycle starts it",
+    Code.MUST_START_FIRST: lambda reason: (
+        ("it would fit, but " if reason["fits"] else "") + f"{_names(reason['jobs'])} must start first"
+    ),
+    Code.BEYOND_DEPTH: "only the first {depth} jobs are looked at, and {ahead} are ahead of it",
+    Code.DEPENDENCY: lambda reason: f"it waits for {_names(reason['jobs'])} to end",
+    Code.DEPENDENCY_FAILED: "it waits for {job} to succeed, which is {phase}",
+    Code.USER_LIMIT: lambda reason: (
+        f"{reason['user'] or 'its user'} runs, or is promised, {reason['most']} jobs in queue "
+        f"{reason['queue']!r}: no more are allowed"
+    ),
+    Code.LIMIT_ABOVE_QUEUE: lambda reason: (
+        f"its limit of {reason['limit_s']} s is over the {reason['max_s']} s that queue "
+        f"{reason['queue']!r} allows: ask for less"
+    ),
+    Code.CONSTRAINT_TOO_NARROW: lambda reason: (
+        f"its constraint leaves too little: {joined(_reasons(reason['causes']))}"
+    ),
+    Code.IN_PHASE: "it is {phase}: {last}",
+    Code.TOO_FEW_UNITS: "it asks for {units} {unit}s; this cluster has {total}",
+    Code.UNITS_BUSY: "it needs {units} {unit}s and {free} of {total} are free",
+    Code.UNITS_PROMISED: "{free} {unit}s are free, but only {most} of them for as long as it may run",
+    Code.NO_EMPTY_CLUSTER: "no empty cluster could hold it: {cause}",
+    Code.INVALID_REQUEST: "{fault}",
+    Code.MATCHER_EXPLAINS: "{cause}",
+    Code.CLUSTER_CANNOT_HOLD: lambda reason: (
+        "the cluster as it is cannot hold it: "
+        + (joined(_reasons(reason["causes"])) or "the cluster has no nodes for it")
+    ),
+    Code.GROUP_GONE: "the group is gone",
+    Code.GROUP_CHANGED: "its group changed",
+    Code.CLUSTER_CHANGED: "what the cluster could hold has changed",
+    Code.NOT_BOUND: "none of its pods was bound",
+    Code.NODE_CHANGED: "node {node} changed",
+    Code.NODE_GONE: "node {node} is gone",
+    Code.QUARANTINED: "Fluence cannot handle this {kind}: {error}; please report it",
+    # Why a pod set waits for its volumes, or got none.
+    Code.WAITS_FOR_ITS_CLAIMS: lambda reason: (
+        f"waits for its {'claim' if len(_reasons(reason['claims'])) == 1 else 'claims'} "
+        + ", ".join(map(text, _reasons(reason["claims"])))
+    ),
+    Code.WAITS_FOR_CLAIMS_OF_GROUP: "waits for the claims of its group",
+    Code.WAITS_FOR_CLAIMS_OF_PODS: lambda reason: (
+        f"waits for the claims of its pods: {', '.join(map(text, _reasons(reason['claims'])))}"
+        + (f" and {reason['more']} more" if reason["more"] else "")
+    ),
+    Code.CLAIM_TO_BE_BOUND: "{claim} to be bound to volume {volume}",
+    Code.CLAIM_TO_BE_PROVISIONED: "{claim} to be provisioned on node {node}",
+    Code.CLAIM_TIMED_OUT: "claim {claim!r} was not bound in time",
+    Code.CLAIM_GONE: "claim {claim!r} is gone",
+    Code.CLAIM_DELETING: "claim {claim!r} is being deleted",
+    Code.VOLUME_OUT_OF_REACH: "the volume of claim {claim!r} cannot be reached from node {node}",
+    Code.VOLUME_TAKEN: "volume {volume} for claim {claim!r} is not free any more",
+    Code.VOLUME_NOT_MADE: "no volume could be made for claim {claim!r} on node {node}",
+    Code.POD_OVER_OR_BOUND: "pod {pod} is over, or has a node already",
+    Code.NODE_CLOSED: "node {node}: {why}",
+    Code.VOLUMES_BOUND: "its volumes are bound",
+    # Why a promise was broken.
+    Code.RESOURCES_LOST: "resources were lost",
+    Code.RUNS_PAST_LIMIT: "job {job} runs past its limit",
+    Code.OVERTAKEN: "jobs that came later were backfilled ahead of it",
     # -- groups: what a gang waits for --
     Code.OWNER_NOT_SEEN: "waits for its {kind} {name} to be seen",
     Code.POD_GROUP_NOT_SEEN: "waits for its PodGroup {group}",
@@ -203,38 +313,4 @@ TEMPLATES: dict[Code, _Template] = {
     Code.REMOVE_GATES: "its gates must be removed by whoever set them: {gates}",
     Code.UNSUSPEND: "set suspend: false on it",
     Code.CREATE_PODS: _create_pods,
-    # -- in words that somebody gave --
-    Code.GIVEN: "{text}",
 }
-
-
-def text(reason: Reason) -> str:
-    """What a user is told."""
-    template = TEMPLATES[reason.code]
-    if callable(template):
-        return template(reason)
-    return template.format_map({key: _shown(value) for key, value in reason.params})
-
-
-def texts(reasons: Iterable[Reason]) -> str:
-    """Several reasons in one line."""
-    return "; ".join(map(text, reasons))
-
-
-def _shown(value: Value) -> str | int | None:
-    if isinstance(value, Reason):
-        return text(value)
-    return ", ".join(str(_shown(each)) for each in value) if isinstance(value, tuple) else value
-
-
-def _reasons(value: Value) -> list[Reason]:
-    return [each for each in value if isinstance(each, Reason)] if isinstance(value, tuple) else []
-
-
-def _all_of(value: Value) -> str:
-    """`1 and 2`."""
-    return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _be(count: Value) -> str:
-    return "is" if count == 1 else "are"

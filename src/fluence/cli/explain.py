@@ -43,9 +43,9 @@ from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Reason
 from fluence.schedule.advice import Advice, advise
-from fluence.schedule.cycle import cluster_for
 from fluence.schedule.gang import Gang
 from fluence.schedule.groups import Groups
+from fluence.schedule.scheduler import cluster_for
 from fluence.schedule.settings import SchedulerSettings
 
 T = TypeVar("T")
@@ -299,7 +299,7 @@ def _reason_and_start(written: str, gang: Gang, advice: Advice) -> dict[str, Any
     """What the scheduler wrote; before it has written anything, what is found here."""
     reason, latest, expected = read_message(written)
     if not reason and not gang.is_over and (gang.members or gang.gated):
-        reason = messages.texts(_why(gang, advice))
+        reason = messages.joined(_why(gang, advice))
     value: dict[str, Any] = {}
     if reason:
         value["reason"] = reason

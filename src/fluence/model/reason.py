@@ -18,9 +18,68 @@ They move with every pod of every user."""
 class Code(StrEnum):
     """Every reason there is. Each has one text in `fluence.messages`."""
 
-    # -- the queue: why a job that could start does not --
+    # What happens to a job in the queue.
+    SUBMITTED = "Submitted"
+    FOUND_RUNNING = "FoundRunning"
+    WAS_RUNNING = "WasRunning"
+    PLANNED = "Planned"
+    UNPLANNED = "Unplanned"
+    TAKEN_OUT_OF_PLAN = "TakenOutOfPlan"
+    BACKFILLED = "Backfilled"
+    ITS_TURN = "ItsTurn"
+    RESOURCES_BOUND = "ResourcesBound"
+    ENDED = "Ended"
+    FAILED = "Failed"
+    CANCELLED_BY_USER = "CancelledByUser"
+    GIVEN = "Given"  # text: in words that somebody gave, a user or a room that has no codes yet
+
+    # Why a job waits in the queue, or never starts.
     QUEUED_BEHIND_OTHERS = "QueuedBehindOthers"
-    CLUSTER_CANNOT_HOLD = "ClusterCannotHold"  # causes
+    FIRST_IN_QUEUE = "FirstInQueue"
+    MUST_START_FIRST = "MustStartFirst"
+    BEYOND_DEPTH = "BeyondDepth"
+    DEPENDENCY = "Dependency"
+    DEPENDENCY_FAILED = "DependencyFailed"
+    USER_LIMIT = "UserLimit"
+    LIMIT_ABOVE_QUEUE = "LimitAboveQueue"
+    CONSTRAINT_TOO_NARROW = "ConstraintTooNarrow"
+    IN_PHASE = "InPhase"
+    TOO_FEW_UNITS = "TooFewUnits"
+    UNITS_BUSY = "UnitsBusy"
+    UNITS_PROMISED = "UnitsPromised"
+    NO_EMPTY_CLUSTER = "NoEmptyCluster"
+    INVALID_REQUEST = "InvalidRequest"
+    MATCHER_EXPLAINS = "MatcherExplains"
+
+    CLUSTER_CANNOT_HOLD = "ClusterCannotHold"
+    GROUP_GONE = "GroupGone"
+    GROUP_CHANGED = "GroupChanged"
+    CLUSTER_CHANGED = "ClusterChanged"
+    NOT_BOUND = "NotBound"
+    NODE_CHANGED = "NodeChanged"
+    NODE_GONE = "NodeGone"
+    QUARANTINED = "Quarantined"
+
+    # Why a pod set waits for its volumes, or got none.
+    WAITS_FOR_ITS_CLAIMS = "WaitsForItsClaims"
+    WAITS_FOR_CLAIMS_OF_GROUP = "WaitsForClaimsOfGroup"
+    WAITS_FOR_CLAIMS_OF_PODS = "WaitsForClaimsOfPods"
+    CLAIM_TO_BE_BOUND = "ClaimToBeBound"
+    CLAIM_TO_BE_PROVISIONED = "ClaimToBeProvisioned"
+    CLAIM_TIMED_OUT = "ClaimTimedOut"
+    CLAIM_GONE = "ClaimGone"
+    CLAIM_DELETING = "ClaimDeleting"
+    VOLUME_OUT_OF_REACH = "VolumeOutOfReach"
+    VOLUME_TAKEN = "VolumeTaken"
+    VOLUME_NOT_MADE = "VolumeNotMade"
+    POD_OVER_OR_BOUND = "PodOverOrBound"
+    NODE_CLOSED = "NodeClosed"
+    VOLUMES_BOUND = "VolumesBound"
+
+    # Why a promise was broken.
+    RESOURCES_LOST = "ResourcesLost"
+    RUNS_PAST_LIMIT = "RunsPastLimit"
+    OVERTAKEN = "Overtaken"
 
     # -- groups: what a gang waits for --
     OWNER_NOT_SEEN = "OwnerNotSeen"  # kind, name
@@ -81,9 +140,6 @@ class Code(StrEnum):
     REMOVE_GATES = "RemoveGates"  # gates
     UNSUSPEND = "Unsuspend"
     CREATE_PODS = "CreatePods"  # more, group, key
-
-    # -- in words that somebody gave: a user, or a room that has no codes yet --
-    GIVEN = "Given"  # text
 
 
 Value: TypeAlias = "str | int | bool | tuple[Value, ...] | Reason | None"

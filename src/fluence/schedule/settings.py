@@ -18,7 +18,7 @@ from fluence.cluster.layout import GPU, ZONE, GraphLayout
 from fluence.errors import InvalidInput
 from fluence.match import policy as match_policies
 from fluence.queue import policy as queue_policies
-from fluence.queue.queue import QueueRules
+from fluence.queue.rules import QueueRules
 from fluence.units import parse_duration
 
 _S = {"unit": "seconds"}

@@ -5,9 +5,8 @@ from __future__ import annotations
 from fluence import messages
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.node import Node, NodeStatus
-from fluence.schedule.cycle import Scheduler
-from fluence.schedule.groups import Groups
 from tests.unit.schedule import kit
+from tests.unit.schedule.driver import Driver
 
 NOW = int(kit.T0.timestamp() * 1000)
 
@@ -17,7 +16,7 @@ class World:
 
     def __init__(self, needed: int) -> None:
         self.now = NOW
-        self.scheduler = Scheduler(Groups(native=True))
+        self.scheduler = Driver(native=True)
         self.scheduler.set_node(
             Node(
                 metadata=ObjectMeta(name="n"),
@@ -49,7 +48,7 @@ class World:
         decisions = self.scheduler.cycle(self.now)
         self.bound += sum(map(len, decisions.binds))
         self.said += [
-            (self.now - NOW, len(each.pods), messages.texts(each.reasons)) for each in decisions.waiting
+            (self.now - NOW, len(each.pods), messages.joined(each.reasons)) for each in decisions.waiting
         ]
 
 
