@@ -165,8 +165,8 @@ class Machine(RuleBasedStateMachine):
             decisions = self.scheduler.cycle(self.now)
             self.judge(decisions)
             for waiting in decisions.waiting:
-                self.told.update((pod.metadata.uid, messages.joined(waiting.reasons)) for pod in waiting.pods)
-                named = set(re.findall(r"default/[\w-]+", messages.joined(waiting.reasons)))
+                self.told.update((pod.metadata.uid, messages.texts(waiting.reasons)) for pod in waiting.pods)
+                named = set(re.findall(r"default/[\w-]+", messages.texts(waiting.reasons)))
                 assert named <= {pod.key for pod in waiting.pods}, "a reason names somebody else's pod"
             for binds in decisions.binds:
                 self.take(binds)
@@ -332,7 +332,7 @@ class Machine(RuleBasedStateMachine):
             )
             said = self.scheduler.reports.said.get(gang.key if part is None else part.key)
             assert said is not None, f"{pod.key} waits, and nothing says why"
-            reason = messages.joined(said.reasons)
+            reason = messages.texts(said.reasons)
             assert reason == self.told.get(pod.metadata.uid), f"{pod.key} was told something else"
             excluded = self.scheduler.exclusions.of(gang.key)
             whole = not excluded and not gang.missing and max(map(_cpu, gang.members)) <= most

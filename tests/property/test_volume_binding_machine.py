@@ -196,7 +196,7 @@ class Preparing(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         scheduler = self.scheduler
-        picked = scheduler.cluster._requests.storage.picked
+        picked = scheduler.cluster._requests.claims.held
         assert len(set(picked.values())) == len(picked)
         awaited = {each.claim for binding in scheduler.volumes.active.values() for each in binding.decisions}
         assert picked.keys() <= awaited

@@ -64,4 +64,4 @@ def test_reasons_within_a_reason_and_lists_are_written_out() -> None:
     assert messages.text(Reason.of(Code.POD_REFUSED, pod="a/p", why=("x", inner))).endswith(
         "x, Job a/b is suspended"
     )
-    assert messages.joined([inner, inner]) == "Job a/b is suspended; Job a/b is suspended"
+    assert messages.texts([inner, inner]) == "Job a/b is suspended; Job a/b is suspended"

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from fluence.messages import joined, text
+from fluence.messages import text, texts
 from fluence.model.reason import Code, Reason
 
 GROUPS = (
@@ -124,10 +124,10 @@ def test_every_code_of_a_group_has_an_example(group: str) -> None:
 
 
 def test_several_reasons_are_one_line() -> None:
-    assert joined((BUSY, Reason.of(Code.FIRST_IN_QUEUE))) == (
+    assert texts((BUSY, Reason.of(Code.FIRST_IN_QUEUE))) == (
         "it needs 8 cores and 6 of 16 are free; it fits and is first: the next cycle starts it"
     )
-    assert joined(()) == ""
+    assert texts(()) == ""
 
 
 def test_a_reason_gives_its_parameters_by_name() -> None:

@@ -86,7 +86,7 @@ def message(report: StatusReport) -> str:
         times += f"; expected {expected}." if expected else "."
     elif expected:
         times = f" Start expected {expected}."
-    why = clip(" ".join(messages.joined(report.reasons).split()), MESSAGE_BYTES - len(times) - 1)
+    why = clip(" ".join(messages.texts(report.reasons).split()), MESSAGE_BYTES - len(times) - 1)
     if times and not why.endswith((".", "!", "?", "…")):
         why += "."
     return (why + times).strip()

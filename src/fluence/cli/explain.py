@@ -299,7 +299,7 @@ def _reason_and_start(written: str, gang: Gang, advice: Advice) -> dict[str, Any
     """What the scheduler wrote; before it has written anything, what is found here."""
     reason, latest, expected = read_message(written)
     if not reason and not gang.is_over and (gang.members or gang.gated):
-        reason = messages.joined(_why(gang, advice))
+        reason = messages.texts(_why(gang, advice))
     value: dict[str, Any] = {}
     if reason:
         value["reason"] = reason

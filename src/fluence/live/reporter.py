@@ -79,7 +79,7 @@ class Reporter:
 
     def _tell_waiting(self, waiting: Waiting, now: int) -> None:
         gang, report = waiting.gang, waiting.report
-        log.info("waits", group=gang.key, pods=len(waiting.pods), reason=messages.joined(report.reasons))
+        log.info("waits", group=gang.key, pods=len(waiting.pods), reason=messages.texts(report.reasons))
         refused = self._refused(gang.key)
         notes = recovery.excluded_note(refused | gang.excluded) if refused else {}
         self._tell_pods(waiting.pods, report, notes, now)

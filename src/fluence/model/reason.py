@@ -31,7 +31,7 @@ class Code(StrEnum):
     ENDED = "Ended"
     FAILED = "Failed"
     CANCELLED_BY_USER = "CancelledByUser"
-    GIVEN = "Given"  # text: in words that somebody gave, a user or a room that has no codes yet
+    GIVEN = "Given"  # in words that somebody gave
 
     # Why a job waits in the queue, or never starts.
     QUEUED_BEHIND_OTHERS = "QueuedBehindOthers"
@@ -51,6 +51,7 @@ class Code(StrEnum):
     INVALID_REQUEST = "InvalidRequest"
     MATCHER_EXPLAINS = "MatcherExplains"
 
+    # What happens to a pod set in the cycle.
     CLUSTER_CANNOT_HOLD = "ClusterCannotHold"
     GROUP_GONE = "GroupGone"
     GROUP_CHANGED = "GroupChanged"
@@ -69,7 +70,7 @@ class Code(StrEnum):
     CLAIM_TIMED_OUT = "ClaimTimedOut"
     CLAIM_GONE = "ClaimGone"
     CLAIM_DELETING = "ClaimDeleting"
-    VOLUME_OUT_OF_REACH = "VolumeOutOfReach"
+    BOUND_VOLUME_OUT_OF_REACH = "BoundVolumeOutOfReach"
     VOLUME_TAKEN = "VolumeTaken"
     VOLUME_NOT_MADE = "VolumeNotMade"
     POD_OVER_OR_BOUND = "PodOverOrBound"
@@ -124,9 +125,9 @@ class Code(StrEnum):
     JOBSPEC_RESOURCE = "JobspecResource"  # key, type
     JOBSPEC_UNIT = "JobspecUnit"  # key, part, type, unit
     JOBSPEC_NO_UNIT = "JobspecNoUnit"  # key, part, type
-    JOBSPEC_TOO_LARGE = "JobspecTooLarge"  # key, part, type
     JOBSPEC_DEPENDENCIES = "JobspecDependencies"  # key, part
     JOBSPEC_TOO_LONG = "JobspecTooLong"  # key, part, value
+    JOBSPEC_TOO_LARGE = "JobspecTooLarge"  # key, part, type
     JOBSPEC_DURATION = "JobspecDuration"  # key, limit, other, given
     JOBSPEC_QUEUE = "JobspecQueue"  # key, queue, other, given
 
@@ -140,6 +141,58 @@ class Code(StrEnum):
     REMOVE_GATES = "RemoveGates"  # gates
     UNSUSPEND = "Unsuspend"
     CREATE_PODS = "CreatePods"  # more, group, key
+
+    # -- fluence.cluster: a pod is not placed as it is --
+    RESOURCE_CLAIMS_UNSUPPORTED = "ResourceClaimsUnsupported"
+    TOLERATION_OPERATOR_UNKNOWN = "TolerationOperatorUnknown"
+    NODE_AFFINITY_OPERATOR_UNKNOWN = "NodeAffinityOperatorUnknown"
+    SPREAD_POLICY_UNKNOWN = "SpreadPolicyUnknown"
+    CLAIM_MISSING = "ClaimMissing"
+    CLAIM_OF_ANOTHER_POD = "ClaimOfAnotherPod"
+    CLAIM_PENDING = "ClaimPending"
+    CLAIM_IN_USE = "ClaimInUse"
+    CLAIM_ASKED_TWICE = "ClaimAskedTwice"
+    # what a pending claim lacks
+    CLAIM_TERMINATING = "ClaimTerminating"
+    CLAIM_UNBOUND = "ClaimUnbound"
+    CLAIM_LOST = "ClaimLost"
+    STORAGE_CLASS_MISSING = "StorageClassMissing"
+
+    # -- fluence.cluster: a gang finds no seats now --
+    TOO_FEW_SEATS = "TooFewSeats"
+    NOT_TOGETHER = "NotTogether"
+    TOO_FEW_SEATS_IN_ONE_DOMAIN = "TooFewSeatsInOneDomain"
+    NODES = "Nodes"  # that one of the following rules out
+    NODE_UNSCHEDULABLE = "NodeUnschedulable"
+    NODE_NOT_READY = "NodeNotReady"
+    TAINT_NOT_TOLERATED = "TaintNotTolerated"
+    NODE_SELECTOR_MISMATCH = "NodeSelectorMismatch"
+    NODE_AFFINITY_MISMATCH = "NodeAffinityMismatch"
+    VOLUME_OUT_OF_REACH = "VolumeOutOfReach"
+    VOLUME_NOT_PROVIDED = "VolumeNotProvided"
+    NODE_EXCLUDED = "NodeExcluded"
+    NODE_HELD_WHOLE = "NodeHeldWhole"
+    NODE_IN_USE = "NodeInUse"
+    RESOURCES_LACKING = "ResourcesLacking"
+    RESOURCE_INSUFFICIENT = "ResourceInsufficient"
+    RESOURCE_TOO_SMALL = "ResourceTooSmall"
+    HOST_PORTS_IN_USE = "HostPortsInUse"
+    TOPOLOGY_SPREAD = "TopologySpread"
+    POD_AFFINITY = "PodAffinity"
+    POD_ANTI_AFFINITY = "PodAntiAffinity"
+    EXISTING_ANTI_AFFINITY = "ExistingAntiAffinity"
+    CLAIM_ON_ANOTHER_NODE = "ClaimOnAnotherNode"
+    VOLUMES_TAKEN = "VolumesTaken"
+    ATTACH_LIMIT = "AttachLimit"
+    TOO_FEW_VOLUMES = "TooFewVolumes"
+
+    # -- fluence.cluster: seats came free --
+    POD_ENDED = "PodEnded"
+    POD_GONE = "PodGone"
+    POD_NOT_BOUND = "PodNotBound"
+    LAST_POD_OF_JOB = "LastPodOfJob"
+    JOB_RELEASED = "JobReleased"
+    SEAT_FOR_NEW_MEMBER = "SeatForNewMember"
 
 
 Value: TypeAlias = "str | int | bool | tuple[Value, ...] | Reason | None"

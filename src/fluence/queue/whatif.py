@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fluence.messages import joined
+from fluence.messages import texts
 from fluence.model.jobspec import Jobspec
 from fluence.queue.job import SECOND, JobRecord, Phase, Submission
 from fluence.queue.queue import Queue
@@ -38,7 +38,7 @@ class WhatIfAnswer:
     def lines(self, shown: int | None = None) -> list[str]:
         """The answer in words."""
         if self.never:
-            return [f"never: {joined(self.reason.reasons)}"]
+            return [f"never: {texts(self.reason.reasons)}"]
         found = []
         if self.starts_now:
             found.append("it would start now")
@@ -49,7 +49,7 @@ class WhatIfAnswer:
             found.append(f"it would wait, and start {when}")
             if self.expected is not None:
                 found.append(f"expected, by how long such jobs ran: in {span(self.expected - self.now)}")
-            found.append(f"blocked by {self.reason.kind.value}: {joined(self.reason.reasons)}")
+            found.append(f"blocked by {self.reason.kind.value}: {texts(self.reason.reasons)}")
             if self.reason.waits_for:
                 found.append(f"waits for {_list(self.reason.waits_for, shown)}")
             found.extend(f"sooner: {change.words(self.now)}" for change in self.reason.changes)
@@ -69,7 +69,7 @@ class WhatIfAnswer:
             "never": self.never,
             "start_no_later_than": _seconds(self.start),
             "expected_start": _seconds(self.expected),
-            "reason": {"kind": self.reason.kind.value, "text": joined(self.reason.reasons)},
+            "reason": {"kind": self.reason.kind.value, "text": texts(self.reason.reasons)},
             "waits_for": list(self.reason.waits_for),
             "changes": [_change(change) for change in self.reason.changes],
             "delays": [

@@ -100,7 +100,7 @@ class _Trial:
             exclude=self._excluded(),
             topology=self.arguments["topology"],
         )
-        return tuple(Reason.of(Code.GIVEN, text=str(each)) for each in found)
+        return tuple(found)
 
     def _fewer(self, members: Sequence[Pod], needed: int) -> list[Reason]:
         some = self._seats(members, 1) if needed > 1 else None

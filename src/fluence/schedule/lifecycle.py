@@ -244,7 +244,7 @@ class Lifecycle:
     def free_seats(self, pod_set: PodSet, uids: tuple[str, ...]) -> None:
         """The seats of members that ended are for new ones."""
         state = self._state
-        state.cluster.release(pod_set.number, uids, reason="its place is needed for a new member")
+        state.cluster.release(pod_set.number, uids, reason=Reason.of(Code.SEAT_FOR_NEW_MEMBER))
         for uid in uids:
             pod_set.finished.pop(uid, None)
             state.pod_sets.by_pod.pop(uid, None)

@@ -103,7 +103,7 @@ class ClusterPlanner:
     def _kind(self, request: PodSetRequest) -> tuple[int, bool]:
         found = self._of.get(request)
         if found is None:
-            alike = self.cluster.alike(request.pods)
+            alike = self.cluster.equivalence_key(request.pods)
             if alike is None:
                 shape = self._next_shape
             else:
@@ -133,7 +133,7 @@ class ClusterPlanner:
         gang = self._gang(request)
         reason: Reason | None = None
         if isinstance(gang, Refused):
-            return _reason(gang)  # not remembered: a claim may come while all nodes stay as they are
+            return gang.reason  # not remembered: a claim may come while all nodes stay as they are
         if self.cluster.is_impossible(gang):
             causes = self.why(request, self.cluster.seats.room.now, FOREVER)
             reason = Reason.of(Code.CLUSTER_CANNOT_HOLD, causes=tuple(causes))
@@ -233,7 +233,7 @@ class ClusterPlanner:
         request = _pods(request)
         gang = self._gang(request)
         if isinstance(gang, Refused):
-            return Outlook((_reason(gang),))
+            return Outlook((gang.reason,))
         duration = _duration(limit)
         found = self.cluster.earliest(gang, now=now, duration=duration)
         start = found.at if isinstance(found, Seated) else None
@@ -254,12 +254,12 @@ class ClusterPlanner:
             topology=request.topology,
         )
         self._put_back(planned)
-        return [_reason(each) for each in told]
+        return told
 
     def refusal(self, request: PodSetRequest) -> Reason | None:
         """Why a request is not tried at all, whatever the cluster has."""
         gang = self._gang(request)
-        return _reason(gang) if isinstance(gang, Refused) else None
+        return gang.reason if isinstance(gang, Refused) else None
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -379,11 +379,6 @@ def topology_of(gang: Group) -> TopologyDomain | None:
     if key is None:
         return None
     return TopologyDomain(key, frozenset(pod.spec.node_name for pod in gang.placed if pod.spec.node_name))
-
-
-def _reason(told: object) -> Reason:
-    text = told.reason if isinstance(told, Refused) else str(told)
-    return Reason.of(Code.GIVEN, text=text)
 
 
 def _pods(request: Hashable) -> PodSetRequest:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fluence.cluster.volume_matching import mounts
+from fluence.cluster.filters.volumes import mounts
 from fluence.model.pod import Pod
 from fluence.model.volume import Key
 from fluence.queue.job import JobRecord

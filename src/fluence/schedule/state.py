@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from heapq import nsmallest
 
 from fluence.cluster.claims import Claims
+from fluence.cluster.filters.volumes import mounts
 from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.volume_matching import mounts
 from fluence.model.pod import Pod
 from fluence.queue import Queue
 from fluence.schedule.bind_retries import BindRetries

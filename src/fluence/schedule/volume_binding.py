@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fluence.cluster.claims import Claim
+from fluence.cluster.filters.volumes import VolumeDecision
 from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.volume_matching import VolumeDecision
 from fluence.model.node import closed_to
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
@@ -126,9 +126,9 @@ class VolumeBinding:
         if claim.state == "bound":
             for bind in self.binds:
                 if bind.uid in decision.pods and not cluster.reaches(claim.nodes, bind.node):
-                    return Failed(Reason.of(Code.VOLUME_OUT_OF_REACH, claim=name, node=bind.node))
+                    return Failed(Reason.of(Code.BOUND_VOLUME_OUT_OF_REACH, claim=name, node=bind.node))
             return True
-        if claim.reason == "is being deleted":
+        if claim.is_terminating:
             return Failed(Reason.of(Code.CLAIM_DELETING, claim=name))
         if claim.state != "waits":
             return False  # bound, and its volume has not been seen yet
@@ -158,13 +158,13 @@ class VolumeBindings:
         pods: dict[str, Pod] = {bind.uid: bind.pod for bind in binds}
         if not any(pod.spec.volumes for pod in pods.values()):
             return None
-        decisions = self._cluster.stow({bind.uid: bind.node for bind in binds}, pods)
+        decisions = self._cluster.volume_decisions({bind.uid: bind.node for bind in binds}, pods)
         if not decisions:
             return None
         made = self.active[key] = VolumeBinding(decisions, binds, now + self.timeout)
         self._updates += made.begin(self._cluster)
         for decision in decisions:
-            self._cluster.pick(decision.claim, decision.volume)
+            self._cluster.hold_volume(decision.claim, decision.volume)
         return made
 
     def end(self, key: str) -> None:
@@ -176,7 +176,7 @@ class VolumeBindings:
         self._updates += [each for each in binding.end(self._cluster) if each.claim not in awaited]
         for decision in binding.decisions:
             if decision.claim not in awaited:
-                self._cluster.pick(decision.claim, None)
+                self._cluster.hold_volume(decision.claim, None)
 
     def take_updates(self) -> list[ClaimUpdate]:
         """What is to be written to claims, since the last call."""

@@ -25,7 +25,7 @@ def until(live: LiveScheduler) -> dict[int, int]:
 def reasons(live: LiveScheduler) -> dict[str, str]:
     """Without numbers: other tests' nodes come and go."""
     said = live.scheduler.state.reports.said
-    return {key: re.sub(r"\d+", "#", messages.joined(each.reasons)) for key, each in said.items()}
+    return {key: re.sub(r"\d+", "#", messages.texts(each.reasons)) for key, each in said.items()}
 
 
 async def begun(f: Field) -> None:

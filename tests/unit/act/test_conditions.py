@@ -93,7 +93,7 @@ def test_what_counts_of_pods_say_is_a_change() -> None:
 
 
 def short_of(nodes: int, cause: str = "insufficient cpu") -> tuple[Reason, ...]:
-    """The number of nodes is a parameter that counts as no change."""
+    """As a room with codes will say it: the number of nodes is a parameter."""
     inner = Reason.of(Code.GIVEN, text=cause)
     return (Reason(Code.CLUSTER_CANNOT_HOLD, (("causes", (inner,)), ("nodes", nodes))),)
 

@@ -7,6 +7,7 @@ import pytest
 
 from fluence.cluster.claims import Choice, Claim
 from fluence.cluster.graph import ClusterGraph, Refused
+from fluence.messages import text
 from fluence.model.meta import Requirement
 from fluence.model.pod import ClaimVolumeSource, NodeSelector, NodeSelectorTerm, Pod, PodVolume
 from fluence.placer.gang import Seated
@@ -56,15 +57,15 @@ def seat(
     return {str(uid).removeprefix("uid-"): node for uid, node in seated.nodes.items()}
 
 
-def stow(cluster: ClusterGraph, job: int, *pods: Pod) -> dict[str, str | None]:
-    found = cluster.stow(cluster.jobs[job], {each.metadata.uid: each for each in pods})
+def decided(cluster: ClusterGraph, job: int, *pods: Pod) -> dict[str, str | None]:
+    found = cluster.volume_decisions(cluster.jobs[job], {each.metadata.uid: each for each in pods})
     return {each.claim[1]: each.volume for each in found}
 
 
 def test_a_claim_that_waits_can_be_made_where_its_class_allows() -> None:
     cluster = cluster_of("n1", "n2", data=made(at(ZONE, "b")))
     p = mounting("p", "data")
-    assert seat(cluster, p) == {"p": "n2"} and stow(cluster, 1, p) == {"data": None}
+    assert seat(cluster, p) == {"p": "n2"} and decided(cluster, 1, p) == {"data": None}
 
 
 def test_pods_whose_claims_differ_in_name_only_are_alike() -> None:
@@ -80,7 +81,7 @@ def test_a_gang_takes_each_volume_once() -> None:
     assert seat(cluster, *pods) is None
     homes = seat(cluster, *pods[:3])
     assert homes is not None and sorted(homes.values()) == ["n1", "n1", "n2"]
-    given = stow(cluster, 1, *pods[:3])
+    given = decided(cluster, 1, *pods[:3])
     assert sorted(map(str, given.values())) == ["v1", "v2", "v3"]
 
 
@@ -91,7 +92,7 @@ def test_volumes_of_pods_on_their_way_are_taken() -> None:
     assert seat(cluster, mounting("q", "b"), job=2) == {"q": "n2"}
     assert seat(cluster, mounting("r", "c"), job=3) is None
     why = cluster.why([mounting("r", "c")], now=0)
-    assert "2 volumes of storage class local are taken" in str(why[0])
+    assert "2 volumes of storage class local are taken" in text(why[0])
     cluster.release(1)
     assert seat(cluster, mounting("r", "c"), job=3) == {"r": "n1"}
 
@@ -101,7 +102,7 @@ def test_a_claim_gives_way_if_another_volume_on_its_node_does_as_well() -> None:
     cluster = cluster_of("n1", a=static(local("v1", "n1"), local("v2", "n1")), b=static(local("v1", "n1")))
     pods = [mounting("p", "a"), mounting("q", "b")]
     assert seat(cluster, *pods) == {"p": "n1", "q": "n1"}
-    assert stow(cluster, 1, *pods) == {"a": "v2", "b": "v1"}
+    assert decided(cluster, 1, *pods) == {"a": "v2", "b": "v1"}
 
 
 def test_a_pod_with_several_claims_finds_a_node_with_a_volume_for_each() -> None:
@@ -109,7 +110,7 @@ def test_a_pod_with_several_claims_finds_a_node_with_a_volume_for_each() -> None
     cluster = cluster_of("n1", "n2", a=static(*choices), b=static(*choices))
     p = mounting("p", "a", "b")
     assert seat(cluster, p) == {"p": "n2"}
-    assert set(stow(cluster, 1, p).values()) == {"v2", "v3"}
+    assert set(decided(cluster, 1, p).values()) == {"v2", "v3"}
 
 
 def test_a_volume_that_is_there_goes_before_one_that_is_made() -> None:
@@ -118,7 +119,7 @@ def test_a_volume_that_is_there_goes_before_one_that_is_made() -> None:
     )
     pods = [mounting("p", "a"), mounting("q", "b")]
     assert seat(cluster, *pods) == {"p": "n1", "q": "n1"}
-    assert sorted(map(str, stow(cluster, 1, *pods).values())) == ["None", "v1"]
+    assert sorted(map(str, decided(cluster, 1, *pods).values())) == ["None", "v1"]
 
 
 def test_pods_that_share_a_claim_sit_on_one_node_that_has_room_for_all() -> None:
@@ -142,7 +143,7 @@ def test_a_claim_in_use_pins_those_who_come_later(state: str) -> None:
     cluster.set_pod(bound(mounting("there", "data"), "n2"))
     assert seat(cluster, mounting("p", "data")) == {"p": "n2"}
     why = cluster.why([mounting("q", "data", cpu="4")], now=0)
-    assert "1 claim data is used on another node" in str(why[0])
+    assert "1 claim data is used on another node" in text(why[0])
 
 
 def test_a_claim_that_many_nodes_may_mount_keeps_nobody_together() -> None:
@@ -150,7 +151,7 @@ def test_a_claim_that_many_nodes_may_mount_keeps_nobody_together() -> None:
     pods = [mounting(f"p{i}", "data", cpu="3") for i in range(2)]
     homes = seat(cluster, *pods)
     assert homes is not None and sorted(homes.values()) == ["n1", "n2"]
-    (told,) = cluster.stow(cluster.jobs[1], {each.metadata.uid: each for each in pods})
+    (told,) = cluster.volume_decisions(cluster.jobs[1], {each.metadata.uid: each for each in pods})
     assert len(told.pods) == 2
 
 
@@ -166,7 +167,7 @@ def test_a_volume_that_many_nodes_reach_serves_a_claim_on_all_of_them() -> None:
     many = Claim("waits", provisions=False, choices=(local("v1", "n1"), local("v2", "n1", "n2")))
     cluster = cluster_of("n1", "n2", data=many)
     pods = [mounting(f"p{i}", "data", cpu="3") for i in range(2)]
-    assert seat(cluster, *pods) == {"p0": "n1", "p1": "n2"} and stow(cluster, 1, *pods) == {"data": "v2"}
+    assert seat(cluster, *pods) == {"p0": "n1", "p1": "n2"} and decided(cluster, 1, *pods) == {"data": "v2"}
 
 
 def test_a_node_takes_no_more_volumes_than_its_driver_can_attach() -> None:
@@ -179,7 +180,7 @@ def test_a_node_takes_no_more_volumes_than_its_driver_can_attach() -> None:
     assert homes is not None and sorted(homes.values()) == ["n1", "n2", "n2"]
     assert seat(cluster, pods[3], job=2) is None
     why, *_ = cluster.why([pods[3]], now=0)
-    assert "2 no more volumes of csi.example can be attached" in str(why)
+    assert "2 no more volumes of csi.example can be attached" in text(why)
     assert seat(cluster, pod("plain"), job=3) is not None
     cluster.release(1)
     assert seat(cluster, pods[3], job=2) is not None
@@ -201,24 +202,24 @@ def test_a_volume_that_is_attached_already_counts_once() -> None:
 def test_two_pods_of_a_gang_cannot_both_have_a_claim_for_one_pod() -> None:
     cluster = cluster_of("n1", data=Claim("waits", one_pod=True))
     refused = cluster.gang([mounting("p", "data"), mounting("q", "data")])
-    assert isinstance(refused, Refused) and "pod d/p wants it too" in refused.reason
+    assert isinstance(refused, Refused) and "pod d/p wants it too" in text(refused.reason)
 
 
 def test_a_claim_made_for_a_pod_must_be_its_own() -> None:
     cluster = cluster_of("n1", **{"p-scratch": Claim("waits", owner="uid-other")})
     p = pod("p", volumes=[PodVolume(name="scratch", ephemeral={})])
     refused = cluster.gang([p])
-    assert isinstance(refused, Refused) and "'p-scratch' was not made for this pod" in refused.reason
+    assert isinstance(refused, Refused) and "'p-scratch' was not made for this pod" in text(refused.reason)
     cluster.set_claim("d", "p-scratch", Claim("waits", owner="uid-p"))
     assert seat(cluster, p) == {"p": "n1"}
     missing = cluster.gang([pod("q", volumes=[PodVolume(name="scratch", ephemeral={})])])
-    assert isinstance(missing, Refused) and "it is made soon" in missing.reason
+    assert isinstance(missing, Refused) and "it is made soon" in text(missing.reason)
 
 
 def test_pods_with_other_volumes_pay_nothing() -> None:
     cluster = cluster_of("n1")
     token = pod("p", volumes=[PodVolume(name="token")])
-    assert cluster.alike([token]) is not None
+    assert cluster.equivalence_key([token]) is not None
     gang = cluster.gang([token])
     assert not isinstance(gang, Refused) and gang.rules is None
     assert np.asarray(gang.members[0].allowed).all()

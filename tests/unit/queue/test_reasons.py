@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from fluence.errors import NotFound
-from fluence.messages import joined
+from fluence.messages import texts
 from fluence.model.count import Count
 from fluence.model.reason import Code, Reason
 from fluence.queue import Phase, Queue, Submission
@@ -192,7 +192,7 @@ class TestOtherKinds:
             queue.submit(job(f"b{number}", 16, 10))
         run(queue, 0)
         reason = why(queue, "b7")
-        assert joined(reason.reasons) == "b0, b1, b2, b3, b4 and 2 more must start first"
+        assert texts(reason.reasons) == "b0, b1, b2, b3, b4 and 2 more must start first"
         assert len(reason.waits_for) == 7
 
     def test_one_that_the_next_cycle_starts(self):
@@ -223,7 +223,7 @@ class TestOtherKinds:
         queue = pool("easy")
         queue.submit(job("a", 1, 10))
         run(queue, 0)
-        assert joined(why(queue, "a").reasons) == "it is running: its resources were bound"
+        assert texts(why(queue, "a").reasons) == "it is running: its resources were bound"
         queue.finish("a", MINUTE)
         last = Reason.of(Code.ENDED)
         assert why(queue, "a").reasons == (Reason.of(Code.IN_PHASE, phase="done", last=last),)

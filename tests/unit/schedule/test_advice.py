@@ -72,7 +72,7 @@ def test_a_gang_that_waits_for_others_to_end_is_told_that_a_limit_helps() -> Non
     busy = cluster(nodes=1)
     busy.set_pod(pod("other", scheduler="default-scheduler", node="n0", phase="Running", cpu="2"))
     found = advice(pod("a"), of=busy)
-    assert "insufficient cpu" in messages.joined(found.blocks)
+    assert "insufficient cpu" in messages.texts(found.blocks)
     assert found.sooner[-1] == Reason.of(Code.GIVE_DURATION, key=names.DURATION)
 
 
@@ -113,7 +113,7 @@ def test_the_constraint_of_a_gang_counts() -> None:
     assert advice(pod("a", annotations=wants), of=cluster()).fits
     found = advice(*ranks(2, field="g", cpu="2", annotations=wants), group("g", 2), of=cluster())
     assert not found.fits
-    assert "1 excluded for this group" in messages.joined(found.blocks)
+    assert "1 excluded for this group" in messages.texts(found.blocks)
 
 
 def test_the_match_policy_of_the_scheduler_counts() -> None:
@@ -122,13 +122,13 @@ def test_the_match_policy_of_the_scheduler_counts() -> None:
         of.set_pod(pod("other", scheduler="default-scheduler", node="n0", phase="Running", cpu="1"))
         found = advice(pod("a"), of=of)
         assert found.fits == fits
-        assert ("a whole node is wanted" in messages.joined(found.blocks)) == (not fits)
+        assert ("a whole node is wanted" in messages.texts(found.blocks)) == (not fits)
 
 
 def test_the_nodes_that_a_gang_excludes_count() -> None:
     wants = {names.EXCLUDED: "n0, n1"}
     found = advice(pod("a", annotations=wants), of=cluster())
-    assert "2 excluded for this group" in messages.joined(found.blocks)
+    assert "2 excluded for this group" in messages.texts(found.blocks)
 
 
 def test_nothing_is_changed_by_asking() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from fluence.cluster.ids import job_number
-from fluence.messages import joined, text
+from fluence.messages import text, texts
 from fluence.model.constraint import Constraint
 from fluence.model.node import Node, NodeSpec, Taint
 from fluence.model.pod import Pod
@@ -125,7 +125,7 @@ def test_a_constraint_rules_nodes_out() -> None:
     )
     assert found.start("b", pods("b", 4, constraint=wanted), NOW, HOUR, HOUR)
     assert set(found.cluster.jobs[job_number("b")].values()) == {"node-000"}
-    assert "excluded" in joined(found.why(pods("c", 1, constraint=wanted), NOW, HOUR))
+    assert "excluded" in texts(found.why(pods("c", 1, constraint=wanted), NOW, HOUR))
 
 
 def test_what_no_node_can_hold_is_judged_once_and_again_when_nodes_change() -> None:
@@ -143,7 +143,7 @@ def test_the_outlook_says_what_is_missing_and_how_many_would_fit() -> None:
     assert found.start("a", pods("a", 6), NOW, HOUR, HOUR)
     outlook = found.outlook(pods("b", 4), NOW, HOUR)
     assert outlook.start == NOW + HOUR and outlook.fewer == 2
-    assert "insufficient cpu" in joined(outlook.causes)
+    assert "insufficient cpu" in texts(outlook.causes)
 
 
 def test_a_queue_over_seats_backfills_without_delay() -> None:

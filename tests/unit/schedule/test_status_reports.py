@@ -48,7 +48,7 @@ class World:
         decisions = self.scheduler.cycle(self.now)
         self.bound += sum(map(len, decisions.binds))
         self.said += [
-            (self.now - NOW, len(each.pods), messages.joined(each.reasons)) for each in decisions.waiting
+            (self.now - NOW, len(each.pods), messages.texts(each.reasons)) for each in decisions.waiting
         ]
 
 

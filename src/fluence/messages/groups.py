@@ -1,73 +1,23 @@
-"""The text of every reason, made at the edge: conditions, events, logs and the programs.
-
-`text` is the only way from a `Reason` to English. A template names the parameters of its code; a list of
-values is written with commas. Where a plain template will not do, a function makes the text.
-"""
+"""What is said of groups of pods, of their labels and annotations, and what would help them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from decimal import Decimal
 
+from fluence.messages.rendering import Templates, all_of, be
 from fluence.model.reason import Code, Reason, Value
-
-_NAMED = 5  # jobs that a text names
-
-_Template = str | Callable[[Reason], str]
-
-
-def text(reason: Reason) -> str:
-    """What a user is told."""
-    template = TEMPLATES[reason.code]
-    if callable(template):
-        return template(reason)
-    return template.format_map({key: _shown(value) for key, value in reason.params})
-
-
-def joined(reasons: Iterable[Reason]) -> str:
-    """Several reasons in one line."""
-    return "; ".join(map(text, reasons))
-
-
-def _reasons(value: object) -> list[Reason]:
-    assert isinstance(value, tuple)
-    return [each for each in value if isinstance(each, Reason)]
-
-
-def _names(value: object) -> str:
-    """Some names, and how many more there are."""
-    assert isinstance(value, tuple)
-    shown = ", ".join(map(str, value[:_NAMED]))
-    more = len(value) - _NAMED
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _shown(value: Value) -> str | int | None:
-    if isinstance(value, Reason):
-        return text(value)
-    return ", ".join(str(_shown(each)) for each in value) if isinstance(value, tuple) else value
-
-
-def _all_of(value: Value) -> str:
-    """`1 and 2`."""
-    return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-
-
-def _be(count: Value) -> str:
-    return "is" if count == 1 else "are"
-
 
 # -- groups --------------------------------------------------------------------------------------------------
 
 
 def _pods_gated(reason: Reason) -> str:
     gated = reason["gated"]
-    return f"{gated} of {reason['pods']} pods {_be(gated)} held by scheduling gates"
+    return f"{gated} of {reason['pods']} pods {be(gated)} held by scheduling gates"
 
 
 def _pods_missing(reason: Reason) -> str:
     pods = reason["pods"]
-    return f"{pods} of {reason['minimum']} pods {_be(pods)} there"
+    return f"{pods} of {reason['minimum']} pods {be(pods)} there"
 
 
 def _owner_runs_too_few(reason: Reason) -> str:
@@ -78,17 +28,17 @@ def _owner_runs_too_few(reason: Reason) -> str:
 
 
 def _different_priorities(reason: Reason) -> str:
-    found = _all_of(reason["priorities"])
+    found = all_of(reason["priorities"])
     return f"its pods have different priorities ({found}): set one priorityClassName on all of them"
 
 
 def _different_preemption_policies(reason: Reason) -> str:
-    found = _all_of(reason["policies"])
+    found = all_of(reason["policies"])
     return f"its pods have different preemption policies ({found}): set one on all"
 
 
 def _different_sizes(reason: Reason) -> str:
-    found = _all_of(reason["sizes"])
+    found = all_of(reason["sizes"])
     return f"its {reason['level']} say different sizes, {found}: the largest is used; write one"
 
 
@@ -125,84 +75,7 @@ def _create_pods(reason: Reason) -> str:
     return f"create {more} more pod{'' if more == 1 else 's'} of it, or lower {where}"
 
 
-TEMPLATES: dict[Code, _Template] = {
-    # What happens to a job in the queue.
-    Code.SUBMITTED: "submitted",
-    Code.FOUND_RUNNING: "found running",
-    Code.WAS_RUNNING: "it was running already",
-    Code.PLANNED: "the plan has a place for it",
-    Code.UNPLANNED: "its place in the plan was given up",
-    Code.TAKEN_OUT_OF_PLAN: "taken out of the plan",
-    Code.BACKFILLED: "backfilled ahead of jobs that must wait",
-    Code.ITS_TURN: "its turn, and it fits",
-    Code.RESOURCES_BOUND: "its resources were bound",
-    Code.ENDED: "ended",
-    Code.FAILED: "failed",
-    Code.CANCELLED_BY_USER: "cancelled by its user",
-    Code.GIVEN: "{text}",
-    # Why a job waits in the queue, or never starts.
-    Code.QUEUED_BEHIND_OTHERS: "jobs in front of it hold what it needs",
-    Code.FIRST_IN_QUEUE: "it fits and is first: the next cycle starts it",
-    Code.MUST_START_FIRST: lambda reason: (
-        ("it would fit, but " if reason["fits"] else "") + f"{_names(reason['jobs'])} must start first"
-    ),
-    Code.BEYOND_DEPTH: "only the first {depth} jobs are looked at, and {ahead} are ahead of it",
-    Code.DEPENDENCY: lambda reason: f"it waits for {_names(reason['jobs'])} to end",
-    Code.DEPENDENCY_FAILED: "it waits for {job} to succeed, which is {phase}",
-    Code.USER_LIMIT: lambda reason: (
-        f"{reason['user'] or 'its user'} runs, or is promised, {reason['most']} jobs in queue "
-        f"{reason['queue']!r}: no more are allowed"
-    ),
-    Code.LIMIT_ABOVE_QUEUE: lambda reason: (
-        f"its limit of {reason['limit_s']} s is over the {reason['max_s']} s that queue "
-        f"{reason['queue']!r} allows: ask for less"
-    ),
-    Code.CONSTRAINT_TOO_NARROW: lambda reason: (
-        f"its constraint leaves too little: {joined(_reasons(reason['causes']))}"
-    ),
-    Code.IN_PHASE: "it is {phase}: {last}",
-    Code.TOO_FEW_UNITS: "it asks for {units} {unit}s; this cluster has {total}",
-    Code.UNITS_BUSY: "it needs {units} {unit}s and {free} of {total} are free",
-    Code.UNITS_PROMISED: "{free} {unit}s are free, but only {most} of them for as long as it may run",
-    Code.NO_EMPTY_CLUSTER: "no empty cluster could hold it: {cause}",
-    Code.INVALID_REQUEST: "{fault}",
-    Code.MATCHER_EXPLAINS: "{cause}",
-    Code.CLUSTER_CANNOT_HOLD: lambda reason: (
-        "the cluster as it is cannot hold it: "
-        + (joined(_reasons(reason["causes"])) or "the cluster has no nodes for it")
-    ),
-    Code.GROUP_GONE: "the group is gone",
-    Code.GROUP_CHANGED: "its group changed",
-    Code.CLUSTER_CHANGED: "what the cluster could hold has changed",
-    Code.NOT_BOUND: "none of its pods was bound",
-    Code.NODE_CHANGED: "node {node} changed",
-    Code.NODE_GONE: "node {node} is gone",
-    Code.QUARANTINED: "Fluence cannot handle this {kind}: {error}; please report it",
-    # Why a pod set waits for its volumes, or got none.
-    Code.WAITS_FOR_ITS_CLAIMS: lambda reason: (
-        f"waits for its {'claim' if len(_reasons(reason['claims'])) == 1 else 'claims'} "
-        + ", ".join(map(text, _reasons(reason["claims"])))
-    ),
-    Code.WAITS_FOR_CLAIMS_OF_GROUP: "waits for the claims of its group",
-    Code.WAITS_FOR_CLAIMS_OF_PODS: lambda reason: (
-        f"waits for the claims of its pods: {', '.join(map(text, _reasons(reason['claims'])))}"
-        + (f" and {reason['more']} more" if reason["more"] else "")
-    ),
-    Code.CLAIM_TO_BE_BOUND: "{claim} to be bound to volume {volume}",
-    Code.CLAIM_TO_BE_PROVISIONED: "{claim} to be provisioned on node {node}",
-    Code.CLAIM_TIMED_OUT: "claim {claim!r} was not bound in time",
-    Code.CLAIM_GONE: "claim {claim!r} is gone",
-    Code.CLAIM_DELETING: "claim {claim!r} is being deleted",
-    Code.VOLUME_OUT_OF_REACH: "the volume of claim {claim!r} cannot be reached from node {node}",
-    Code.VOLUME_TAKEN: "volume {volume} for claim {claim!r} is not free any more",
-    Code.VOLUME_NOT_MADE: "no volume could be made for claim {claim!r} on node {node}",
-    Code.POD_OVER_OR_BOUND: "pod {pod} is over, or has a node already",
-    Code.NODE_CLOSED: "node {node}: {why}",
-    Code.VOLUMES_BOUND: "its volumes are bound",
-    # Why a promise was broken.
-    Code.RESOURCES_LOST: "resources were lost",
-    Code.RUNS_PAST_LIMIT: "job {job} runs past its limit",
-    Code.OVERTAKEN: "jobs that came later were backfilled ahead of it",
+GROUPS: Templates = {
     # -- groups: what a gang waits for --
     Code.OWNER_NOT_SEEN: "waits for its {kind} {name} to be seen",
     Code.POD_GROUP_NOT_SEEN: "waits for its PodGroup {group}",
