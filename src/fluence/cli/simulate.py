@@ -213,9 +213,9 @@ def simulate(ctx: click.Context, /, **given: Any) -> None:
       fluence simulate --trace log.swf --cluster 240x1 --until 2d --snapshot state.json
       fluence simulate --manifests jobs/ --nodes nodes.yaml --every 10s --compare easy,conservative
     """
-    from fluence.cli.simulate_run import Options, carry_out, check
+    from fluence.cli.simulate_run import SimulateOptions, carry_out, check
 
-    options = Options(**given)
+    options = SimulateOptions(**given)
     check(ctx, options)
     if any(run.interrupted for run in carry_out(ctx, options)):
         ctx.exit(_INTERRUPTED)

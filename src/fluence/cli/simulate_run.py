@@ -34,7 +34,7 @@ _OF_MANIFESTS = ("nodes", "every", "config")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class SimulateOptions:
     """The command line, as it was parsed."""
 
     trace: str | None
@@ -88,7 +88,7 @@ class Options:
         return {**about, **{key: value for key, value in beside.items() if value is not None}}
 
 
-def check(ctx: click.Context, options: Options) -> None:
+def check(ctx: click.Context, options: SimulateOptions) -> None:
     """Refuse a command line whose parts do not fit together, before anything is read."""
     if (options.trace is None) == (not options.manifests):
         raise click.UsageError("give --trace and --cluster, or --manifests and --nodes")
@@ -106,7 +106,7 @@ def check(ctx: click.Context, options: Options) -> None:
         _check_writable(wanted)
 
 
-def carry_out(ctx: click.Context, options: Options) -> list[Run]:
+def carry_out(ctx: click.Context, options: SimulateOptions) -> list[Run]:
     """Make the runs that were asked for, and show and write what came of them."""
     make = _manifest_runs(options) if options.manifests else _trace_runs(options)
     runs: list[Run] = []
@@ -122,14 +122,14 @@ def carry_out(ctx: click.Context, options: Options) -> list[Run]:
 # -- a trace: the queue over the matcher ---------------------------------------------------------------------
 
 
-def _trace_runs(options: Options) -> Callable[[str | None, float], Run]:
+def _trace_runs(options: SimulateOptions) -> Callable[[str | None, float], Run]:
     from fluence.sim import platform as platforms
 
     assert options.cluster is not None
     return partial(_trace_run, options, platforms.read(options.cluster, unit=options.unit))
 
 
-def _trace_run(options: Options, platform: Platform, named: str | None, scale: float) -> Run:
+def _trace_run(options: SimulateOptions, platform: Platform, named: str | None, scale: float) -> Run:
     from fluence.sim.simulator import simulate
 
     work = _trace(options, platform, scale)
@@ -174,7 +174,7 @@ def _trace_run(options: Options, platform: Platform, named: str | None, scale: f
     return run
 
 
-def _trace(options: Options, platform: Platform, scale: float) -> TraceWorkload:
+def _trace(options: SimulateOptions, platform: Platform, scale: float) -> TraceWorkload:
     from fluence.sim import workload
 
     assert options.trace is not None
@@ -197,7 +197,7 @@ def _trace(options: Options, platform: Platform, scale: float) -> TraceWorkload:
 # -- manifests: the live scheduler's cycle -------------------------------------------------------------------
 
 
-def _manifest_runs(options: Options) -> Callable[[str | None, float], Run]:
+def _manifest_runs(options: SimulateOptions) -> Callable[[str | None, float], Run]:
     from fluence.sandbox.nodes import manifests, read_nodes
     from fluence.sim.manifests import read
 
@@ -210,7 +210,7 @@ def _manifest_runs(options: Options) -> Callable[[str | None, float], Run]:
 
 
 def _manifest_run(
-    options: Options,
+    options: SimulateOptions,
     nodes: Sequence[dict[str, Any]],
     work: ManifestWorkload,
     named: str | None,
@@ -246,7 +246,7 @@ def _manifest_run(
     return run
 
 
-def _settings(options: Options, policy: str | None) -> SchedulerSettings:
+def _settings(options: SimulateOptions, policy: str | None) -> SchedulerSettings:
     """The live scheduler's settings: the file's, and what the command line says before it."""
     from fluence.config import load
     from fluence.schedule.settings import SchedulerSettings
@@ -275,7 +275,7 @@ def _check_started(run: Run, cluster: str, reason: str) -> None:
 # -- the report ----------------------------------------------------------------------------------------------
 
 
-def _show(ctx: click.Context, options: Options, runs: Sequence[Run]) -> None:
+def _show(ctx: click.Context, options: SimulateOptions, runs: Sequence[Run]) -> None:
     if options.html is not None:
         from fluence.sim import page
 
