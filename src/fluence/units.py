@@ -137,6 +137,17 @@ def round_duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def spell_duration(milliseconds: int) -> str:
+    """``spell_duration(5_400_000) == "1 h 30 min"``: the two largest units, rounded up to seconds."""
+    seconds = -(-milliseconds // 1000)
+    parts = []
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
+
+
 def _milliseconds(number: str, unit: str) -> int:
     whole, _, fraction = number.partition(".")
     scale = _TIMES[unit]

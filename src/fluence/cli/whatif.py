@@ -17,7 +17,9 @@ from fluence.cli.choice import (
     source_name,
 )
 from fluence.errors import InvalidInput
+from fluence.messages import whatif as texts
 from fluence.queue.job import SECOND
+from fluence.queue.whatif import WhatIfAnswer
 
 WAITS, NEVER = 3, 4
 _SHOWN = 10
@@ -87,13 +89,22 @@ def whatif(
         assert state is not None
         answer = _ask_snapshot(file, state, policy=policy, **_named(given, _STATE))
     if output in ("json", "yaml"):
-        value: dict[str, Any] = answer.to_value()
-        click.echo(view.data(value, output))
+        click.echo(view.data(_value(answer), output))
     else:
-        for line in answer.lines(shown=None if output == "wide" else _SHOWN):
+        for line in _lines(answer, None if output == "wide" else _SHOWN):
             click.echo(line)
     if not answer.starts_now:
         ctx.exit(NEVER if answer.never else WAITS)
+
+
+def _value(answer: Any) -> dict[str, Any]:
+    found: dict[str, Any] = texts.value(answer) if isinstance(answer, WhatIfAnswer) else answer.to_value()
+    return found
+
+
+def _lines(answer: Any, shown: int | None) -> list[str]:
+    found: list[str] = texts.lines(answer, shown) if isinstance(answer, WhatIfAnswer) else answer.lines(shown)
+    return found
 
 
 _LIVE = ("kubeconfig", "context", "config", "namespace")

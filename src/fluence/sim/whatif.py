@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluence.errors import InvalidInput
+from fluence.messages import whatif
 from fluence.model.reason import Code, Reason
 from fluence.queue.job import SECOND
-from fluence.queue.reasons import BlockedBy, WaitReason, span
+from fluence.queue.reasons import BlockedBy, WaitReason
 from fluence.queue.whatif import Delay, WhatIfAnswer
 from fluence.sim.cluster import EmbeddedCluster, EmbeddedJob, Json
 
@@ -37,30 +38,16 @@ class ManifestAnswer:
 
     def lines(self, shown: int | None = None) -> list[str]:
         """The answer in words."""
-        found: list[str] = []
-        for key, answer in self.jobs:
-            told = answer.lines(shown)
-            # NB the last line is about other jobs, which are told about once, below.
-            found.extend(f"{key}: {line}" for line in (told if answer.never else told[:-1]))
-        if not self.never and not self.delays:
-            found.append("nobody else would wait longer")
-        for delay in self.delays[:shown]:
-            found.append(f"job {delay.job} would start {span(delay.after - delay.before)} later")
-        if shown is not None and len(self.delays) > shown:
-            found.append(f"… and {len(self.delays) - shown} more (see -o wide)")
-        return found
+        found = [f"{key}: {line}" for key, answer in self.jobs for line in whatif.own_lines(answer, shown)]
+        return found if self.never and not self.delays else found + whatif.delay_lines(self.delays, shown)
 
     def to_value(self) -> dict[str, Any]:
         """The answer for programs, in seconds."""
         jobs = []
         for key, answer in self.jobs:
-            value = answer.to_value()
-            jobs.append({"job": key} | {name: value[name] for name in value if name not in ("now", "delays")})
-        delays = [
-            {"job": each.job, "before": each.before / SECOND, "after": each.after / SECOND}
-            for each in self.delays
-        ]
-        return {"now": self.now / SECOND, "jobs": jobs, "delays": delays}
+            told = whatif.value(answer)
+            jobs.append({"job": key} | {name: told[name] for name in told if name not in ("now", "delays")})
+        return {"now": self.now / SECOND, "jobs": jobs, "delays": whatif.delay_values(self.delays)}
 
 
 def ask(cluster: EmbeddedCluster, documents: Iterable[Json]) -> ManifestAnswer:
