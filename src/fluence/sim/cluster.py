@@ -283,7 +283,7 @@ class EmbeddedCluster:
         """Every job that the queue has had, in order of submission, then the pods that never became one."""
         records = [each for each in self._seen if not _is_withdrawn(each)]
         found = [self._job(each) for each in sorted(records, key=lambda each: each.order[1:])]
-        known = {pod.key for job in found for pod in job.pods}
+        known = {pod.key for each in records for pod in _request(each).pods}
         groups = self.scheduler.state.groups
         left: dict[str, list[Pod]] = {}
         for pod in self.pods.values():
@@ -310,10 +310,9 @@ class EmbeddedCluster:
 
     def _job(self, record: JobRecord) -> EmbeddedJob:
         job = record.job
-        assert isinstance(job.request, PodSetRequest)
-        pods = tuple(self.pods[pod.key] for pod in job.request.pods)
+        pods = tuple(self.pods[pod.key] for pod in _request(record).pods)
         if record.started is not None:  # one that needed fewer began without the others
-            pods = tuple(pod for pod in pods if pod.spec.node_name)
+            pods = tuple(pod for pod in pods if pod.spec.node_name) or pods  # NB or none is bound yet
         said = self.scheduler.state.reports.said.get(record.key)
         return EmbeddedJob(
             record.key,
@@ -395,6 +394,11 @@ def check_manifest(document: Json, *, where: str) -> None:
         raise InvalidInput(str(error), where=where) from None
     if not meta.name:
         raise InvalidInput("is missing: name the object", where=f"{where}: metadata.name")
+
+
+def _request(record: JobRecord) -> PodSetRequest:
+    assert isinstance(record.job.request, PodSetRequest)
+    return record.job.request
 
 
 def _is_withdrawn(record: JobRecord) -> bool:

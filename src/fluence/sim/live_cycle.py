@@ -118,11 +118,13 @@ def _run(
             return
         run.now = at
         cluster.advance(began + at)
+        arrived = 0
         while coming and coming[-1].at <= at:
             cluster.apply(coming.pop().document)
-            if progress is not None:
-                progress(1)
+            arrived += 1
         cluster.settle()
+        if progress is not None:
+            progress(arrived)
 
 
 def _record(job: EmbeddedJob, submit: int, began: int, unit: str) -> Record:
