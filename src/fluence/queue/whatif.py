@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fluence.messages import texts
 from fluence.model.jobspec import Jobspec
 from fluence.queue.job import SECOND, JobRecord, Phase, Submission
 from fluence.queue.queue import Queue
@@ -37,7 +38,7 @@ class WhatIfAnswer:
     def lines(self, shown: int | None = None) -> list[str]:
         """The answer in words."""
         if self.never:
-            return [f"never: {self.reason.text}"]
+            return [f"never: {texts(self.reason.reasons)}"]
         found = []
         if self.starts_now:
             found.append("it would start now")
@@ -48,7 +49,7 @@ class WhatIfAnswer:
             found.append(f"it would wait, and start {when}")
             if self.expected is not None:
                 found.append(f"expected, by how long such jobs ran: in {span(self.expected - self.now)}")
-            found.append(f"blocked by {self.reason.kind.value}: {self.reason.text}")
+            found.append(f"blocked by {self.reason.kind.value}: {texts(self.reason.reasons)}")
             if self.reason.waits_for:
                 found.append(f"waits for {_list(self.reason.waits_for, shown)}")
             found.extend(f"sooner: {change.words(self.now)}" for change in self.reason.changes)
@@ -68,7 +69,7 @@ class WhatIfAnswer:
             "never": self.never,
             "start_no_later_than": _seconds(self.start),
             "expected_start": _seconds(self.expected),
-            "reason": {"kind": self.reason.kind.value, "text": self.reason.text},
+            "reason": {"kind": self.reason.kind.value, "text": texts(self.reason.reasons)},
             "waits_for": list(self.reason.waits_for),
             "changes": [_change(change) for change in self.reason.changes],
             "delays": [
@@ -83,10 +84,10 @@ def ask(
     """Submit the job to this queue, which is used up by it, and see."""
     queue.cycle(queue.now)  # what waits without need is not this job's doing
     before = _plan(queue)
-    entry = queue.submit(Submission(_KEY, spec, queue.now, limit=limit, user=user, priority=priority))
-    if entry.state is Phase.NEVER:
+    record = queue.submit(Submission(_KEY, spec, queue.now, limit=limit, user=user, priority=priority))
+    if record.phase is Phase.NEVER:
         return WhatIfAnswer(queue.now, False, True, None, None, why(queue, _KEY), ())
-    started = [start for start in queue.cycle(queue.now) if start.entry is entry]
+    started = [start for start in queue.cycle(queue.now) if start.record is record]
     after = _plan(queue)
     delays = [
         Delay(other.key, before[other], later)
@@ -97,8 +98,8 @@ def ask(
         now=queue.now,
         starts_now=bool(started),
         never=False,
-        start=queue.now if started else entry.no_later_than,
-        expected=queue.now if started else entry.expected,
+        start=queue.now if started else record.no_later_than,
+        expected=queue.now if started else record.expected,
         reason=why(queue, _KEY),
         delays=tuple(delays),
     )
@@ -106,9 +107,10 @@ def ask(
 
 def _plan(queue: Queue) -> dict[JobRecord, int]:
     """When each waiting job would start by a plan in order."""
-    entries = list(queue.pending)
-    starts = queue.space.sketch(queue.now, [queue.ask(entry) for entry in entries], in_order=False)
-    return {entry: start for entry, start in zip(entries, starts, strict=True) if start is not None}
+    records = list(queue.pending)
+    requests = [queue.promises.request(record) for record in records]
+    starts = queue.planner.sketch(queue.now, requests, in_order=False)
+    return {record: start for record, start in zip(records, starts, strict=True) if start is not None}
 
 
 def _list(keys: tuple[str, ...], shown: int | None) -> str:

@@ -6,7 +6,7 @@
     cluster.step()                  on to the next time at which something does
 
 The controllers make pods as the real ones do, nodes run a pod for its `sleep N`, and every bind succeeds.
-What decides is `fluence.schedule.cycle.Scheduler`, with the live scheduler's settings.
+What decides is `fluence.schedule.scheduler.Scheduler`, with the live scheduler's settings.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import msgspec
 from msgspec.structs import replace
 
 from fluence import names
+from fluence.act import conditions
 from fluence.clock import ManualClock
 from fluence.errors import InvalidInput
 from fluence.kube.gangs import ADAPTERS, Native, PodGroup, Workload
@@ -29,11 +30,13 @@ from fluence.model.meta import Condition, ObjectMeta, OwnerReference
 from fluence.model.node import Node
 from fluence.model.owner import OWNERS, Owner, ReplicaSet
 from fluence.model.pod import Pod
-from fluence.schedule import conditions
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
-from fluence.schedule.cycle import Decisions, Scheduler, cluster_for
-from fluence.schedule.groups import Gang, Groups
+from fluence.schedule.build import scheduler_for
+from fluence.schedule.cycle import Decisions
+from fluence.schedule.events import BindFinished, Changed, Event
+from fluence.schedule.gang import Gang
 from fluence.schedule.settings import SchedulerSettings
+from fluence.schedule.status import SchedulingStatus, StatusReport
 from fluence.schedule.status_reports import Waiting
 
 NAMESPACE = "default"
@@ -61,12 +64,8 @@ class EmbeddedCluster:
     ) -> None:
         settings = settings or SchedulerSettings()
         self.clock = clock or ManualClock()
-        self.scheduler = Scheduler(
-            Groups(scheduler=settings.scheduler_name, native=True),
-            cluster_for(settings.layout(), policy=settings.match_policy, release_each=settings.release_each),
-            policy=settings.queue_policy,
-            rules=settings.rules(),
-        )
+        self.scheduler = scheduler_for(settings, native=True)
+        self._events: list[Event] = []  # that the scheduler has not been told yet
         self.pods: dict[str, Pod] = {}
         self.nodes = [_ready(each) for each in nodes]
         self._owners: dict[str, Owner] = {}
@@ -74,8 +73,9 @@ class EmbeddedCluster:
         self._handlers: list[OnPod] = []
         self._random = random.Random(0)  # the same names every time
         self._uids = 0
+        self._written = conditions.WrittenMessages()
         for node in self.nodes:
-            self.scheduler.set_node(node)
+            self._events.append(Changed(None, node))
 
     def on_pod(self, handler: OnPod) -> None:
         """Call this with each pod as it was and as it is."""
@@ -100,7 +100,7 @@ class EmbeddedCluster:
     def _create_group(self, adapter: Native, document: Json) -> None:
         item: PodGroup | Workload = msgspec.convert(document, adapter.resource.type)
         for group in adapter.groups(replace(item, metadata=self._meta(document["metadata"]))):
-            self.scheduler.set_group(group)
+            self._events.append(Changed(None, group))
 
     def _create_owner(self, shape: type[Owner], document: Json) -> None:
         owner = replace(msgspec.convert(document, shape), metadata=self._meta(document["metadata"]))
@@ -148,11 +148,11 @@ class EmbeddedCluster:
 
     def _set_owner(self, owner: Owner) -> None:
         self._owners[owner.metadata.uid] = owner
-        self.scheduler.touch(self.scheduler.groups.set_owner(owner))
+        self._events.append(Changed(None, owner))
 
     def _set(self, pod: Pod) -> None:
         old, self.pods[pod.key] = self.pods.get(pod.key), pod
-        self.scheduler.set_pod(pod)
+        self._events.append(Changed(old, pod))
         for handler in self._handlers:
             handler(old, pod)
 
@@ -168,14 +168,21 @@ class EmbeddedCluster:
     def settle(self) -> None:
         """Cycle until there is nothing more to do at this instant."""
         while True:
-            decisions = self.scheduler.cycle(self.now)
+            events, self._events = self._events, []
+            decisions = self.scheduler.handle(events, self.now)
             self._carry_out(decisions)
-            if not (decisions.binds or decisions.waiting or decisions.begun or self.scheduler.has_more):
+            if not (
+                decisions.binds
+                or decisions.waiting
+                or decisions.begun
+                or self.scheduler.has_more
+                or self._events
+            ):
                 return
 
     def step(self) -> bool:
         """Go on to the next pod that ends or word that is due, and settle; False if nothing ever will be."""
-        due = self.scheduler.next_due() if self._ends else self.scheduler.telling.next_due()
+        due = self.scheduler.next_due() if self._ends else self.scheduler.state.reports.next_due()
         times = [*self._ends.values(), *((due / 1000,) if due is not None and due > self.now else ())]
         if not times:
             return False
@@ -202,10 +209,10 @@ class EmbeddedCluster:
         for waiting in decisions.waiting:
             self._tell(waiting)
         for gang in decisions.begun:
-            self._tell_group(gang, conditions.StatusReport(conditions.SchedulingStatus.SCHEDULED))
+            self._tell_group(gang, StatusReport(SchedulingStatus.SCHEDULED))
 
     def _bind(self, bind: Bind) -> None:
-        self.scheduler.told(BindResult(bind, BindOutcome.BOUND), self.now)
+        self._events.append(BindFinished(BindResult(bind, BindOutcome.BOUND)))
         pod = self.pods[bind.pod.key]
         said = {**pod.annotations, **bind.annotations}
         condition = Condition(type=conditions.POD_SCHEDULED, status="True")
@@ -223,19 +230,19 @@ class EmbeddedCluster:
     def _tell(self, waiting: Waiting) -> None:
         for each in waiting.pods:
             pod = self.pods[each.key]
-            patch = conditions.pod_condition(pod, waiting.report, now=self.now)
+            patch = conditions.pod_condition(pod, waiting.report, now=self.now, memory=self._written)
             if patch is not None:
                 self._set(replace(pod, status=replace(pod.status, conditions=_conditions(patch))))
         self._tell_group(waiting.gang, waiting.report)
 
-    def _tell_group(self, gang: Gang, report: conditions.StatusReport) -> None:
+    def _tell_group(self, gang: Gang, report: StatusReport) -> None:
         if gang.group is None:
             return
-        patch = conditions.group_condition(gang.group, report, now=self.now)
+        patch = conditions.group_condition(gang.group, report, now=self.now, memory=self._written)
         if patch is not None:
             told = _conditions(patch)
             group: Group = replace(gang.group, conditions=tuple(told), is_scheduled=told[0].status == "True")
-            self.scheduler.set_group(group)
+            self._events.append(Changed(gang.group, group))
 
 
 def _conditions(patch: conditions.Json) -> list[Condition]:

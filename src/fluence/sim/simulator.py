@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.policy import MatchPolicy
+from fluence.messages import text
 from fluence.queue import Dependency, JobRecord, Queue, Start, Submission, history, planner_for
 from fluence.queue import priority as priorities
 from fluence.queue.job import SECOND
@@ -69,6 +70,7 @@ def simulate(
         forecasts=forecasts,
         priority=priorities.find(priority),
         predictor=history.find(predictor),
+        timer=time.perf_counter,
     )
     run = Simulation(queue, matcher)
     began = time.perf_counter()
@@ -78,7 +80,7 @@ def simulate(
         run.interrupted = True
     run.wall_s = time.perf_counter() - began
     run.decisions = queue.tries
-    run.records = [_record(s, queue.entries.get(s.name), queue) for s in workload.submissions]
+    run.records = [_record(s, queue.records.get(s.name), queue) for s in workload.submissions]
     return run
 
 
@@ -105,14 +107,14 @@ def _run(
         while events and events[0][0] == now:
             what = heappop(events)[3]
             if isinstance(what, Start):
-                queue.finish(what.task, now, succeeded=tasks[what.entry.key].succeeds)
+                queue.finish(what.task, now, succeeded=tasks[what.record.key].succeeds)
                 if progress is not None:
                     progress(1)
             else:
                 queue.submit(_job(what))
         for start in queue.cycle(now):
             queue.running(start.task, now)
-            runtime = tasks[start.entry.key].runtime
+            runtime = tasks[start.record.key].runtime
             heappush(events, (min(now + runtime, start.end), _END, serial, start))
             serial += 1
 
@@ -147,6 +149,6 @@ def _record(submission: TraceJob, entry: JobRecord | None, queue: Queue) -> Reco
         no_later_than=entry.promised if entry else None,
         expected=entry.first_expected if entry else None,
         backfilled=entry.backfilled if entry else False,
-        state=entry.state.value if entry else "pending",
-        broken=entry.broken[0].cause if entry and entry.broken else "",
+        state=entry.phase.value if entry else "pending",
+        broken=text(entry.broken[0].cause) if entry and entry.broken else "",
     )

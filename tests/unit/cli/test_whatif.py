@@ -134,7 +134,7 @@ class TestBadInput:
         path.write_text(text)
         done = run("whatif", "-", "--state", str(path), stdin=spec(1, 60))
         assert done.code == 1
-        assert done.is_one_line_error("state.json: is no snapshot", "fluence simulate --snapshot")
+        assert done.is_one_line_error("state.json: is not a valid snapshot", "fluence simulate --snapshot")
 
     def test_files_that_are_not_there(self, run: Run, state: str, tmp_path: Path) -> None:
         assert run("whatif", "-", "--state", "/nowhere", stdin=spec(1, 60)).is_one_line_error("/nowhere")

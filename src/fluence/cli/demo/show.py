@@ -13,13 +13,13 @@ from typing import NamedTuple
 import click
 
 from fluence import names
+from fluence.act.conditions import POD_SCHEDULED, same
 from fluence.cli import view
 from fluence.cli.demo.script import Work, work_of
 from fluence.model.node import Node
 from fluence.model.pod import Pod
 from fluence.model.resources import add_into, pod_requests
 from fluence.sandbox.audit import AuditReport
-from fluence.schedule.conditions import POD_SCHEDULED, same
 from fluence.units import format_amount
 
 ZONE = "topology.kubernetes.io/zone"

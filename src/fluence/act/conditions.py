@@ -1,7 +1,8 @@
 """Conditions: what to write about pods and groups, as a function of what is there and what should be.
 
-Each function answers None where nothing changed, so a status is written once per change and not once per
-cycle. Start times move a little all the time; one that was told stays until the new one is clearly another.
+Called by the live scheduler and by the embedded cluster of the simulator. Each function answers None where
+nothing changed, so a status is written once per change and not once per cycle. Start times move a little all
+the time; one that was written stays until the new one is clearly another.
 
     pods        PodScheduled=False      Unschedulable      it waits, or it never fits; autoscalers read this
                                         WaitingForGroup    its siblings or its PodGroup are not there yet
@@ -15,15 +16,18 @@ True is never taken back, and a group that is no gang gets no False: its pods ha
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from enum import Enum
-from typing import Literal
+from typing import Literal, NamedTuple
 
+from fluence import messages
 from fluence.model.group import Group
 from fluence.model.meta import Condition
 from fluence.model.pod import Pod
+from fluence.model.reason import COUNTS, Code, Reason, Value
+from fluence.schedule.status import SchedulingStatus, StatusReport
 
 Json = dict[str, object]
 
@@ -38,7 +42,7 @@ GROUP_CONDITIONS = {
 
 _SECOND = 1000
 _MINUTE = 60 * _SECOND
-# How finely a start is told, by how far away it is.
+# How finely a start is written, by how far away it is.
 _STEPS = (
     (10 * _MINUTE, _MINUTE),
     (120 * _MINUTE, 5 * _MINUTE),
@@ -54,31 +58,10 @@ _TIMES = re.compile(rf" (?:Starts no later than {_STAMP}(?:; expected {_STAMP})?
 _COUNTS = re.compile(r"(?<=[:;] )\d+(?= )|\bon \d+ nodes|\b\d+ of \d+ seats")
 
 
-class SchedulingStatus(Enum):
-    """What became of a pod or a gang in a cycle."""
-
-    SCHEDULED = "scheduled"
-    WAITS = "waits"  # for resources or for its turn
-    NEVER = "never"  # this cluster cannot hold it
-    INCOMPLETE = "incomplete"  # members, its PodGroup or its owner are not there
-    PREPARES = "prepares"  # it has seats, and its claims are being bound
-    REFUSED = "refused"  # what it asks for contradicts itself, or is not ours to check
-
-
 _POD_REASONS = {
     SchedulingStatus.INCOMPLETE: "WaitingForGroup",
     SchedulingStatus.PREPARES: "WaitingForVolumes",
 }
-
-
-@dataclass(frozen=True, slots=True)
-class StatusReport:
-    """What to tell. Times are milliseconds since 1970."""
-
-    outcome: SchedulingStatus
-    reason: str = ""
-    no_later_than: int | None = None
-    expected: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,11 +74,11 @@ class EventNote:
     text: str
 
 
-# -- words ---------------------------------------------------------------------------------------------------
+# -- messages ------------------------------------------------------------------------------------------------
 
 
 def message(report: StatusReport) -> str:
-    """The reason and both start times, in one text."""
+    """The reasons and both start times, in one text."""
     times = ""
     expected = _stamp(report.expected) if report.expected is not None else ""
     if report.no_later_than is not None:
@@ -103,14 +86,70 @@ def message(report: StatusReport) -> str:
         times += f"; expected {expected}." if expected else "."
     elif expected:
         times = f" Start expected {expected}."
-    reason = clip(" ".join(report.reason.split()), MESSAGE_BYTES - len(times) - 1)
-    if times and not reason.endswith((".", "!", "?", "…")):
-        reason += "."
-    return (reason + times).strip()
+    why = clip(" ".join(messages.texts(report.reasons).split()), MESSAGE_BYTES - len(times) - 1)
+    if times and not why.endswith((".", "!", "?", "…")):
+        why += "."
+    return (why + times).strip()
 
 
-def told(text: str) -> tuple[str, int | None, int | None]:
-    """A message taken apart: the reason, no later than, expected."""
+class Written(NamedTuple):
+    """What a message says."""
+
+    meaning: Hashable
+    no_later_than: int | None
+    expected: int | None
+
+
+class WrittenMessages:
+    """What the messages of this process mean, by their text: the last of them, a bounded number.
+
+    It answers for conditions that this process wrote, whichever object they stand on: the pods of a gang
+    carry one text. So nothing is to be forgotten when an object goes.
+    """
+
+    def __init__(self, limit: int = 16_384) -> None:
+        self._limit = limit
+        self._found: OrderedDict[str, Written] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def keep(self, text: str, written: Written) -> None:
+        self._found[text] = written
+        self._found.move_to_end(text)
+        while len(self._found) > self._limit:
+            self._found.popitem(last=False)
+
+    def find(self, text: str) -> Written | None:
+        return self._found.get(text)
+
+
+def fingerprint(reason: Reason) -> Hashable:
+    """What of a reason counts as a change: its code and its parameters, without numbers of nodes."""
+    # Text that was given carries its numbers in it.
+    if reason.code is Code.GIVEN:
+        return reason.code, _without_counts(str(reason["text"]))
+    return reason.code, tuple((key, _part(value)) for key, value in reason.params if key not in COUNTS)
+
+
+def _part(value: Value) -> Hashable:
+    if isinstance(value, Reason):
+        return fingerprint(value)
+    return tuple(map(_part, value)) if isinstance(value, tuple) else value
+
+
+def settle(report: StatusReport, *, latest: int | None, expected: int | None, now: int) -> StatusReport:
+    """The same report with the times that were written before, where they still hold, else rounded up."""
+    return replace(
+        report,
+        no_later_than=_round(report.no_later_than, latest, now, is_bound=True),
+        expected=_round(report.expected, expected, now),
+    )
+
+
+def read_message(text: str) -> tuple[str, int | None, int | None]:
+    """A message taken apart: the reason, no later than, expected. For `fluence explain`, and for what was
+    written before this process was started."""
     latest, expected = _LATEST.search(text), _EXPECTED.search(text)
     return (
         _TIMES.sub("", text).strip().removesuffix("."),
@@ -119,19 +158,35 @@ def told(text: str) -> tuple[str, int | None, int | None]:
     )
 
 
-def settle(report: StatusReport, there: str, *, now: int) -> StatusReport:
-    """The same report with times as they were told before, where they still hold, else rounded up."""
-    _, latest, expected = told(there)
-    return replace(
-        report,
-        no_later_than=_round(report.no_later_than, latest, now, is_bound=True),
-        expected=_round(report.expected, expected, now),
-    )
-
-
 def same(one: str, other: str) -> bool:
     """Two messages say the same, numbers of nodes aside."""
-    return one == other or _COUNTS.sub("#", one) == _COUNTS.sub("#", other)
+    return one == other or _without_counts(one) == _without_counts(other)
+
+
+def _without_counts(text: str) -> str:
+    return _COUNTS.sub("#", text)
+
+
+def _changed(
+    report: StatusReport, there: str, *, now: int, memory: WrittenMessages | None
+) -> tuple[str, bool]:
+    """The message of a report where ``there`` stands now, and whether that says something else."""
+    before = memory.find(there) if memory is not None else None
+    if before is not None:
+        latest, expected = before.no_later_than, before.expected
+    else:
+        _, latest, expected = read_message(there)
+    report = settle(report, latest=latest, expected=expected, now=now)
+    text = message(report)
+    meaning = tuple(map(fingerprint, report.reasons))
+    written = Written(meaning, report.no_later_than, report.expected)
+    # Who wrote what is there? If this process did, it knows what it meant. After a restart, or where somebody
+    # else wrote it, only the text is left: it is compared with the numbers of nodes masked, so that a new
+    # process does not write every condition of a cluster again.
+    changed = text != there and (before != written if before is not None else not same(there, text))
+    if changed and memory is not None:
+        memory.keep(text, written)
+    return text, changed
 
 
 def clip(text: str, limit: int) -> str:
@@ -146,10 +201,16 @@ def clip(text: str, limit: int) -> str:
 
 
 def pod_condition(
-    pod: Pod, report: StatusReport, *, now: int, notes: Mapping[str, str] | None = None
+    pod: Pod,
+    report: StatusReport,
+    *,
+    now: int,
+    notes: Mapping[str, str] | None = None,
+    memory: WrittenMessages | None = None,
 ) -> Json | None:
     """The patch of ``pods/status`` (strategic merge) that tells a waiting pod why it waits; ``notes`` are
-    annotations that go with it: unlike specs, the server takes them in a patch of the status.
+    annotations that go with it: unlike specs, the server takes them in a patch of the status. ``memory``:
+    what this process wrote before.
 
     The server itself says True when a pod is bound, and SchedulingGated while it is gated; it leaves the
     latter standing when the gates are gone, so that is replaced like any other.
@@ -159,17 +220,19 @@ def pod_condition(
     if pod.metadata.deletion_timestamp is not None:
         return None
     there = pod.condition(POD_SCHEDULED) or Condition()
-    text = message(settle(report, there.message, now=now))
+    text, changed = _changed(report, there.message, now=now, memory=memory)
     # NB autoscalers add nodes for Unschedulable, and more nodes would help neither of the other two.
     reason = _POD_REASONS.get(report.outcome, "Unschedulable")
     new = {key: note for key, note in (notes or {}).items() if pod.annotations.get(key) != note}
-    if there.status == "False" and there.reason == reason and same(there.message, text) and not new:
+    if there.status == "False" and there.reason == reason and not changed and not new:
         return None
     patch = _patch(pod.metadata.uid, there, POD_SCHEDULED, "False", reason, text, now)
     return {**patch, "metadata": {"uid": pod.metadata.uid, "annotations": new}} if new else patch
 
 
-def group_condition(group: Group, report: StatusReport, *, now: int) -> Json | None:
+def group_condition(
+    group: Group, report: StatusReport, *, now: int, memory: WrittenMessages | None = None
+) -> Json | None:
     """The patch of ``podgroups/status`` (strategic merge), as kube-scheduler writes it for its own groups."""
     kind = GROUP_CONDITIONS.get(group.source)
     if kind is None:
@@ -181,9 +244,9 @@ def group_condition(group: Group, report: StatusReport, *, now: int) -> Json | N
         return _patch(group.uid, there, kind, "True", "Scheduled", "", now)
     if there.status == "True" or not group.is_gang:
         return None
-    text = message(settle(report, there.message, now=now))
+    text, changed = _changed(report, there.message, now=now, memory=memory)
     reason = "SchedulerError" if report.outcome is SchedulingStatus.REFUSED else "Unschedulable"
-    if there.status == "False" and there.reason == reason and same(there.message, text):
+    if there.status == "False" and there.reason == reason and not changed:
         return None
     return _patch(group.uid, there, kind, "False", reason, text, now)
 
@@ -202,7 +265,7 @@ def _patch(uid: str, there: Condition, kind: str, status: str, reason: str, text
     condition: Json = {"type": kind, "status": status, "reason": reason, "message": text}
     if there.status != status:
         condition["lastTransitionTime"] = _stamp(now, seconds=True)
-    # The uid is a precondition: an object made anew under this name is not told about the old one.
+    # The uid is a precondition: an object made anew under this name does not get the old one's status.
     return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
 
 
@@ -214,7 +277,7 @@ def _round(at: int | None, before: int | None, now: int, *, is_bound: bool = Fal
         return None
     away = max(0, at - now)
     step = next((step for within, step in _STEPS if away < within), _FAR_STEP)
-    # A bound that was told must hold: it may be late and never early.
+    # A bound that was written must hold: it may be late and never early.
     if before is not None and before >= now and (0 if is_bound else -step) <= before - at <= step:
         return before
     return -(-max(at, now) // step) * step

@@ -10,28 +10,37 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.model.group import Group
-from fluence.model.meta import Condition
-from fluence.model.pod import Pod, PodStatus
-from fluence.schedule import recovery
-from fluence.schedule.conditions import (
-    SchedulingStatus,
-    StatusReport,
+from fluence.act.conditions import (
+    WrittenMessages,
+    fingerprint,
     group_condition,
     message,
     note,
     pod_condition,
+    read_message,
     same,
     settle,
-    told,
 )
+from fluence.model.group import Group
+from fluence.model.meta import Condition
+from fluence.model.pod import Pod, PodStatus
+from fluence.model.reason import Code, Reason
+from fluence.schedule import recovery
+from fluence.schedule.status import SchedulingStatus, StatusReport
 from tests.unit.schedule.kit import T0, V136, V137, group, pod
 
 NOW = int(T0.timestamp() * 1000)
 MINUTE = 60_000
+
+
+def why(text: str) -> tuple[Reason, ...]:
+    return (Reason.of(Code.GIVEN, text=text),)
+
+
 BUSY = StatusReport(
-    SchedulingStatus.WAITS, "no seat on 8 nodes: 8 insufficient cpu (2 wanted)", NOW + 90 * MINUTE
+    SchedulingStatus.WAITS, why("no seat on 8 nodes: 8 insufficient cpu (2 wanted)"), NOW + 90 * MINUTE
 )
+SIZE_1 = (Reason.of(Code.PODS_MISSING, pods=1, minimum=2),)
 
 
 def written(patch: dict[str, Any] | None) -> Condition:
@@ -71,9 +80,9 @@ def test_small_moves_of_the_start_and_of_node_counts_are_not_written() -> None:
     one = with_(pod("a"), written(pod_condition(pod("a"), BUSY, now=NOW)))
     for minutes in range(1, 60):
         reason = f"no seat on {minutes} nodes: {minutes} insufficient cpu (2 wanted)"
-        moved = StatusReport(SchedulingStatus.WAITS, reason, NOW + 90 * MINUTE - minutes * 3_000)
+        moved = StatusReport(SchedulingStatus.WAITS, why(reason), NOW + 90 * MINUTE - minutes * 3_000)
         assert pod_condition(one, moved, now=NOW + minutes * MINUTE // 2) is None
-    later = StatusReport(SchedulingStatus.WAITS, BUSY.reason, NOW + 120 * MINUTE)
+    later = StatusReport(SchedulingStatus.WAITS, BUSY.reasons, NOW + 120 * MINUTE)
     assert pod_condition(one, later, now=NOW) is not None
 
 
@@ -81,6 +90,67 @@ def test_what_counts_of_pods_say_is_a_change() -> None:
     assert not same("1 of 3 pods is there", "2 of 3 pods are there")
     assert same("no seat on 8 nodes: 8 x; 3 y", "no seat on 9 nodes: 1 x; 8 y")
     assert not same("no seat on 8 nodes: 8 x", "no seat on 8 nodes: 8 z")
+
+
+def short_of(nodes: int, cause: str = "insufficient cpu") -> tuple[Reason, ...]:
+    """As a room with codes will say it: the number of nodes is a parameter."""
+    inner = Reason.of(Code.GIVEN, text=cause)
+    return (Reason(Code.CLUSTER_CANNOT_HOLD, (("causes", (inner,)), ("nodes", nodes))),)
+
+
+def test_what_this_process_wrote_is_compared_by_code_and_parameters() -> None:
+    memory = WrittenMessages()
+    report = StatusReport(SchedulingStatus.WAITS, short_of(8), NOW + 90 * MINUTE)
+    one = with_(pod("a"), written(pod_condition(pod("a"), report, now=NOW, memory=memory)))
+    fewer = StatusReport(SchedulingStatus.WAITS, short_of(3), NOW + 90 * MINUTE)
+    assert pod_condition(one, fewer, now=NOW, memory=memory) is None
+    other = StatusReport(SchedulingStatus.WAITS, short_of(8, "a taint"), NOW + 90 * MINUTE)
+    assert pod_condition(one, other, now=NOW, memory=memory) is not None
+    later = StatusReport(SchedulingStatus.WAITS, short_of(8), NOW + 240 * MINUTE)
+    assert pod_condition(one, later, now=NOW, memory=memory) is not None
+
+
+def test_times_that_this_process_wrote_stay_while_they_hold() -> None:
+    memory = WrittenMessages()
+    one = with_(pod("a"), written(pod_condition(pod("a"), BUSY, now=NOW, memory=memory)))
+    sooner = StatusReport(SchedulingStatus.WAITS, BUSY.reasons, NOW + 88 * MINUTE)
+    assert pod_condition(one, sooner, now=NOW + MINUTE, memory=memory) is None
+
+
+def test_what_was_written_before_a_restart_is_compared_by_its_text_without_numbers_of_nodes() -> None:
+    one = with_(pod("a"), written(pod_condition(pod("a"), BUSY, now=NOW, memory=WrittenMessages())))
+    moved = why("no seat on 9 nodes: 9 insufficient cpu (2 wanted)")
+    fresh = WrittenMessages()
+    report = StatusReport(SchedulingStatus.WAITS, moved, BUSY.no_later_than)
+    assert pod_condition(one, report, now=NOW, memory=fresh) is None
+    assert len(fresh) == 0, "nothing was written"
+    other = StatusReport(SchedulingStatus.WAITS, why("no seat on 9 nodes: 9 taint gpu"), BUSY.no_later_than)
+    assert pod_condition(one, other, now=NOW, memory=fresh) is not None
+
+
+def test_a_word_of_somebody_else_is_replaced_even_where_this_process_said_the_same_before() -> None:
+    memory = WrittenMessages()
+    assert pod_condition(pod("a"), BUSY, now=NOW, memory=memory) is not None
+    other = Condition(type="PodScheduled", status="False", reason="Unschedulable", message="because")
+    assert pod_condition(with_(pod("a"), other), BUSY, now=NOW, memory=memory) is not None
+
+
+def test_the_memory_of_messages_is_bounded_and_the_oldest_go() -> None:
+    memory = WrittenMessages(limit=2)
+    for text in ("one", "two", "three"):
+        pod_condition(pod("a"), StatusReport(SchedulingStatus.WAITS, why(text)), now=NOW, memory=memory)
+    assert len(memory) == 2 and memory.find("one") is None and memory.find("three") is not None
+
+
+def test_a_fingerprint_leaves_out_numbers_of_nodes_and_keeps_numbers_of_pods() -> None:
+    assert fingerprint(short_of(1)[0]) == fingerprint(short_of(2)[0])
+    assert fingerprint(SIZE_1[0]) != fingerprint(Reason.of(Code.PODS_MISSING, pods=2, minimum=2))
+    assert fingerprint(why("no seat on 8 nodes")[0]) == fingerprint(why("no seat on 9 nodes")[0])
+
+
+def test_several_reasons_are_one_line() -> None:
+    report = StatusReport(SchedulingStatus.WAITS, (*why("one"), *SIZE_1))
+    assert message(report) == "one; 1 of 2 pods is there"
 
 
 def test_the_stale_word_of_a_gate_is_replaced() -> None:
@@ -98,9 +168,7 @@ def test_pods_that_wait_for_nothing_of_ours_are_left_alone(of: Pod) -> None:
 
 
 def test_a_pod_that_waits_for_siblings_does_not_call_for_more_nodes() -> None:
-    found = written(
-        pod_condition(pod("a"), StatusReport(SchedulingStatus.INCOMPLETE, "1 of 2 pods is there"), now=NOW)
-    )
+    found = written(pod_condition(pod("a"), StatusReport(SchedulingStatus.INCOMPLETE, SIZE_1), now=NOW))
     assert found.reason == "WaitingForGroup" and found.message == "1 of 2 pods is there"
 
 
@@ -126,7 +194,7 @@ def test_a_groups_condition_has_the_name_of_its_release(source: str, name: str) 
     assert (found.type, found.status, found.reason, found.message) == (name, "True", "Scheduled", "")
     waits = written(group_condition(of, BUSY, now=NOW))
     assert (waits.type, waits.status, waits.reason) == (name, "False", "Unschedulable")
-    refused = written(group_condition(of, StatusReport(SchedulingStatus.REFUSED, "mixed"), now=NOW))
+    refused = written(group_condition(of, StatusReport(SchedulingStatus.REFUSED, why("mixed")), now=NOW))
     assert (refused.status, refused.reason) == ("False", "SchedulerError")
 
 
@@ -134,7 +202,7 @@ def test_true_is_never_taken_back_nor_said_twice() -> None:
     of = group("g", 2)
     done = grouped(of, written(group_condition(of, StatusReport(SchedulingStatus.SCHEDULED), now=NOW)))
     for outcome in SchedulingStatus:
-        assert group_condition(done, StatusReport(outcome, "anything"), now=NOW) is None
+        assert group_condition(done, StatusReport(outcome, why("anything")), now=NOW) is None
 
 
 def test_false_turns_into_true_with_a_new_moment() -> None:
@@ -173,13 +241,16 @@ def test_events_have_kube_schedulers_reasons() -> None:
 def test_whatever_is_told_is_short_and_settles_at_once(
     reason: str, latest: int | None, expected: int | None, now: int
 ) -> None:
-    report = StatusReport(SchedulingStatus.WAITS, reason, latest, expected)
+    report = StatusReport(SchedulingStatus.WAITS, why(reason), latest, expected)
     one = pod("a")
     text = written(pod_condition(one, report, now=now)).message
     assert len(text.encode()) <= 4200 and "\n" not in text
     assert len(note(report).text.encode()) <= 1024
     there = with_(one, Condition(type="PodScheduled", status="False", reason="Unschedulable", message=text))
     assert pod_condition(there, report, now=now) is None
+    memory = WrittenMessages()
+    assert written(pod_condition(one, report, now=now, memory=memory)).message == text
+    assert pod_condition(there, report, now=now, memory=memory) is None
 
 
 @given(
@@ -187,6 +258,7 @@ def test_whatever_is_told_is_short_and_settles_at_once(
     expected=st.integers(NOW, NOW + 10**10),
 )
 def test_what_was_told_can_be_read_back(latest: int, expected: int) -> None:
-    report = settle(StatusReport(SchedulingStatus.WAITS, "it is busy", latest, expected), "", now=NOW)
-    assert told(message(report)) == ("it is busy", report.no_later_than, report.expected)
+    report = StatusReport(SchedulingStatus.WAITS, why("it is busy"), latest, expected)
+    report = settle(report, latest=None, expected=None, now=NOW)
+    assert read_message(message(report)) == ("it is busy", report.no_later_than, report.expected)
     assert report.no_later_than is not None and report.no_later_than >= latest

@@ -1,24 +1,17 @@
-"""The text of every reason, made at the edge: conditions, events, logs and the programs.
-
-`text` is the only way from a `Reason` to English. A template names the parameters of its code; where a plain
-template will not do, a function makes the text.
-"""
+"""What is said of nodes and seats: why pods are not placed, and which nodes fall to which cause."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
+from fluence.messages.rendering import Templates, text, values
 from fluence.model.reason import Code, Reason
 from fluence.units import format_amount
 
-_Template = str | Callable[[Reason], str]
 _DELEGATE = "use the delegating mode, in which kube-scheduler binds it"
 
 
 def _too_few_seats(reason: Reason) -> str:
     """``pod`` is empty where the gang has no pods of another kind."""
-    told = _values(reason)
+    told = values(reason)
     found = "no seat" if not told["seats"] else f"{told['seats']} of {told['wanted']} seats"
     whose = f" for {told['pod']}{_and_like(reason)}" if told["pod"] else ""
     none = "the nodes that suit are full with these" if told["nodes"] else "there are no nodes"
@@ -31,12 +24,12 @@ def _not_together(reason: Reason) -> str:
 
 
 def _and_like(reason: Reason) -> str:
-    wanted = _values(reason)["wanted"]
+    wanted = values(reason)["wanted"]
     return f" (and {wanted - 1} like it)" if wanted > 1 else ""
 
 
 def _one_domain(reason: Reason) -> str:
-    told = _values(reason)
+    told = values(reason)
     key, wanted = told["key"], told["wanted"]
     if not told["domains"]:
         return f"no node has the label {key}, which its PodGroup names"
@@ -50,24 +43,24 @@ def _one_domain(reason: Reason) -> str:
 
 
 def _nodes(reason: Reason) -> str:
-    told = _values(reason)
+    told = values(reason)
     return f"{len(told['names'])} {text(told['cause'])}"
 
 
 def _taint(reason: Reason) -> str:
-    told = _values(reason)
+    told = values(reason)
     shown = f"{told['key']}={told['value']}" if told["value"] else told["key"]
     return f"taint {shown}:{told['effect']}"
 
 
 def _node_selector(reason: Reason) -> str:
-    told = ", ".join(f"{key}={value}" for key, value in _values(reason)["labels"])
+    told = ", ".join(f"{key}={value}" for key, value in values(reason)["labels"])
     return f"nodeSelector {told} does not match"
 
 
 def _wanted(reason: Reason) -> str:
     """``largest`` is given where more is asked for than can be counted."""
-    told = _values(reason)
+    told = values(reason)
     name = told["resource"]
     wanted = f"{format_amount(name, told['wanted'])} wanted"
     if told["largest"] is not None:
@@ -75,11 +68,10 @@ def _wanted(reason: Reason) -> str:
     return f"{name} ({wanted})"
 
 
-TEMPLATES: dict[Code, _Template] = {
-    Code.QUEUED_BEHIND_OTHERS: "jobs in front of it hold what it needs",
+CLUSTER: Templates = {
     # -- fluence.cluster: a pod is not placed as it is --
     Code.RESOURCE_CLAIMS_UNSUPPORTED: lambda reason: (
-        f"spec.resourceClaims ({', '.join(_values(reason)['names'])}): devices of claims (DRA) are not "
+        f"spec.resourceClaims ({', '.join(values(reason)['names'])}): devices of claims (DRA) are not "
         f"allocated here; {_DELEGATE}"
     ),
     Code.TOLERATION_OPERATOR_UNKNOWN: (
@@ -119,7 +111,7 @@ TEMPLATES: dict[Code, _Template] = {
     Code.NODE_EXCLUDED: "excluded for this group",
     Code.NODE_HELD_WHOLE: "held as a whole by another job",
     Code.NODE_IN_USE: "in use, and a whole node is wanted",
-    Code.RESOURCES_LACKING: lambda reason: " and ".join(map(text, _values(reason)["resources"])),
+    Code.RESOURCES_LACKING: lambda reason: " and ".join(map(text, values(reason)["resources"])),
     Code.RESOURCE_INSUFFICIENT: lambda reason: f"insufficient {_wanted(reason)}",
     Code.RESOURCE_TOO_SMALL: lambda reason: f"too small: {_wanted(reason)}",
     Code.HOST_PORTS_IN_USE: "host ports are taken",
@@ -132,7 +124,6 @@ TEMPLATES: dict[Code, _Template] = {
     Code.ATTACH_LIMIT: "no more volumes of {driver} can be attached",
     Code.TOO_FEW_VOLUMES: "too few volumes for all its claims",
     # -- fluence.cluster: seats came free --
-    Code.NODE_GONE: "node {node} is gone",
     Code.POD_ENDED: "pod {pod} has {phase}",
     Code.POD_GONE: "pod {pod} is gone",
     Code.POD_NOT_BOUND: "pod {pod} was not bound",
@@ -140,20 +131,3 @@ TEMPLATES: dict[Code, _Template] = {
     Code.JOB_RELEASED: "released",
     Code.SEAT_FOR_NEW_MEMBER: "its place is needed for a new member",
 }
-
-
-def text(reason: Reason) -> str:
-    """What a user is told."""
-    template = TEMPLATES[reason.code]
-    if callable(template):
-        return template(reason)
-    return template.format_map({key: _shown(value) for key, value in reason.params})
-
-
-def _values(reason: Reason) -> dict[str, Any]:
-    """The parameters of a reason whose code says of what type they are."""
-    return dict(reason.params)
-
-
-def _shown(value: object) -> object:
-    return text(value) if isinstance(value, Reason) else value
