@@ -17,6 +17,7 @@ CAUSES = (
     Reason.of(Code.NODES, cause=TAINT, names=("f", "g", "h")),
 )
 ZONES = (("a", 4), ("b", 2))
+TWO_SHORT = (Reason.of(Code.RESOURCE_TOO_SMALL, **CPU), Reason.of(Code.RESOURCE_INSUFFICIENT, **CPU))
 
 GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
     # -- a pod is not placed as it is --
@@ -114,8 +115,10 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
     (
         Code.TOO_FEW_SEATS_IN_ONE_DOMAIN,
         {"wanted": 4, "key": "zone", "domains": ZONES, "begun": True},
-        "no seats in one domain of zone: zone=a has seats for each, but not for all together, "
-        "and others of the group are there",
+        (
+            "no seats in one domain of zone: zone=a has seats for each, but not for all together, "
+            "and others of the group are there"
+        ),
     ),
     (
         Code.TOO_FEW_SEATS_IN_ONE_DOMAIN,
@@ -152,12 +155,7 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
     ),
     (
         Code.RESOURCES_LACKING,
-        {
-            "resources": (
-                Reason.of(Code.RESOURCE_TOO_SMALL, **CPU),
-                Reason.of(Code.RESOURCE_INSUFFICIENT, **CPU),
-            )
-        },
+        {"resources": TWO_SHORT},
         "too small: cpu (2 wanted) and insufficient cpu (2 wanted)",
     ),
     (Code.HOST_PORTS_IN_USE, {}, "host ports are taken"),
