@@ -16,7 +16,7 @@ from fluence.messages import TEMPLATES
 from fluence.model.reason import Code, Reason
 
 SOURCES = Path(fluence.__file__).parent
-_SUBSCRIPT = re.compile(r"(?:reason|told|_values\(reason\))\[[\"'](\w+)[\"']\]")
+_SUBSCRIPT = re.compile(r"(?:reason|told|values\(reason\))\[[\"'](\w+)[\"']\]")
 
 
 def parameters(code: Code) -> set[str]:
@@ -24,9 +24,10 @@ def parameters(code: Code) -> set[str]:
     template = TEMPLATES[code]
     if isinstance(template, str):
         return {name for _, name, _, _ in Formatter().parse(template) if name}
-    found = set(_SUBSCRIPT.findall(inspect.getsource(template)))
-    for name, function in vars(messages).items():  # a text that is made from another one
-        if inspect.isfunction(function) and f"{name}(reason)" in inspect.getsource(template):
+    source = inspect.getsource(template)
+    found = set(_SUBSCRIPT.findall(source))
+    for name, function in vars(inspect.getmodule(template)).items():  # a text that is made from another one
+        if inspect.isfunction(function) and f"{name}(reason)" in source:
             found |= set(_SUBSCRIPT.findall(inspect.getsource(function)))
     return found
 
@@ -46,6 +47,13 @@ def given() -> list[tuple[str, Code, set[str]]]:
                 place = f"{path.relative_to(SOURCES)}:{node.lineno}"
                 found.append((place, Code[code.attr], names))
     return found
+
+
+def test_the_check_sees_parameters_in_templates_functions_and_what_these_call() -> None:
+    assert parameters(Code.OWNER_SUSPENDED) == {"kind", "owner"}
+    assert parameters(Code.OWNER_RUNS_TOO_FEW) == {"pods", "minimum", "kind", "owner", "runs"}
+    assert parameters(Code.TOO_FEW_SEATS) == {"pod", "wanted", "seats", "nodes", "causes"}
+    assert parameters(Code.RESOURCE_INSUFFICIENT) == {"resource", "wanted", "largest"}
 
 
 @pytest.mark.parametrize("code", Code)

@@ -125,11 +125,13 @@ class WrittenMessages:
 
 
 def fingerprint(reason: Reason) -> Hashable:
-    """What of a reason counts as a change: its code and its parameters, without numbers of nodes."""
+    """What of a reason counts as a change: its code and its parameters; of numbers of nodes and seats only
+    whether there are any, since "no seat" is another word than "3 of 8 seats"."""
     # Text that was given carries its numbers in it.
     if reason.code is Code.GIVEN:
         return reason.code, _without_counts(str(reason["text"]))
-    return reason.code, tuple((key, _part(value)) for key, value in reason.params if key not in COUNTS)
+    parts = ((key, bool(value) if key in COUNTS else _part(value)) for key, value in reason.params)
+    return reason.code, tuple(parts)
 
 
 def _part(value: Value) -> Hashable:

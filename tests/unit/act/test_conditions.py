@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from fluence import names
+from fluence import messages, names
 from fluence.act.conditions import (
     WrittenMessages,
     fingerprint,
@@ -146,6 +146,34 @@ def test_a_fingerprint_leaves_out_numbers_of_nodes_and_keeps_numbers_of_pods() -
     assert fingerprint(short_of(1)[0]) == fingerprint(short_of(2)[0])
     assert fingerprint(SIZE_1[0]) != fingerprint(Reason.of(Code.PODS_MISSING, pods=2, minimum=2))
     assert fingerprint(why("no seat on 8 nodes")[0]) == fingerprint(why("no seat on 9 nodes")[0])
+
+
+@st.composite
+def shortages(draw: st.DrawFn) -> Reason:
+    """As a cluster gives them; what is asked for stays the same."""
+    causes = draw(st.permutations([Code.NODE_NOT_READY, Code.NODE_EXCLUDED, Code.NODE_IN_USE]))
+    some = causes[: draw(st.integers(0, 3))]
+    ruled_out = [
+        Reason.of(
+            Code.NODES,
+            names=tuple(f"n{i}" for i in range(draw(st.integers(1, 12)))),
+            cause=Reason.of(each),
+        )
+        for each in some
+    ]
+    return Reason.of(
+        Code.TOO_FEW_SEATS,
+        pod="",
+        wanted=4,
+        seats=draw(st.integers(0, 3)),
+        nodes=draw(st.integers(1, 30)),
+        causes=tuple(ruled_out),
+    )
+
+
+@given(one=shortages(), other=shortages())
+def test_a_fingerprint_changes_where_the_text_without_numbers_does(one: Reason, other: Reason) -> None:
+    assert (fingerprint(one) == fingerprint(other)) == same(messages.text(one), messages.text(other))
 
 
 def test_several_reasons_are_one_line() -> None:
