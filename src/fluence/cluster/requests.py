@@ -1,4 +1,7 @@
-"""Pods as a gang: one entry per distinct shape, with the nodes open to it; and why it finds no seats."""
+"""Pods as a gang: one entry per distinct shape, with the nodes open to it; and why it finds no seats.
+
+`ClusterGraph` asks. What a pod asks for is worked out once, as long as neither it nor its claims change.
+"""
 
 from __future__ import annotations
 
