@@ -29,6 +29,7 @@ _QUANTITY = re.compile(
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?", re.ASCII)
 _PARTS = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|min|s|m|h|d)", re.ASCII)
 _TIMES = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_LENGTHS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _MAX_DIGITS = 64  # the API server writes none that is longer; a hostile string must not cost time
 _MAX_EXPONENT = 200
 
@@ -116,6 +117,35 @@ def parse_duration(text: str) -> int | None:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
     return sum(_milliseconds(number, unit) for number, unit in parts)
+
+
+def format_duration(seconds: int) -> str:
+    """``format_duration(5400) == "1h30m"``: at most the three largest units that are not 0."""
+    parts = []
+    for length, unit in _LENGTHS:
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:3]) or "0s"
+
+
+def round_duration(seconds: float) -> str:
+    """``round_duration(5400) == "1.5 h"``: a time in its largest unit, for people who compare."""
+    for length, unit in _LENGTHS[:-1]:
+        if abs(seconds) >= length:
+            return f"{seconds / length:.1f} {'min' if unit == 'm' else unit}"
+    return f"{seconds:.0f} s"
+
+
+def spell_duration(milliseconds: int) -> str:
+    """``spell_duration(5_400_000) == "1 h 30 min"``: the two largest units, rounded up to seconds."""
+    seconds = -(-milliseconds // 1000)
+    parts = []
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
 
 
 def _milliseconds(number: str, unit: str) -> int:

@@ -167,7 +167,8 @@ class Machine(RuleBasedStateMachine):
             for waiting in decisions.waiting:
                 self.told.update((pod.metadata.uid, messages.texts(waiting.reasons)) for pod in waiting.pods)
                 named = set(re.findall(r"default/[\w-]+", messages.texts(waiting.reasons)))
-                assert named <= {pod.key for pod in waiting.pods}, "a reason names somebody else's pod"
+                own = {waiting.gang.key, *(pod.key for pod in waiting.pods)}
+                assert named <= own, "a reason names somebody else's pod"
             for binds in decisions.binds:
                 self.take(binds)
             if not self.scheduler.has_more:

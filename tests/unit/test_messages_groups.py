@@ -212,6 +212,14 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         "annotation k: resources[0].with[0].count asks for more memory than any node has: ask for less",
     ),
     (
+        Code.JOBSPEC_MORE,
+        {"key": "k", "resource": "cpu", "asked": 4000, "requested": 500},
+        (
+            "annotation k: a slot asks for 4 cpu and a pod requests 500m: raise the pods' requests, "
+            "which is what they are given"
+        ),
+    ),
+    (
         Code.JOBSPEC_DEPENDENCIES,
         {"key": "k", "part": "attributes.system.dependencies"},
         (

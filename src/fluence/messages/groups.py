@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from decimal import Decimal
 
-from fluence.messages.rendering import Templates, all_of, be
+from fluence.messages.rendering import Templates, all_of, be, values
 from fluence.model.reason import Code, Reason, Value
+from fluence.units import format_amount
 
 # -- groups --------------------------------------------------------------------------------------------------
 
@@ -47,6 +48,16 @@ def _jobspec_duration(reason: Reason) -> str:
     return (
         f"annotation {reason['key']} takes {limit} s and the annotation {reason['other']} says {given} s: "
         "write one of them, or the same in both"
+    )
+
+
+def _jobspec_more(reason: Reason) -> str:
+    told = values(reason)
+    resource = told["resource"]
+    asked, requested = (format_amount(resource, told[each]) for each in ("asked", "requested"))
+    return (
+        f"annotation {told['key']}: a slot asks for {asked} {resource} and a pod requests {requested}: "
+        "raise the pods' requests, which is what they are given"
     )
 
 
@@ -161,6 +172,7 @@ GROUPS: Templates = {
         "GiB or TiB"
     ),
     Code.JOBSPEC_NO_UNIT: "annotation {key}: {part}: {type!r} is counted and has no unit: remove it",
+    Code.JOBSPEC_MORE: _jobspec_more,
     Code.JOBSPEC_TOO_LARGE: "annotation {key}: {part} asks for more {type} than any node has: ask for less",
     Code.JOBSPEC_DEPENDENCIES: (
         "annotation {key}: {part} is not supported: remove it, and create the pods when they may start"

@@ -127,6 +127,7 @@ class Code(StrEnum):
     JOBSPEC_NO_UNIT = "JobspecNoUnit"  # key, part, type
     JOBSPEC_DEPENDENCIES = "JobspecDependencies"  # key, part
     JOBSPEC_TOO_LONG = "JobspecTooLong"  # key, part, value
+    JOBSPEC_MORE = "JobspecMore"  # key, resource, asked, requested
     JOBSPEC_TOO_LARGE = "JobspecTooLarge"  # key, part, type
     JOBSPEC_DURATION = "JobspecDuration"  # key, limit, other, given
     JOBSPEC_QUEUE = "JobspecQueue"  # key, queue, other, given

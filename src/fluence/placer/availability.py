@@ -202,6 +202,8 @@ def look_ahead(room: Availability, view: FreeView, first: int, end: int) -> Free
     if last == first:
         return view
     rows, freed, users = room.changes(first, last)
+    if not len(rows):
+        return view  # of jobs whose nodes are gone: they hold nothing
     order = np.argsort(rows, kind="stable")  # the events of each vertex, one after the other
     rows = rows[order]
     begins = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))

@@ -36,14 +36,6 @@ class Change:
     value: int | None  # units, or ms; None: drop it
     start: int  # when the job would start then
 
-    def words(self, now: int) -> str:
-        how = {
-            "size": f"ask for {self.value} instead",
-            "limit": f"lower its limit to {span(self.value or 0)}",
-            "constraint": "drop its constraint",
-        }[self.what]
-        return f"{how}: it would start {'now' if self.start <= now else 'in ' + span(self.start - now)}"
-
 
 @dataclass(frozen=True, slots=True)
 class WaitReason:
@@ -143,14 +135,3 @@ def _whole(queue: Queue, limit: int) -> int:
 def _jobs(queue: Queue, tasks: tuple[str, ...]) -> tuple[str, ...]:
     """The jobs of some tasks, each once."""
     return tuple(dict.fromkeys(task if task in queue.records else task.rpartition("[")[0] for task in tasks))
-
-
-def span(milliseconds: int) -> str:
-    """A length of time for people: its two largest units."""
-    seconds = -(-milliseconds // SECOND)
-    parts = []
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, seconds = divmod(seconds, length)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2]) or "0 s"

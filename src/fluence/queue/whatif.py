@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from fluence.messages import texts
 from fluence.model.jobspec import Jobspec
-from fluence.queue.job import SECOND, JobRecord, Phase, Submission
+from fluence.queue.job import JobRecord, Phase, Submission
 from fluence.queue.queue import Queue
-from fluence.queue.reasons import Change, WaitReason, span, why
+from fluence.queue.reasons import WaitReason, why
 
 _KEY = "(this job)"
 
@@ -34,48 +32,6 @@ class WhatIfAnswer:
     expected: int | None
     reason: WaitReason
     delays: tuple[Delay, ...]
-
-    def lines(self, shown: int | None = None) -> list[str]:
-        """The answer in words."""
-        if self.never:
-            return [f"never: {texts(self.reason.reasons)}"]
-        found = []
-        if self.starts_now:
-            found.append("it would start now")
-        else:
-            when = "at a time that nobody knows"
-            if self.start is not None:
-                when = f"no later than in {span(self.start - self.now)}"
-            found.append(f"it would wait, and start {when}")
-            if self.expected is not None:
-                found.append(f"expected, by how long such jobs ran: in {span(self.expected - self.now)}")
-            found.append(f"blocked by {self.reason.kind.value}: {texts(self.reason.reasons)}")
-            if self.reason.waits_for:
-                found.append(f"waits for {_list(self.reason.waits_for, shown)}")
-            found.extend(f"sooner: {change.words(self.now)}" for change in self.reason.changes)
-        if not self.delays:
-            found.append("nobody else would wait longer")
-        for delay in self.delays[:shown]:
-            found.append(f"job {delay.job} would start {span(delay.after - delay.before)} later")
-        if shown is not None and len(self.delays) > shown:
-            found.append(f"… and {len(self.delays) - shown} more (see -o wide)")
-        return found
-
-    def to_value(self) -> dict[str, Any]:
-        """The answer for programs, in seconds."""
-        return {
-            "now": self.now / SECOND,
-            "starts_now": self.starts_now,
-            "never": self.never,
-            "start_no_later_than": _seconds(self.start),
-            "expected_start": _seconds(self.expected),
-            "reason": {"kind": self.reason.kind.value, "text": texts(self.reason.reasons)},
-            "waits_for": list(self.reason.waits_for),
-            "changes": [_change(change) for change in self.reason.changes],
-            "delays": [
-                {"job": d.job, "before": d.before / SECOND, "after": d.after / SECOND} for d in self.delays
-            ],
-        }
 
 
 def ask(
@@ -111,19 +67,3 @@ def _plan(queue: Queue) -> dict[JobRecord, int]:
     requests = [queue.promises.request(record) for record in records]
     starts = queue.planner.sketch(queue.now, requests, in_order=False)
     return {record: start for record, start in zip(records, starts, strict=True) if start is not None}
-
-
-def _list(keys: tuple[str, ...], shown: int | None) -> str:
-    more = 0 if shown is None else len(keys) - shown
-    return ", ".join(keys[:shown]) + (f" and {more} more" if more > 0 else "")
-
-
-def _seconds(time: int | None) -> float | None:
-    return None if time is None else time / SECOND
-
-
-def _change(change: Change) -> dict[str, Any]:
-    value = change.value
-    if change.what == "limit" and value is not None:
-        return {"what": "limit", "to_s": value / SECOND, "start": change.start / SECOND}
-    return {"what": change.what, "to": value, "start": change.start / SECOND}

@@ -8,9 +8,9 @@ it, and `advice` tries it out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 from fluence import names
 from fluence.cluster.graph import TopologyDomain
@@ -57,10 +57,6 @@ class Gang:
     constraint: Constraint | None = None  # of the annotation and of the jobspec: both must hold
     excluded: frozenset[str] = frozenset()  # nodes that annotations exclude
     jobspec: Jobspec | None = None
-    needs_per_pod: Mapping[str, int] = field(default_factory=dict)
-    """A floor under what each pod is given, from the slots of its jobspec: Kubernetes' resource names, in the
-    units of `model.resources` (milli-cpu, bytes, whole devices). Whoever places a pod reserves, per resource,
-    the larger of its request and this. Empty where every pod requests as much itself."""
     source: str = ""  # what made these pods a gang
     group: Group | None = None
     missing: Reason | None = None  # why it cannot be tried yet
@@ -180,13 +176,15 @@ def build(
     must = _needed(first, size, by, owned)
     annotations = gang_annotations(counted, owned.every, group)
     total = max(size.pods, len(by.alive))
-    floor = _floor(annotations, by.alive, minimum=size.minimum, size=total)
+    mismatch = None
+    if annotations.jobspec is not None and by.alive:
+        mismatch = jobspecs.mismatch(annotations.jobspec, by.alive, minimum=size.minimum, size=total)
     fault = (
         _disagreement(group, by.alive, strangers, scheduler)
         or next((each for membership in of for each in membership.faults), None)
         or size.fault
         or annotations.fault
-        or floor.fault
+        or mismatch
     )
     return Gang(
         key=key,
@@ -202,7 +200,6 @@ def build(
         size=total,
         priority=_priority(group, counted),
         submit=_submit(group, first_pod),
-        needs_per_pod=floor.needs,
         source=_source(first, group),
         group=group,
         missing=None if fault else _missing(first, size, must, by, group=group, owners=owned.every),
@@ -289,20 +286,6 @@ def _needed(first: Membership, size: GangSize, pods: _Pods, owners: _Owners) -> 
     if first.is_single:
         return int(bool(pods.waiting))
     return needed(size.minimum, living=pods.living, pods=pods.alive, ended=pods.ended, owners=owners.direct)
-
-
-class _Floor(NamedTuple):
-    """What each pod must be given at least, or why its jobspec does not describe it."""
-
-    needs: Mapping[str, int] = {}
-    fault: Reason | None = None
-
-
-def _floor(annotations: GangAnnotations, alive: Sequence[Pod], *, minimum: int, size: int) -> _Floor:
-    if annotations.jobspec is None or not alive:
-        return _Floor()
-    found = jobspecs.needs_per_pod(annotations.jobspec, alive, minimum=minimum, size=size)
-    return _Floor(fault=found) if isinstance(found, Reason) else _Floor(found)
 
 
 def _missing(

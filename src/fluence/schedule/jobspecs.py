@@ -4,15 +4,15 @@ Called by `annotations` (what it says by itself: duration, queue, constraints) a
 describes the pods). A jobspec is placed by or refused, never read and then ignored:
 
     resources    one slot on top, with a count: a slot is a pod, so the count is the gang's size. In the slot:
-                 cores, memory with a unit, and devices that the pods request, side by side. A slot that asks
-                 for more than its pod requests reserves the larger amount
+                 cores, memory with a unit, and devices that the pods request, side by side, at most as
+                 much as each pod requests
     attributes   system.duration, queue and constraints hold for the gang; cwd, environment, shell and user
                  options say nothing of where it runs
     tasks        not read: the pods' containers say what runs
 
 Refused, with the place in the jobspec and the cure: levels above or inside the slot (node, rack, socket),
 since counts per node are not kept; exclusive resources; ranges; several slots; resources that no pod
-requests.
+requests, or fewer of them.
 """
 
 from __future__ import annotations
@@ -79,11 +79,9 @@ def read_jobspec(text: str) -> JobspecRequest | Reason:
         return refused.reason
 
 
-def needs_per_pod(
-    request: JobspecRequest, pods: Sequence[Pod], *, minimum: int, size: int
-) -> dict[str, int] | Reason:
-    """What each pod must be given at least, where that is more than some of them request: Kubernetes'
-    resource names, in the units of `model.resources`. A reason, if the slots do not describe these pods."""
+def mismatch(request: JobspecRequest, pods: Sequence[Pod], *, minimum: int, size: int) -> Reason | None:
+    """Why the slots do not describe these pods. A slot may not ask for more than its pod requests, since
+    that is what the kubelet gives it, whatever a jobspec says."""
     if request.slots not in (minimum, size):
         return Reason.of(
             Code.JOBSPEC_SLOTS, key=names.JOBSPEC, slots=request.slots, pods=size, minimum=minimum
@@ -91,15 +89,17 @@ def needs_per_pod(
     try:
         requested = [pod_requests(pod) for pod in pods]
     except InvalidInput:
-        return {}  # the pod itself will be refused
-    found: dict[str, int] = {}
+        return None  # the pod itself will be refused
     for type_, amount in request.per_slot.items():
         resource = _resource(type_, requested)
         if resource is None:
             return Reason.of(Code.JOBSPEC_RESOURCE, key=names.JOBSPEC, type=type_)
-        if any(each.get(resource, 0) < amount for each in requested):
-            found[resource] = amount
-    return found
+        least = min(each.get(resource, 0) for each in requested)
+        if least < amount:
+            return Reason.of(
+                Code.JOBSPEC_MORE, key=names.JOBSPEC, resource=resource, asked=amount, requested=least
+            )
+    return None
 
 
 def _resource(type_: str, requested: Iterable[Mapping[str, int]]) -> str | None:

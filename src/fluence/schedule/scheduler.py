@@ -149,7 +149,7 @@ class Scheduler:
                 self._assumed.pop(uid, None)
             elif uid in self._assumed and isinstance(new, Pod):
                 new = self._assumed[uid] = _as_bound(new, self._in_flight[uid])
-        shown = None if new is None else self.quarantine.presented(new, subject, self.state.groups.of)
+        shown = None if new is None else self.quarantine.presented(new, subject, self._group_of)
         if shown is None and new is not None:
             return Changed(new, None)  # it may have been there before
         return Changed(old, shown)
@@ -159,7 +159,7 @@ class Scheduler:
         if before is not None and event.new is not None and _spec(before) != _spec(event.new):
             self.quarantine.changed(subject, now)
             if isinstance(event.new, Pod):
-                self.quarantine.changed(Subject("group", self.state.groups.of(event.new)), now)
+                self.quarantine.changed(Subject("group", self._group_of(event.new)), now)
 
     def _note_bind(self, event: BindFinished, now: int) -> None:
         """Where a pod was counted as bound and the answer says that it is not, it waits again."""
@@ -209,9 +209,9 @@ class Scheduler:
     def _waiting_pods(self, subject: Subject) -> tuple[Pod, ...]:
         """The pods that are to be told."""
         if subject.kind == "group":
-            of = self.state.groups.of
             pods = [each for each in self._objects.values() if isinstance(each, Pod)]
-            found = [pod for pod in pods if pod.spec.node_name is None and _group_of(of, pod) == subject.key]
+            waiting = [pod for pod in pods if pod.spec.node_name is None]
+            found = [pod for pod in waiting if self._group_of(pod) == subject.key]
         else:
             pod = self._objects.get(subject)
             found = [pod] if isinstance(pod, Pod) and pod.spec.node_name is None else []
@@ -230,14 +230,14 @@ class Scheduler:
             if isinstance(found, Pod) and found.metadata.uid in self._in_flight and not found.spec.node_name:
                 found = _as_bound(found, self._in_flight[found.metadata.uid])
                 self._assumed[found.metadata.uid] = found
-            shown = self.quarantine.presented(found, subject, self.state.groups.of)
+            shown = self.quarantine.presented(found, subject, self._group_of)
             while shown is not None:
                 try:
                     self._cycle.observe(Changed(None, shown), now)
                 except Exception as error:
                     first = self.quarantine.add(subject, now)
                     self._faults.append(Fault(subject, error, self._waiting_pods(subject), first))
-                    shown = self.quarantine.presented(found, subject, self.state.groups.of)
+                    shown = self.quarantine.presented(found, subject, self._group_of)
                 else:
                     break
 
@@ -248,12 +248,18 @@ class Scheduler:
         found: list[Event] = []
         for subject in self.quarantine.take_due(now):
             if subject.kind == "group":
-                of = self.state.groups.of
                 pods = (each for each in self._objects.values() if isinstance(each, Pod))
-                found += [Changed(None, pod) for pod in pods if _group_of(of, pod) == subject.key]
+                found += [Changed(None, pod) for pod in pods if self._group_of(pod) == subject.key]
             elif subject in self._objects:
                 found.append(Changed(None, self._objects[subject]))
         return found
+
+    def _group_of(self, pod: Pod) -> str:
+        """The key of a pod's group; nothing where just that fails."""
+        try:
+            return self.state.groups.of(pod)
+        except Exception:
+            return ""
 
     def _fresh_state(self) -> SchedulerState:
         config = self.config
@@ -298,14 +304,6 @@ def _as_bound(pod: Pod, bind: Bind) -> Pod:
         metadata=replace(pod.metadata, annotations=notes),
         spec=replace(pod.spec, node_name=bind.node),
     )
-
-
-def _group_of(of: Callable[[Pod], str], pod: Pod) -> str:
-    """Even where that is what fails."""
-    try:
-        return of(pod)
-    except Exception:
-        return ""
 
 
 def _spec(found: Object) -> object:

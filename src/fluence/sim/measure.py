@@ -120,16 +120,15 @@ class Measures(msgspec.Struct, frozen=True):
     states: dict[str, int] = {}
 
 
-def measure(records: Sequence[Record], *, capacity: int) -> Measures:
-    """The figures of a run on a cluster of so many units."""
+def measure(records: Sequence[Record], *, capacity: int, until: int | None = None) -> Measures:
+    """The figures of a run on a cluster of so many units; ``until``: when it was cut short."""
     if not records:
         return Measures()
     waits = sorted(record.wait for record in records if record.wait is not None)
     slowdowns = sorted(s for record in records if (s := record.bounded_slowdown) is not None)
     wide = [r.wait for r in records if r.wait is not None and r.size * _WIDE >= capacity]
     first = min(record.submit for record in records)
-    # A run that was interrupted has jobs without an end: it lasts until the last thing that happened.
-    last = max(record.end or record.start or record.submit for record in records)
+    last = until if until is not None else last_event(records)
     return Measures(
         jobs=len(records),
         started=len(waits),
@@ -152,6 +151,11 @@ def measure(records: Sequence[Record], *, capacity: int) -> Measures:
         fairness=_fairness(records),
         states=dict(Counter(record.state for record in records)),
     )
+
+
+def last_event(records: Iterable[Record]) -> int:
+    """ms at which the last thing happened; a job that has not ended counts with its start."""
+    return max((record.end or record.start or record.submit for record in records), default=0)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:

@@ -1,4 +1,4 @@
-"""Drive the queue and the matcher of the live scheduler over a workload, with a clock that jumps.
+"""Drive the live scheduler's queue and the matcher over a workload, with a clock that jumps.
 
 Decisions are made when jobs arrive, end, or are due by the plan. A job runs as long as its record says, and
 is ended at its limit.
@@ -35,6 +35,8 @@ class Simulation:
     wall_s: float = 0.0
     decisions: int = 0  # placements tried
     interrupted: bool = False
+    stopped_at: int | None = None
+    """ms at which the run was cut short; None: it came to its end."""
 
     @property
     def decisions_per_s(self) -> float:
@@ -77,7 +79,7 @@ def simulate(
     try:
         _run(run, workload, until, progress)
     except KeyboardInterrupt:
-        run.interrupted = True
+        run.interrupted, run.stopped_at = True, run.now
     run.wall_s = time.perf_counter() - began
     run.decisions = queue.tries
     run.records = [_record(s, queue.records.get(s.name), queue) for s in workload.submissions]
@@ -102,6 +104,7 @@ def _run(
         if due is not None and run.now < due < now:
             now = due
         if until is not None and now > until:
+            run.stopped_at = until
             return
         run.now = now
         while events and events[0][0] == now:

@@ -8,11 +8,13 @@ import pytest
 
 from fluence.errors import NotFound
 from fluence.messages import texts
+from fluence.messages.whatif import change_text
 from fluence.model.count import Count
 from fluence.model.reason import Code, Reason
 from fluence.queue import Phase, Queue, Submission
 from fluence.queue.job import SECOND
-from fluence.queue.reasons import BlockedBy, Change, span, why
+from fluence.queue.reasons import BlockedBy, Change, why
+from fluence.units import spell_duration
 from tests.unit.queue.build import MINUTE, graph, job, nodes, pool, run
 
 PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
@@ -268,7 +270,7 @@ class TestOtherKinds:
     ],
 )
 def test_changes_in_words(change, words):
-    assert change.words(0) == words
+    assert change_text(change, 0) == words
 
 
 @pytest.mark.parametrize(
@@ -276,4 +278,4 @@ def test_changes_in_words(change, words):
     [(0, "0 s"), (1, "1 s"), (61_000, "1 min 1 s"), (90_061_000, "1 d 1 h"), (7_200_000, "2 h")],
 )
 def test_a_length_of_time_for_people(milliseconds, words):
-    assert span(milliseconds) == words
+    assert spell_duration(milliseconds) == words

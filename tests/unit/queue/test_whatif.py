@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fluence.messages.whatif import lines, value
 from fluence.queue import Queue, Submission
 from fluence.queue.job import SECOND
 from fluence.queue.snapshot import restore, save
@@ -33,7 +34,7 @@ class TestAnswers:
         answer, _, started = answer_and_truth(queue, 8, 10)
         assert answer.starts_now and started == ["new"]
         assert answer.start == answer.now
-        assert answer.lines() == ["it would start now", "nobody else would wait longer"]
+        assert lines(answer) == ["it would start now", "nobody else would wait longer"]
 
     def test_later(self, make):
         queue = make("conservative")
@@ -44,10 +45,10 @@ class TestAnswers:
         assert answer.start == queue.records["new"].no_later_than == 10 * MINUTE
         assert answer.expected == queue.records["new"].expected
         assert answer.reason.waits_for == ("a",)
-        lines = answer.lines()
-        assert lines[0] == "it would wait, and start no later than in 10 min"
-        assert "waits for a" in lines
-        assert "sooner: ask for 6 instead: it would start now" in lines
+        told = lines(answer)
+        assert told[0] == "it would wait, and start no later than in 10 min"
+        assert "waits for a" in told
+        assert "sooner: ask for 6 instead: it would start now" in told
 
     def test_never(self, make):
         queue = make("easy")
@@ -55,7 +56,7 @@ class TestAnswers:
         run(queue, 0)
         answer = ask(restore(save(queue, queue.planner.matcher)), cores(17), limit=MINUTE)
         assert answer.never and not answer.starts_now
-        assert answer.lines()[0].startswith("never: ")
+        assert lines(answer)[0].startswith("never: ")
         assert answer.start is answer.expected is None
 
     def test_at_a_time_that_nobody_knows(self, make):
@@ -66,7 +67,7 @@ class TestAnswers:
         answer, _, started = answer_and_truth(queue, 8, 10)
         assert (answer.starts_now, answer.never, started) == (False, False, [])
         assert answer.start is None
-        assert answer.lines()[0] == "it would wait, and start at a time that nobody knows"
+        assert lines(answer)[0] == "it would wait, and start at a time that nobody knows"
 
     def test_whom_it_would_delay(self, make):
         queue = make("easy")
@@ -76,8 +77,8 @@ class TestAnswers:
         copy = restore(save(queue, queue.planner.matcher))
         answer = ask(copy, cores(16), limit=30 * MINUTE, priority=31)
         assert {d.job: (d.after - d.before) // MINUTE for d in answer.delays} == {"b": 30, "c": 30}
-        assert "job b would start 30 min later" in answer.lines()
-        assert answer.lines(shown=1)[-1] == "… and 1 more (see -o wide)"
+        assert "job b would start 30 min later" in lines(answer)
+        assert lines(answer, shown=1)[-1] == "… and 1 more (see -o wide)"
 
     def test_one_at_the_end_of_the_queue_delays_nobody(self, make):
         queue = make("easy")
@@ -92,11 +93,11 @@ class TestAnswers:
         queue.submit(job("a", 10, 10))
         run(queue, 0)
         answer, _, _ = answer_and_truth(queue, 8, 20)
-        value = answer.to_value()
-        assert value["start_no_later_than"] == 600
-        assert value["reason"]["kind"] == "resource"
-        assert value["changes"] == [{"what": "size", "to": 6, "start": 0}]
-        assert value["delays"] == []
+        found = value(answer)
+        assert found["start_no_later_than"] == 600
+        assert found["reason"]["kind"] == "resource"
+        assert found["changes"] == [{"what": "size", "to": 6, "start": 0}]
+        assert found["delays"] == []
 
 
 def test_nothing_changes_for_the_queue_that_was_saved():

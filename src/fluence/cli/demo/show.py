@@ -20,10 +20,9 @@ from fluence.model.node import Node
 from fluence.model.pod import Pod
 from fluence.model.resources import add_into, pod_requests
 from fluence.sandbox.audit import AuditReport
+from fluence.sandbox.nodes import GPU, ZONE
 from fluence.units import format_amount
 
-ZONE = "topology.kubernetes.io/zone"
-GPU = "nvidia.com/gpu"
 _NEVER = "the cluster as it is cannot hold it"
 _COLORS = {"starts": "green", "waits": "yellow", "never": "red", "ended": "blue"}
 _ARROW = "\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}"  # no line breaks here

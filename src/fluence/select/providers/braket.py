@@ -1,7 +1,7 @@
 """The `braket-live` provider: queue depth and status of AWS Braket devices, with the user's own credentials.
 
 All devices are asked at once, through boto3 if it is installed and else through the `aws` program, and all
-have to answer within one time limit. A device that does not is no error: its status is UNKNOWN, which
+have to answer within one time limit. A device that does not is not an error: its status is UNKNOWN, which
 ``online-only`` drops, it has no queue size, and the user is told why.
 """
 
