@@ -190,15 +190,15 @@ def _resolve(
         raise click.UsageError("no -f/--filename given (nor -k/--kustomize)", click.get_current_context())
     # Loaded here, not above: help and completion need none of it.
     from fluence.kubectl import report
-    from fluence.kubectl.resolve import Options, Resolver, Unresolvable
+    from fluence.kubectl.resolve import ResolveOptions, Resolver, Unresolvable
     from fluence.kubectl.sources import read_sources
     from fluence.select import stream
     from fluence.select.policies import split_commas
-    from fluence.select.providers import Settings
+    from fluence.select.providers import ProviderSettings
 
-    settings = Settings(attributes, fluence_ns, connection_flags(forwarded), live_timeout)
+    settings = ProviderSettings(attributes, fluence_ns, connection_flags(forwarded), live_timeout)
     resolver = Resolver(
-        Options(settings, split_commas(providers), cost_tol, force_select),
+        ResolveOptions(settings, split_commas(providers), cost_tol, force_select),
         note=lambda text: click.echo(f"note: {text}", err=True),
         now=datetime.now(UTC),
     )

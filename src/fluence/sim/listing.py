@@ -113,7 +113,7 @@ def _job(item: object, number: int, intake: Intake) -> IntakeJob:
     )
 
 
-def _generated(made: generate.Made, intake: Intake) -> IntakeJob:
+def _generated(made: generate.GeneratedJob, intake: Intake) -> IntakeJob:
     jobspec, size = _simple(made.nodes, made.cores, made.gpus, None, intake)
     return IntakeJob(
         name=made.name,

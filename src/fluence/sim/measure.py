@@ -193,23 +193,25 @@ def _utilisation(records: Sequence[Record], capacity: int, start: int, end: int,
 
 def _promise(records: Sequence[Record]) -> Promise:
     waiting = [record for record in records if record.no_later_than is not None]
-    bound = [
+    promise_errors = [
         r.start - r.no_later_than for r in waiting if r.start is not None and r.no_later_than is not None
     ]
-    hope = [r.start - r.expected for r in waiting if r.start is not None and r.expected is not None]
-    late = sum(error > LATE for error in bound)
+    expected_errors = [
+        r.start - r.expected for r in waiting if r.start is not None and r.expected is not None
+    ]
+    late = sum(error > LATE for error in promise_errors)
     return Promise(
         waiting=len(waiting),
-        started=len(bound),
+        started=len(promise_errors),
         late=late,
-        late_rate=_share(late, bound),
-        no_later_than_mae=_seconds(_mean([abs(error) for error in bound])),
-        no_later_than_median=_seconds(percentile(sorted(abs(error) for error in bound), 0.5)),
-        no_later_than_slack=_seconds(_mean([max(0, -error) for error in bound])),
-        expected=len(hope),
-        expected_late_rate=_share(sum(error > LATE for error in hope), hope),
-        expected_mae=_seconds(_mean([abs(error) for error in hope])),
-        expected_median=_seconds(percentile(sorted(abs(error) for error in hope), 0.5)),
+        late_rate=_share(late, promise_errors),
+        no_later_than_mae=_seconds(_mean([abs(error) for error in promise_errors])),
+        no_later_than_median=_seconds(percentile(sorted(abs(error) for error in promise_errors), 0.5)),
+        no_later_than_slack=_seconds(_mean([max(0, -error) for error in promise_errors])),
+        expected=len(expected_errors),
+        expected_late_rate=_share(sum(error > LATE for error in expected_errors), expected_errors),
+        expected_mae=_seconds(_mean([abs(error) for error in expected_errors])),
+        expected_median=_seconds(percentile(sorted(abs(error) for error in expected_errors), 0.5)),
         broken=dict(Counter(record.broken for record in records if record.broken)),
     )
 
