@@ -54,7 +54,7 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         {"group": "ns/g", "claims": ("a", "b")},
         (
             "PodGroup ns/g shares resource claims (a, b), which only kube-scheduler allocates: leave "
-            "schedulerName out, or delegate the binding"
+            "schedulerName out"
         ),
     ),
     (

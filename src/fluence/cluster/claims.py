@@ -2,7 +2,8 @@
 
 A claim that waits for its first consumer can have a volume that is there, or one that its class makes. Which
 volumes would do is kube-scheduler's rule: same class, mode and access, large enough, matched by the claim's
-selector, given to nobody; the smallest first.
+selector, given to nobody; the smallest first. Whoever watches claims, volumes and classes tells `Claims`, and
+hands its answers to `ClusterGraph.set_claim`.
 """
 
 from __future__ import annotations

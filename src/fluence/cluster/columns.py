@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
-from cachetools import LRUCache
 
 from fluence.graph.graph import Ints, Mask
 from fluence.model.node import Node, Taint
@@ -69,7 +68,7 @@ class NodeColumns:
         self.taint_sets: list[tuple[Taint, ...]] = []  # the distinct ones
         self.taint_set: Ints = np.empty(0, np.int64)  # which one each node has
         self._taint_codes: dict[tuple[Taint, ...], int] = {}
-        self._labels: LRUCache[str, Column] = LRUCache(_KEPT)
+        self._labels: dict[str, Column] = {}  # those asked for last at the end
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -104,9 +103,12 @@ class NodeColumns:
     # -- asking ----------------------------------------------------------------------------------------------
 
     def label(self, key: str) -> Column:
-        found = self._labels.get(key)
+        found = self._labels.pop(key, None)
         if found is None:
-            found = self._labels[key] = Column(key, self.nodes)
+            found = Column(key, self.nodes)
+            if len(self._labels) >= _KEPT:
+                del self._labels[next(iter(self._labels))]
+        self._labels[key] = found
         return found
 
     def taints(self, index: int) -> tuple[Taint, ...]:

@@ -23,9 +23,9 @@ class JobPods:
         return self._job_of.get(uid)
 
     def add(self, job: int, uids: Iterable[str]) -> None:
-        for uid in uids:
-            self._ended.setdefault(job, {})[uid] = False
-            self._job_of[uid] = job
+        new = dict.fromkeys(uids, False)
+        self._ended.setdefault(job, {}).update(new)
+        self._job_of.update(dict.fromkeys(new, job))
 
     def end(self, job: int, uid: str) -> bool | None:
         """A pod has ended; says whether all of its job have. None: it is not of this job."""

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
-from cachetools import LRUCache
 
 from fluence.cluster.columns import NodeColumns
 from fluence.cluster.pod_terms import AffinityTerm, SpreadConstraint, anti_affinity_terms, selector_keys
@@ -62,7 +61,8 @@ class PodIndex:
         self._pods = pods
         self._columns = columns
         self._namespaces: dict[str, dict[str, str]] = {}
-        self._counts: LRUCache[object, SelectorCount] = LRUCache(_KEPT)
+        # Those asked for last at the end. A plain dict: all of them are told of every pod.
+        self._counts: dict[object, SelectorCount] = {}
         # The required anti-affinity of pods on nodes ("existing" in kube-scheduler), and who has it.
         self._existing: dict[bytes, tuple[AffinityTerm, SelectorCount]] = {}
         self._terms_of: dict[str, tuple[AffinityTerm, ...]] = {}  # uid -> its terms
@@ -126,12 +126,14 @@ class PodIndex:
     # -- following -------------------------------------------------------------------------------------------
 
     def _count(self, key: object, matches: Callable[[Pod], bool]) -> SelectorCount:
-        found = self._counts.get(key)
+        found = self._counts.pop(key, None)
         if found is None:
             found = SelectorCount(matches)
             for entry in self._pods:
                 found.add(entry)
-            self._counts[key] = found
+            if len(self._counts) >= _KEPT:
+                del self._counts[next(iter(self._counts))]
+        self._counts[key] = found
         return found
 
     def _changed(self, entry: PodEntry, sign: int) -> None:

@@ -1,4 +1,7 @@
-"""Pods as a gang: one entry per distinct shape, with the nodes open to it; and why it finds no seats."""
+"""Pods as a gang: one entry per distinct shape, with the nodes open to it; and why it finds no seats.
+
+`ClusterGraph` asks. What a pod asks for is worked out once, as long as neither it nor its claims change.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from cachetools import LRUCache
 
 from fluence.cluster.claims import Claim
 from fluence.cluster.columns import NodeColumns
@@ -81,7 +83,8 @@ class GangRequests:
         self._columns = columns
         self._node_filters = NodeFilters(columns)
         self._leaving_by = leaving_by  # the pods of jobs that end by a time
-        self._profiles: LRUCache[str, PodProfile] = LRUCache(_KEPT)
+        # By uid, the oldest first. A plain dict: it is asked for every pod of every gang.
+        self._profiles: dict[str, PodProfile] = {}
 
     def forget(self, uid: str) -> None:
         """A pod is gone, or over."""
@@ -203,7 +206,11 @@ class GangRequests:
         uid = pod.metadata.uid
         found = self._profiles.get(uid)
         known = self.claims.claims
-        if found is not None and found.pod is pod and all(known.get(key) is c for key, c in found.claims):
+        if (
+            found is not None
+            and found.pod is pod
+            and (not found.claims or all(known.get(key) is claim for key, claim in found.claims))
+        ):
             return found
         refused = unchecked(pod)
         if refused is not None:
@@ -221,6 +228,9 @@ class GangRequests:
                 tuple(c.volume for c in claim.choices) for _, claim in claims if claim.may_need_choice
             )
             key = (*key, choices, tuple(sorted(claim.driver for _, claim in claims)))
+        self._profiles.pop(uid, None)
+        if len(self._profiles) >= _KEPT:
+            del self._profiles[next(iter(self._profiles))]
         found = self._profiles[uid] = PodProfile(pod, needs, shape, key, claims)
         return found
 

@@ -1,7 +1,7 @@
 """Needs that this scheduler does not check itself.
 
 A pod whose needs we do not understand is left to kube-scheduler (the delegating mode) or refused with a
-reason; it is never guessed at.
+reason; it is never guessed at. `requests` asks before it makes a gang.
 """
 
 from __future__ import annotations

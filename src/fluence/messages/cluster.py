@@ -6,7 +6,7 @@ from fluence.messages.rendering import Templates, text, values
 from fluence.model.reason import Code, Reason
 from fluence.units import format_amount
 
-_DELEGATE = "use the delegating mode, in which kube-scheduler binds it"
+_DELEGATE = "leave schedulerName out, and kube-scheduler places it"
 
 
 def _too_few_seats(reason: Reason) -> str:

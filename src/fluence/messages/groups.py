@@ -107,7 +107,7 @@ GROUPS: Templates = {
     ),
     Code.SHARED_CLAIMS: (
         "PodGroup {group} shares resource claims ({claims}), which only kube-scheduler allocates: "
-        "leave schedulerName out, or delegate the binding"
+        "leave schedulerName out"
     ),
     Code.DIFFERENT_PRIORITIES: _different_priorities,
     Code.GROUP_PRIORITY_DIFFERS: (

@@ -301,8 +301,7 @@ class GangFit:
                 pool = self.table.pools.get(type_)
                 if pool is not None and amount:
                     row = int(pool[node])
-                    # Pods that run may say that they take anything: it is counted as far as can be.
-                    taken[row] = min(taken.get(row, 0) + amount, MOST)
+                    taken[row] = taken.get(row, 0) + amount
             for row in seat.devices:
                 taken[row] = taken.get(row, 0) + 1
         taken.pop(graph.rows, None)  # of what a node does not have, nothing can be held
@@ -314,9 +313,11 @@ class GangFit:
             first, *above = self.table.way(node)
             way[first] = whole
             way.update(dict.fromkeys(above, False))
+        # Pods that run may say that they take anything: it is counted as far as can be.
+        amounts = np.array([min(amount, MOST) for amount in taken.values()], np.int64)
         return (
             np.array([*taken, *way], np.int32),
-            np.concatenate((np.array([*taken.values()], np.int64), graph.size[[*way]])),
+            np.concatenate((amounts, graph.size[[*way]])),
             np.array([*(True for _ in taken), *way.values()], np.bool_),
         )
 

@@ -70,6 +70,11 @@ class Quarantine:
     def __contains__(self, subject: Subject) -> bool:
         return subject in self._cases
 
+    def is_left_out(self, subject: Subject) -> bool:
+        """Whether nothing of it is looked at."""
+        case = self._cases.get(subject)
+        return case is not None and case.level is _Level.ALL
+
     def add(self, subject: Subject, now: int) -> bool:
         """It failed, or failed again although it was left out in part; says whether it is new here."""
         case = self._cases.get(subject)

@@ -35,7 +35,7 @@ from fluence.schedule.quarantine import Fault, Quarantine, Subject
 from fluence.schedule.state import SchedulerState
 
 _PROMISES = 256  # waiting jobs that are told when they start; others when they come so far ahead
-_REBUILDS = 5  # in one call, before the scheduler says that it is broken
+_UNKNOWN = 2  # faults of nobody in one call, after which the scheduler says that it is broken
 
 
 @dataclass(slots=True)
@@ -178,24 +178,30 @@ class Scheduler:
     # -- deciding --------------------------------------------------------------------------------------------
 
     def _decide(self, now: int) -> Decisions:
-        last: Exception | None = None
-        for _ in range(_REBUILDS):
+        """Run a cycle. Each fault leaves somebody out, or more of it, so that this comes to an end."""
+        unknown = 0
+        while unknown < _UNKNOWN:
             try:
                 decisions = self._cycle.run(now)
-            except JobFault as fault:
-                pod_set = self.state.pod_sets.by_key.get(fault.job)
-                cause = fault.__cause__
-                last = cause if isinstance(cause, Exception) else fault
-                self._fail(None if pod_set is None else Subject("group", pod_set.group), last, now)
             except Exception as error:
-                last = error
-                group = self.state.subject or self.state.reports.subject
-                self._fail(Subject("group", group) if group else None, error, now)
+                cause, subject = self._blame(error)
+                unknown += subject is None or self.quarantine.is_left_out(subject)
+                self.broken = f"no cycle can be run: {type(cause).__name__}: {cause}"
+                self._fail(subject, cause, now)
             else:
                 self.broken = ""
                 return decisions
-        self.broken = f"no cycle can be run: {type(last).__name__}: {last}"
         return Decisions()
+
+    def _blame(self, error: Exception) -> tuple[Exception, Subject | None]:
+        """What went wrong in a cycle, and with whom."""
+        group = self.state.subject or self.state.reports.subject
+        if isinstance(error, JobFault):
+            pod_set = self.state.pod_sets.by_key.get(error.job)
+            group = "" if pod_set is None else pod_set.group
+            if isinstance(error.__cause__, Exception):
+                error = error.__cause__
+        return error, Subject("group", group) if group else None
 
     # -- faults ----------------------------------------------------------------------------------------------
 
@@ -249,7 +255,8 @@ class Scheduler:
         for subject in self.quarantine.take_due(now):
             if subject.kind == "group":
                 pods = (each for each in self._objects.values() if isinstance(each, Pod))
-                found += [Changed(None, pod) for pod in pods if self._group_of(pod) == subject.key]
+                # Where it cannot be said whose a pod is, seeing it once more does no harm.
+                found += [Changed(None, pod) for pod in pods if self._group_of(pod) in (subject.key, "")]
             elif subject in self._objects:
                 found.append(Changed(None, self._objects[subject]))
         return found

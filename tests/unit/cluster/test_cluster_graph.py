@@ -491,7 +491,7 @@ def test_what_only_kube_scheduler_checks_is_refused_by_name(spec: dict[str, obje
     refused = cluster_of(node("n1")).gang([pod("p", **spec)])  # type: ignore[arg-type]
     assert isinstance(refused, Refused) and not refused
     assert refused.pod == "d/p" and refused.delegate
-    assert words in text(refused.reason) and "delegating mode" in text(refused.reason)
+    assert words in text(refused.reason) and "leave schedulerName out" in text(refused.reason)
 
 
 def test_a_gang_is_for_the_nodes_as_they_were() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fluence import names
+from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.ids import job_number
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.node import Node, NodeStatus
@@ -161,3 +162,44 @@ def _asking(pod: Pod, requests: dict[str, str]) -> Pod:
     container = (pod.spec.containers or [])[0]
     asked = replace(container, resources=replace(container.resources, requests=requests))
     return replace(pod, spec=replace(pod.spec, containers=[asked]))
+
+
+def test_hundreds_of_objects_that_cannot_be_handled_stop_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever else may be wrong with a pod: here, asking where it fits fails."""
+    driver = world(strict=False)
+    honest = driver.cluster.gang
+    for index in range(200):
+        driver.set_pod(kit.pod(f"evil-{index}"))
+    driver.set_pod(kit.pod("good"))
+
+    def gang(self: ClusterGraph, pods: Any, **more: Any) -> Any:
+        if any(pod.metadata.name.startswith("evil") for pod in pods):
+            raise ZeroDivisionError("made by the test")
+        return honest.__func__(self, pods, **more)
+
+    monkeypatch.setattr(ClusterGraph, "gang", gang)
+    assert starts(driver) == {"good"}
+    assert len(driver.faults) == 200 and not driver.scheduler.broken
+    assert {fault.pods[0].metadata.name for fault in driver.faults} == {f"evil-{i}" for i in range(200)}
+    monkeypatch.undo()
+    driver.handle(now=NOW + 11_000)
+    assert len({bind.uid for some in driver.cycle(NOW + 12_000).binds for bind in some}) == 15
+
+
+def test_what_failed_is_tried_again_after_a_pause_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = world(strict=False)
+
+    def gang(self: ClusterGraph, pods: Any, **more: Any) -> Any:
+        raise ZeroDivisionError("made by the test")
+
+    monkeypatch.setattr(ClusterGraph, "gang", gang)
+    driver.set_pod(kit.pod("evil"))
+    tried = []
+    now = NOW
+    while now < NOW + 100_000:
+        driver.cycle(now)
+        if driver.faults:
+            tried.append((now - NOW) // 1000)
+            driver.faults.clear()
+        now += 1000
+    assert tried == [0, 10, 30, 70]

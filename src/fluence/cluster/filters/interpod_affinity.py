@@ -26,6 +26,7 @@ _WEIGHT = 2  # in kube-scheduler's default profile
 class _Domains:
     """The domains of one topology label that have, or must not have, some pods."""
 
+    reason: Reason  # against the nodes that they close
     column: Column
     marked: Mask  # by domain; the last entry, for nodes without the label, is never marked
     counted: list[bool]  # per kind of pod in the gang: whether it marks the domain that it is placed in
@@ -65,13 +66,9 @@ class AffinityFilter:
 
     def open_nodes(self) -> Iterator[tuple[Reason, Mask]]:
         for each in self._affinity:
-            key = each.column.key
-            mask = each.column.present if self._may_be_first else each.nodes
-            yield Reason.of(Code.POD_AFFINITY, key=key), mask
-        for each in self._anti:
-            yield Reason.of(Code.POD_ANTI_AFFINITY, key=each.column.key), ~each.nodes
-        for each in self._against:
-            yield Reason.of(Code.EXISTING_ANTI_AFFINITY, key=each.column.key), ~each.nodes
+            yield each.reason, each.column.present if self._may_be_first else each.nodes
+        for each in (*self._anti, *self._against):
+            yield each.reason, ~each.nodes
 
     def assigned(self, members: int, node: int, count: int) -> None:
         if self._affinity and self._affinity[0].counted[members]:
@@ -88,34 +85,32 @@ def _affinity(shape: PodShape, context: GangContext) -> list[_Domains]:
     labels_of = context.index.labels_of
     counts = context.index.matching_all(terms, context.leaving)
     counted = [all(term.matches(other.pod, labels_of) for term in terms) for other in context.shapes]
-    columns = [context.columns.label(term.topology_key) for term in terms]
-    return [_Domains(column, _with_pods(column, counts), counted) for column in columns]
+    return [_domains(Code.POD_AFFINITY, term, counts, counted, context) for term in terms]
 
 
 def _anti(shape: PodShape, context: GangContext) -> list[_Domains]:
     """The pod's own terms: domains with such pods are closed."""
     found = []
     for term in shape.others.anti_affinity:
-        column = context.columns.label(term.topology_key)
         counts = context.index.matching(term, context.leaving)
         counted = [term.matches(other.pod, context.index.labels_of) for other in context.shapes]
-        found.append(_Domains(column, _with_pods(column, counts), counted))
+        found.append(_domains(Code.POD_ANTI_AFFINITY, term, counts, counted, context))
     return found
 
 
 def _against(shape: PodShape, context: GangContext) -> list[_Domains]:
     """The terms of others against this pod: of pods on nodes, and of those of its gang as they are placed."""
-    nobody = [False] * len(context.shapes)
+    code = Code.EXISTING_ANTI_AFFINITY
+    kinds = len(context.shapes)
     found = []
     for term, counts in context.index.anti_affinity_against(shape.pod, context.leaving):
-        column = context.columns.label(term.topology_key)
-        found.append(_Domains(column, _with_pods(column, counts), nobody))
+        found.append(_domains(code, term, counts, [False] * kinds, context))
     for number, other in enumerate(context.shapes):
         for term in other.others.anti_affinity:
             if term.matches(shape.pod, context.index.labels_of):
-                column = context.columns.label(term.topology_key)
-                counted = [each == number for each in range(len(context.shapes))]
-                found.append(_Domains(column, np.zeros(len(column.codes) + 1, np.bool_), counted))
+                counted = [each == number for each in range(kinds)]
+                nobody = np.zeros(len(context.columns), np.int64)
+                found.append(_domains(code, term, nobody, counted, context))
     return found
 
 
@@ -195,9 +190,12 @@ def _weighted(term: AffinityTerm, weight: int, context: GangContext) -> _Weighte
     return _Weighted(column, weight, worth, counted)
 
 
-def _with_pods(column: Column, counts: Ints) -> Mask:
-    """The domains with somebody in them."""
-    found = np.zeros(len(column.codes) + 1, np.bool_)
-    found[column.of[counts > 0]] = True
-    found[-1] = False
-    return found
+def _domains(
+    code: Code, term: AffinityTerm, counts: Ints, counted: list[bool], context: GangContext
+) -> _Domains:
+    """The domains of a term that have some of the pods that were counted on each node."""
+    column = context.columns.label(term.topology_key)
+    marked = np.zeros(len(column.codes) + 1, np.bool_)
+    marked[column.of[counts > 0]] = True
+    marked[-1] = False
+    return _Domains(Reason.of(code, key=column.key), column, marked, counted)

@@ -128,6 +128,8 @@ class NodeFilters:
             self._generation = self._columns.generation
             for each in (self._masks, self._selected, self._scores):
                 each.clear()
-        if rules.key not in kept:
-            kept[rules.key] = make(rules)
-        return kept[rules.key]
+        try:
+            return kept[rules.key]
+        except KeyError:
+            found = kept[rules.key] = make(rules)
+            return found

@@ -1,4 +1,7 @@
-"""What the filters about other pods are told: the kinds of pods in a gang, and the pods on the nodes."""
+"""What the filters about other pods are told: the kinds of pods in a gang, and the pods on the nodes.
+
+`requests` makes both; `gang_rules` hands them to `ports`, `interpod_affinity` and `topology_spread`.
+"""
 
 from __future__ import annotations
 

@@ -25,6 +25,7 @@ _WEIGHT = 2  # in kube-scheduler's default profile
 class SpreadCounts:
     """One constraint of one kind of pod."""
 
+    reason: Reason  # against the nodes that are not open
     column: Column
     counts: Ints  # by domain
     domains: Mask  # that take part
@@ -57,7 +58,7 @@ class SpreadFilter:
 
     def open_nodes(self) -> Iterator[tuple[Reason, Mask]]:
         for each in self._limits:
-            yield Reason.of(Code.TOPOLOGY_SPREAD, key=each.column.key), each.open_nodes()
+            yield each.reason, each.open_nodes()
 
     def assigned(self, members: int, node: int, count: int) -> None:
         for each in self._limits:
@@ -119,6 +120,7 @@ def _counted(limits: Sequence[SpreadConstraint], shape: PodShape, context: GangC
         domains[column.of[included]] = True
         found.append(
             SpreadCounts(
+                Reason.of(Code.TOPOLOGY_SPREAD, key=column.key),
                 column,
                 counts,
                 domains,
