@@ -8,7 +8,7 @@ from fluence.messages import text
 from fluence.messages.cluster import CLUSTER
 from fluence.model.reason import Code, Reason, Value
 
-DELEGATE = "; use the delegating mode, in which kube-scheduler binds it"
+DELEGATE = "; leave schedulerName out, and kube-scheduler places it"
 CPU: dict[str, Value] = {"resource": "cpu", "wanted": 2000, "largest": None}
 TAINT = Reason.of(Code.TAINT_NOT_TOLERATED, key="gpu", value="", effect="NoSchedule")
 SHORT = Reason.of(Code.RESOURCES_LACKING, resources=(Reason.of(Code.RESOURCE_INSUFFICIENT, **CPU),))

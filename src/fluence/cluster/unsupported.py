@@ -1,7 +1,7 @@
 """Needs that this scheduler does not check itself.
 
-A pod whose needs we do not understand is left to kube-scheduler (the delegating mode) or refused with a
-reason; it is never guessed at. `requests` asks before it makes a gang.
+A pod whose needs we do not understand is refused with a reason; it is never guessed at. `requests` asks
+before it makes a gang.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ class Refused:
 
     pod: str  # namespace/name
     reason: Reason
-    delegate: bool  # kube-scheduler could bind it; False: something must happen first
 
     def __bool__(self) -> bool:
         return False
@@ -32,11 +31,11 @@ def unchecked(pod: Pod) -> Refused | None:
     spec = pod.spec
     if spec.resource_claims:
         names = tuple(each.name for each in spec.resource_claims)
-        return _delegated(pod, Reason.of(Code.RESOURCE_CLAIMS_UNSUPPORTED, names=names))
+        return Refused(pod.key, Reason.of(Code.RESOURCE_CLAIMS_UNSUPPORTED, names=names))
     for toleration in spec.tolerations or ():
         if toleration.operator not in ("", "Equal", "Exists"):
             reason = Reason.of(Code.TOLERATION_OPERATOR_UNKNOWN, operator=toleration.operator)
-            return _delegated(pod, reason)
+            return Refused(pod.key, reason)
     affinity = spec.affinity.node_affinity if spec.affinity else None
     terms = [*((affinity.required.node_selector_terms or ()) if affinity and affinity.required else ())]
     terms += [each.preference for each in (affinity.preferred or ())] if affinity else []
@@ -44,13 +43,9 @@ def unchecked(pod: Pod) -> Refused | None:
         for each in (*(term.match_expressions or ()), *(term.match_fields or ())):
             if each.operator not in _OPERATORS:
                 reason = Reason.of(Code.NODE_AFFINITY_OPERATOR_UNKNOWN, operator=each.operator)
-                return _delegated(pod, reason)
+                return Refused(pod.key, reason)
     for spread in spec.topology_spread_constraints or ():
         known = spread.when_unsatisfiable in ("DoNotSchedule", "ScheduleAnyway")
         if not known or {spread.node_affinity_policy, spread.node_taints_policy} - _POLICIES:
-            return _delegated(pod, Reason.of(Code.SPREAD_POLICY_UNKNOWN))
+            return Refused(pod.key, Reason.of(Code.SPREAD_POLICY_UNKNOWN))
     return None
-
-
-def _delegated(pod: Pod, reason: Reason) -> Refused:
-    return Refused(pod.key, reason, delegate=True)

@@ -465,7 +465,7 @@ def test_a_volume_keeps_its_pod_near() -> None:
     cluster = cluster_of(node("n1", zone="a"), node("n2", zone="b"))
     data = [PodVolume(name="v", persistent_volume_claim=ClaimVolumeSource(claim_name="data"))]
     waits = cluster.gang([pod("p", volumes=data)])
-    assert isinstance(waits, Refused) and not waits.delegate and waits.reason.code is Code.CLAIM_MISSING
+    assert isinstance(waits, Refused) and waits.reason.code is Code.CLAIM_MISSING
     cluster.set_claim("d", "data", Claim("pending"))
     waits = cluster.gang([pod("p", volumes=data)])
     assert isinstance(waits, Refused) and waits.reason.code is Code.CLAIM_PENDING
@@ -490,7 +490,7 @@ def test_a_volume_keeps_its_pod_near() -> None:
 def test_what_only_kube_scheduler_checks_is_refused_by_name(spec: dict[str, object], words: str) -> None:
     refused = cluster_of(node("n1")).gang([pod("p", **spec)])  # type: ignore[arg-type]
     assert isinstance(refused, Refused) and not refused
-    assert refused.pod == "d/p" and refused.delegate
+    assert refused.pod == "d/p"
     assert words in text(refused.reason) and "leave schedulerName out" in text(refused.reason)
 
 

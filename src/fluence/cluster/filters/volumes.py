@@ -88,12 +88,12 @@ class ClaimIndex:
             claim = self.claims.get((pod.metadata.namespace, name))
             if claim is None:
                 missing = Reason.of(Code.CLAIM_MISSING, claim=name, ephemeral=ephemeral)
-                return Refused(pod.key, missing, delegate=False)
+                return Refused(pod.key, missing)
             if ephemeral and claim.owner != pod.metadata.uid:
-                return Refused(pod.key, Reason.of(Code.CLAIM_OF_ANOTHER_POD, claim=name), delegate=False)
+                return Refused(pod.key, Reason.of(Code.CLAIM_OF_ANOTHER_POD, claim=name))
             if claim.state == "pending":
                 pending = Reason.of(Code.CLAIM_PENDING, claim=name, lacks=claim.reason or _UNBOUND)
-                return Refused(pod.key, pending, delegate=False)
+                return Refused(pod.key, pending)
             reach = claim.reach
             if reach is None:
                 continue
@@ -129,10 +129,10 @@ class ClaimIndex:
                 if users:
                     other = self._pods.entries[users[0]].pod.key
                     reason = Reason.of(Code.CLAIM_IN_USE, claim=key[1], pod=other)
-                    return Refused(pod.key, reason, delegate=False)
+                    return Refused(pod.key, reason)
                 if key in wanted and wanted[key] is not pod:
                     reason = Reason.of(Code.CLAIM_ASKED_TWICE, claim=key[1], pod=wanted[key].key)
-                    return Refused(pod.key, reason, delegate=False)
+                    return Refused(pod.key, reason)
                 wanted[key] = pod
         return None
 
