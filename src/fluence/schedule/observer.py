@@ -167,9 +167,9 @@ class Observer:
             limits = {} if gone else found.limits
             if self._state.cluster.set_attach_limits(found.metadata.name, limits):
                 self._state.planner.note_freed()
-        elif not gone:
-            namespace = cast(KubeObject, found)
-            self._state.cluster.set_namespace(namespace.metadata.name, namespace.metadata.labels or {})
+        else:
+            meta = cast(KubeObject, found).metadata
+            self._state.cluster.set_namespace(meta.name, None if gone else meta.labels)
 
     def _claims_changed(self, changes: list[Change]) -> None:
         state = self._state

@@ -216,7 +216,7 @@ def test_a_bind_that_is_told_twice_counts_once() -> None:
 
 def test_those_beyond_the_minimum_that_find_no_seat_follow_by_themselves() -> None:
     driver = world(nodes=1)
-    record, binds = started(driver, 6, needed=2)
+    _, binds = started(driver, 6, needed=2)
     assert len(binds) == 4 and driver.has_more
     driver.cycle(NOW + 1)
     late = {key: phase for key, phase in phases(driver).items() if key != "default/g"}
