@@ -12,6 +12,7 @@ from fluence.graph import jgf
 from fluence.graph.graph import ResourceGraph
 from fluence.match import policy
 from fluence.match.extensions import Extensions
+from fluence.match.filter_usage import counting
 from fluence.match.index import search
 from fluence.match.matcher import Matcher
 from fluence.match.walk import EMPTY, Found, Window
@@ -82,3 +83,28 @@ def test_the_sweep_finds_the_start_that_trying_every_event_finds(name: str, data
             except FluenceError as error:
                 answers.append(str(error))
         assert answers[0] == answers[1], jobspec.to_json()
+
+
+@pytest.mark.parametrize("name", ["low", "firstnodex"])
+@given(data=st.data())
+def test_while_a_graph_stays_as_it_is_the_filter_at_its_root_knows_every_start(
+    name: str, data: st.DataObject
+) -> None:
+    sample = data.draw(graphs())
+    plain, fluxion = Matcher(load(sample), name), Matcher(load(sample), name, bug_compatible=True)
+    for job in range(1, data.draw(st.integers(2, 8)) + 1):
+        jobspec = data.draw(jobspecs(sample))
+        answers: list[object] = []
+        for matcher in (plain, fluxion):
+            try:
+                outcome = matcher.match("allocate_orelse_reserve", jobspec, job=job)
+                answers.append((type(outcome), getattr(outcome, "at", None)))
+            except FluenceError as error:
+                answers.append(str(error))
+        assert answers[0] == answers[1], jobspec.to_json()
+        held = plain.ledger.jobs.get(job)
+        if held is not None:
+            rows = plain.ledger.vertex[held.spans]
+            if plain.tree.root not in counting(plain.graph, plain.tree, plain.filters, rows):
+                plain.cancel(job)  # it holds nothing that is counted: Fluxion does not see when it ends
+                fluxion.cancel(job)

@@ -45,10 +45,13 @@ class Filters:
         return filters
 
     def prime(self, graph: ResourceGraph, tree: Tree) -> None:
-        """Count every leaf type of the graph at the cluster, as Fluxion does by itself."""
+        """Count every leaf type of the tree at the cluster, as Fluxion does by itself. A leaf has nothing
+        below it in any subsystem: a pdu that feeds nodes is not a leaf, though in the containment it is."""
         cluster = graph.types.code("cluster")
-        inside = tree.order
-        leaves = inside[np.diff(tree.child_start)[inside] == 0]
+        childless = np.ones(graph.rows, np.bool_)
+        for each in graph.trees.values():
+            childless &= np.diff(each.shape().child_start) == 0
+        leaves = tree.order[childless[tree.order]]
         for code in np.flatnonzero(np.bincount(graph.type[leaves])).tolist():
             if not self.counts(code):
                 self.below.setdefault(cluster, set()).add(code)

@@ -13,11 +13,12 @@ import numpy as np
 from fluence.errors import Conflict, InvalidInput, InvalidJobspec, NotFound
 from fluence.graph import jgf
 from fluence.graph.filters import DEFAULT, Filters
-from fluence.graph.graph import CONTAINMENT, Ints, Mask, ResourceGraph, Rows
+from fluence.graph.graph import CONTAINMENT, Mask, ResourceGraph, Rows
 from fluence.graph.ledger import Ledger, LedgerJob
 from fluence.graph.selection import Selection, merged
 from fluence.match import policy as policies
 from fluence.match.extensions import NONE, Extensions
+from fluence.match.filter_usage import usage_at, usage_of
 from fluence.match.flexible import FlexibleWalk, variants
 from fluence.match.index import search
 from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
@@ -25,6 +26,7 @@ from fluence.match.policy import MatchPolicy
 from fluence.match.recover import ledger_columns, recover
 from fluence.match.release import ReleasedPart, release
 from fluence.match.request import Request, compile_jobspec
+from fluence.match.root_filter import RootFilter
 from fluence.match.slot_cache import SlotCache
 from fluence.match.start_times import possible_starts
 from fluence.match.tables import Index
@@ -65,7 +67,10 @@ class Matcher:
         horizon: int = HORIZON,
         flexible: bool = False,
         extensions: Extensions = NONE,
+        bug_compatible: bool = False,
     ) -> None:
+        """``bug_compatible``: also do what Fluxion 0.54 gets wrong once the graph has changed, as
+        `resource-query` does (docs/matcher.md)."""
         self.graph = graph
         self.policy = policies.find(policy) if isinstance(policy, str) else policy
         self.subsystems = tuple(subsystems)
@@ -79,6 +84,7 @@ class Matcher:
         self.filters = Filters.parse(filters, graph)
         self.filters.prime(graph, self.tree)
         self.load = VisitOrder(graph, self.filters)
+        self._root_filter = RootFilter(graph, self.filters, self.tree) if bug_compatible else None
         self._node = graph.types.code("node")
         self._slot = graph.types.code("slot")
         self._constrained = {graph.types.code(word) for word in extensions.constrained}
@@ -119,7 +125,10 @@ class Matcher:
         if verdict is not None:
             return verdict
         if operation in (Operation.ALLOCATE_OR_RESERVE, Operation.TRY_FUTURE):
-            at, found = self._earliest(request, now, duration)
+            if self._root_filter is not None:
+                at, found = self._earliest_in_fluxion(self._root_filter, request, now, duration)
+            else:
+                at, found = self._earliest(request, now, duration)
         else:
             at, found = now, self._search(request, Window(now, now + duration))
         if found.selection is None:
@@ -134,7 +143,7 @@ class Matcher:
         end = min(at + duration, self.horizon)
         placed = Placed(job, at, end, at != now, found.selection, request.queue)
         if records:
-            self._hold(placed)
+            self._record(placed)
         self._touch(placed, now, holds=records)
         return placed
 
@@ -160,7 +169,7 @@ class Matcher:
         """Record a placement that was found elsewhere, such as the seats of a gang, or before; it is not
         checked. Only with ``now`` does the order of a `first` search follow it."""
         self._refresh()
-        self._hold(placed)
+        self._record(placed)
         if now is not None:
             self._touch(placed, now)
 
@@ -172,11 +181,21 @@ class Matcher:
         """Give back all that a job holds or was promised."""
         self.ledger.remove(job)
         self.load.forget(job)
+        if self._root_filter is not None:
+            self._root_filter.remove(job)
 
     def partial_cancel(self, job: int, text: str | bytes, *, reader: str = "rv1exec") -> ReleasedPart:
         """Give back the ranks or vertices that an R or a graph names."""
         self._refresh()
         return release(self, job, text, reader)
+
+    def give_back(self, job: int, spans: Rows) -> None:
+        """Erase some spans of a job; the job stays, even with none."""
+        ledger = self.ledger
+        alone = spans[ledger.exclusive[spans]]
+        if self._root_filter is not None:
+            self._root_filter.reduce(job, ledger.vertex[alone], ledger.needs[alone])
+        ledger.release(job, spans)
 
     def update(
         self, job: int, text: str | bytes, *, reader: str = "jgf", at: int, duration: int, now: int = 0
@@ -196,6 +215,8 @@ class Matcher:
         self.ledger.add(
             job, start=at, end=at + duration, reserved=False, vertices=rows, needs=needs, exclusive=alone
         )
+        if self._root_filter is not None:
+            self._root_filter.add(job, at, at + duration, rows=rows, needs=needs, exclusive=alone)
         self._touch(placed, now)
         return placed
 
@@ -203,7 +224,10 @@ class Matcher:
 
     def grow(self, text: str | bytes, *, source: str = "jgf") -> Rows:
         """Add the vertices of a JGF document; those that are there already stand for themselves."""
+        up = self.graph.nodes_up
         rows = self.graph.extend(jgf.read(text, source=source, into=self.graph))
+        if self._root_filter is not None:
+            self.graph.nodes_up = up  # Fluxion counts the nodes when it loads a graph, and then never again
         self._refresh()
         return rows
 
@@ -224,7 +248,14 @@ class Matcher:
             if not vertices:
                 raise NotFound(f"no vertex has the rank {rank}")
             gone.update(self.with_all_below(vertices))
-        return self._remove(np.array(sorted(gone), np.int32))
+        rows = np.array(sorted(gone), np.int32)
+        if self._root_filter is not None:
+            ledger = self.ledger
+            for job in ledger.jobs.values():
+                hit = job.spans[ledger.exclusive[job.spans] & np.isin(ledger.vertex[job.spans], rows)]
+                if len(hit):
+                    self._root_filter.reduce(job.id, ledger.vertex[hit], ledger.needs[hit])
+        return self._remove(rows)
 
     def with_all_below(self, vertices: Iterable[int]) -> set[int]:
         """Vertices and what hangs below them, which may have no rank of its own."""
@@ -237,7 +268,10 @@ class Matcher:
         lost = self.ledger.clear(gone)
         for job in lost:
             self.recount(job)
+        up = self.graph.nodes_up
         self.graph.remove(gone)
+        if self._root_filter is not None:
+            self.graph.nodes_up = up
         self._refresh()
         return lost
 
@@ -268,48 +302,10 @@ class Matcher:
 
     def filter_usage(self, *, now: int | None, job: int | None) -> dict[int, dict[str, tuple[int, int]]]:
         """Per vertex and counted type: what is in use below it, at a time or by one job, and the total."""
-        graph, tree, ledger = self.graph, self.tree.shape(), self.ledger
-        order = tree.order
+        graph, tree, ledger, filters = self.graph, self.tree.shape(), self.ledger, self.filters
         if job is None:
-            spans = [j.spans for j in ledger.jobs.values() if now is not None and j.start <= now < j.end]
-        else:
-            spans = [ledger.jobs[job].spans] if job in ledger.jobs else []
-        held = np.concatenate(spans) if spans else np.empty(0, np.int32)
-        rows, alone = ledger.vertex[held], ledger.exclusive[held]
-        taken = np.where(
-            alone,
-            np.where(ledger.needs[held] > 0, graph.size[rows], 0),
-            graph.size[rows] - ledger.needs[held],
-        )
-        inner = order[tree.end[order] - tree.pre[order] > 1]
-        usage: dict[int, dict[str, tuple[int, int]]] = {}
-        columns: dict[int, tuple[Ints, Ints, Ints]] = {}
-        touched = np.zeros(graph.rows, np.int64)
-        for vertex in inner.tolist():
-            types = self.filters.types(int(graph.type[vertex]))
-            if not types:
-                continue
-            low, high = int(tree.pre[vertex]) + 1, int(tree.end[vertex])
-            of: dict[str, tuple[int, int]] = {}
-            stands = job is None
-            for code in types:
-                if code not in columns:
-                    mine = graph.type[rows] == code
-                    used = np.zeros(graph.rows, np.int64)
-                    np.add.at(used, rows[mine], taken[mine])
-                    touched[:] = 0
-                    touched[rows[mine]] = 1
-                    totals = np.where(graph.type == code, graph.size, 0)
-                    columns[code] = (_prefix(used[order]), _prefix(totals[order]), _prefix(touched[order]))
-                used_sum, total_sum, touch_sum = columns[code]
-                of[graph.types.words[code]] = (
-                    int(used_sum[high] - used_sum[low]),
-                    int(total_sum[high] - total_sum[low]),
-                )
-                stands = stands or bool(touch_sum[high] - touch_sum[low])
-            if stands:
-                usage[vertex] = of
-        return usage
+            return usage_at(graph, tree, ledger, filters, now=now)
+        return usage_of(graph, tree, ledger, filters, job=job)
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -455,6 +451,21 @@ class Matcher:
                 return time, replace(found, obstacle=ENOENT if time == times[-1] else EBUSY)
         return now, Found(None)
 
+    def _earliest_in_fluxion(
+        self, filter_: RootFilter, request: Request, now: int, duration: int
+    ) -> tuple[int, Found]:
+        """The first time, of those that Fluxion tries, at which a search succeeds."""
+        found = self._search(request, Window(now, now + duration))
+        if found.selection is not None:
+            return now, found
+        starts = filter_.starts(now + 1, duration, request.minimum)
+        for time in starts:
+            found = self._search(request, Window(time, time + duration, allocate=False))
+            if found.selection is not None:
+                further = next(starts, None)
+                return time, replace(found, obstacle=ENOENT if further is None else EBUSY)
+        return now, Found(None)
+
     def _too_few_nodes(
         self, request: Request, operation: Operation, now: int, duration: int
     ) -> Outcome | None:
@@ -507,6 +518,8 @@ class Matcher:
             self.tree = self.graph.tree(self.subsystems[0])
             self.filters.prime(self.graph, self.tree)
             self.load.reshaped()
+            if self._root_filter is not None:
+                self._root_filter.reshaped(self.tree)
         if self._scores_at != self.graph.property_generation:
             self._hopeless.clear()
             old, self._scores = self._scores, self.policy.scores(self.graph)
@@ -521,6 +534,19 @@ class Matcher:
         return Index(
             self.graph, self.tree, self.ledger, self.policy, self._scores, factors, self.load, self.extensions
         )
+
+    def _record(self, placed: Placed) -> None:
+        self._hold(placed)
+        if self._root_filter is not None:
+            chosen = placed.selection
+            self._root_filter.add(
+                placed.job,
+                placed.at,
+                placed.end,
+                rows=chosen.vertices,
+                needs=chosen.needs,
+                exclusive=chosen.exclusive,
+            )
 
     def _hold(self, placed: Placed) -> None:
         selection = placed.selection
@@ -566,7 +592,3 @@ class Matcher:
         rows = self.ledger.vertex[record.spans]
         children = int((tree.child_start[rows + 1] - tree.child_start[rows]).sum())
         return 1 + children, len(rows)
-
-
-def _prefix(column: Ints) -> Ints:
-    return np.concatenate((np.zeros(1, np.int64), np.cumsum(column)))
