@@ -286,7 +286,7 @@ class Index:
         self._groups: dict[tuple[int, int], tuple[Ints, Mask]] = {}
         self._holders: dict[tuple[int, ...], Rows] = {}
         self._frames: dict[tuple[int, tuple[int, ...]], Frame] = {}
-        self._bans: tuple[int, Rows] | None = None
+        self._banned: tuple[Mask, Rows] | None = None
         self._effects: dict[int, tuple[Rows, dict[tuple[object, ...], Any]]] = {}
         self._down: tuple[int, Rows] | None = None
         self._view: tuple[int, int, Window, HeldView] | None = None
@@ -404,9 +404,9 @@ class Index:
 
     def banned(self, allowed: Mask) -> Rows:
         """The rows that a constraint excludes."""
-        if self._bans is None or self._bans[0] != id(allowed):
-            self._bans = (id(allowed), np.flatnonzero(~allowed).astype(np.int32))
-        return self._bans[1]
+        if self._banned is None or self._banned[0] is not allowed:
+            self._banned = (allowed, np.flatnonzero(~allowed).astype(np.int32))
+        return self._banned[1]
 
     def down_rows(self) -> Rows:
         generation = self.graph.state_generation
