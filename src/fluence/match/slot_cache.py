@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from cachetools import LRUCache
 
 from fluence.graph.graph import Ints, ResourceGraph, Tree, scalars
 from fluence.graph.ledger import Ledger
 from fluence.match.request import Need
 
-_MANY = 4096
+_MANY = 4096  # kinds of slots and looks
 Looks: TypeAlias = tuple[bytes, ...]
 
 
@@ -42,7 +43,7 @@ class SlotCache:
         self._up, self._heads = scalars(graph.up), ledger.heads
         self._columns = [scalars(column) for column in (graph.type, graph.size, scores)]
         self._in_a_row: dict[int, bytes] = {}
-        self._known: dict[tuple[Need, Looks], Built] = {}
+        self._known: LRUCache[tuple[Need, Looks], Built] = LRUCache(_MANY)
 
     def child_types(self, vertex: int) -> frozenset[int]:
         """The types of the children of a vertex, in all subsystems."""
@@ -81,7 +82,5 @@ class SlotCache:
         return self._known.get((slot, looks))
 
     def remember(self, slot: Need, looks: Looks, built: Built) -> Built:
-        if len(self._known) >= _MANY:
-            self._known.clear()
         self._known[slot, looks] = built
         return built

@@ -134,6 +134,9 @@ class VisitOrder:
         more = self._graph.rows - len(self._used)
         self._used = np.concatenate((self._used, np.zeros(more, np.int64)))
         self._spans = np.concatenate((self._spans, np.zeros(more, np.int64)))
+        alive = self._graph.alive
+        self._weights = {vertex: weight for vertex, weight in self._weights.items() if alive[vertex]}
+        self._weighed = {vertex for vertex in self._weighed if alive[vertex]}
         self._plain = {}
         self._orders = {}
         self._totals = {}

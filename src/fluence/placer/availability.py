@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from cachetools import LRUCache
 
 from fluence.graph.graph import Ints, Rows
 from fluence.graph.ledger import LedgerJob
@@ -50,7 +51,7 @@ class Availability:
         self.now = 0
         self.view = FreeView(np.zeros(1, np.int64), np.zeros(1, np.int64))
         self.events: list[Event] = []  # after now, ascending
-        self._windows: dict[tuple[int, int], FreeView] = {}
+        self._windows: LRUCache[tuple[int, int], FreeView] = LRUCache(_FEW)
         self._effects: dict[int, tuple[Rows, Ints]] = {}  # by job
         self._changes: _Changes | None = None  # of all events
         self._generation = -1
@@ -73,8 +74,6 @@ class Availability:
         if found is None:
             found = look_ahead(self, self.view, 0, end)
             if found is not self.view:
-                if len(self._windows) >= _FEW:
-                    self._windows.clear()
                 self._windows[key] = found
         return found
 

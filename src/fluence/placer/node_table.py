@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from cachetools import LRUCache
 
 from fluence.graph.graph import Ints, Mask, Rows
 from fluence.match.matcher import Matcher
@@ -16,7 +17,8 @@ from fluence.match.policy import MatchPolicy
 from fluence.placer.availability import FreeView
 
 ALL = slice(None)
-_MANY_SHAPES = 4096
+_SHAPES = 4096
+_POLICIES = 16
 
 
 class Devices:
@@ -71,8 +73,8 @@ class NodeTable:
         self.pools: dict[str, Rows] = {}  # per type: the row of each node's pool; past the end: none
         self.devices: dict[str, Devices] = {}
         self._node = matcher.graph.types.code("node")
-        self._shapes: dict[tuple[tuple[str, int], ...], NeedShape] = {}
-        self._orders: dict[MatchPolicy, Ints] = {}
+        self._shapes: LRUCache[tuple[tuple[str, int], ...], NeedShape] = LRUCache(_SHAPES)
+        self._orders: LRUCache[MatchPolicy, Ints] = LRUCache(_POLICIES)
         self._up: Mask | None = None
         self._ways: dict[int, tuple[int, ...]] = {}
         self._shape_at = -1
@@ -105,8 +107,6 @@ class NodeTable:
                 tuple((self.pools.get(t, absent), n) for t, n in key if n > 0 and t not in self.devices),
                 tuple((self.devices[t], n) for t, n in key if n > 0 and t in self.devices),
             )
-            if len(self._shapes) > _MANY_SHAPES:
-                self._shapes.clear()
             self._shapes[key] = found
         return found
 
@@ -191,7 +191,7 @@ class NodeTable:
         if self._state_at != graph.state_generation:
             self._state_at = graph.state_generation
             self._up = None
-            self._orders = {}
+            self._orders.clear()
         if self._shape_at == graph.shape_generation:
             return
         self._shape_at = graph.shape_generation
@@ -204,7 +204,8 @@ class NodeTable:
         below = tree.order[tree.parent[tree.order] >= 0]
         above = place[tree.parent[below]]
         below, above = below[above >= 0], above[above >= 0]
-        self.pools, self.devices, self._shapes, self._ways = {}, {}, {}, {}
+        self.pools, self.devices, self._ways = {}, {}, {}
+        self._shapes = LRUCache(_SHAPES)
         pools = self._matcher.extensions.quantities
         types = graph.type[below]
         for code in np.unique(types).tolist():
