@@ -15,7 +15,7 @@ from fluence.match.extensions import Extensions
 from fluence.match.filter_usage import counting
 from fluence.match.index import search
 from fluence.match.matcher import Matcher
-from fluence.match.walk import EMPTY, Found, Window
+from fluence.match.window import EMPTY, Found, Window
 from tests.property.strategies import Sample, graphs, jobspecs
 
 POLICIES = [name for name in policy.names() if name not in ("locality", "variation")]
@@ -54,10 +54,12 @@ def test_index_and_walk_agree(name: str, extensions: Extensions, data: st.DataOb
         start = data.draw(st.sampled_from([0, *matcher.ledger.times()]))
         length = data.draw(st.sampled_from([1, 60, 600, 100_000]))
         for window in (EMPTY, Window(0, length), Window(start, start + length, allocate=False)):
-            allowed = matcher._allowed_by(request.constraint)
-            indexed = search(matcher.index, request.needs, window, allowed, matcher._whole(request))
+            allowed = matcher.search.allowed_by(request.constraint)
+            indexed = search(
+                matcher.index, request.needs, window, allowed, matcher.search.whole_types(request)
+            )
             if indexed is not None:
-                walked = matcher._walk(request, window)
+                walked = matcher.search.walk(request, window)
                 assert same(indexed, walked), (window, jobspec.to_json())
         try:
             matcher.match("allocate_orelse_reserve", request, job=job)

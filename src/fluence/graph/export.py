@@ -19,8 +19,9 @@ import numpy as np
 
 from fluence.errors import InvalidInput
 from fluence.graph import writers
-from fluence.graph.graph import CONTAINMENT, ResourceGraph
+from fluence.graph.graph import ResourceGraph
 from fluence.graph.selection import Selection
+from fluence.graph.tree import CONTAINMENT
 
 Edge = tuple[int, int, str]  # source, target, subsystem
 

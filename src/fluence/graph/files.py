@@ -9,7 +9,8 @@ import msgspec
 
 from fluence.errors import InvalidGraph, InvalidInput
 from fluence.graph import export, jgf
-from fluence.graph.graph import Batch, ResourceGraph
+from fluence.graph.batch import Batch
+from fluence.graph.graph import ResourceGraph
 
 FORMATS = ("grug", "jgf", "hwloc", "rv1exec", "rv1exec_force", "jgf_shorthand")
 

@@ -21,8 +21,10 @@ import numpy as np
 
 from fluence.errors import InvalidGraph
 from fluence.graph import markup
-from fluence.graph.graph import CONTAINMENT, Batch, Ints
+from fluence.graph.batch import Batch
+from fluence.graph.columns import Ints
 from fluence.graph.markup import Element
+from fluence.graph.tree import CONTAINMENT
 
 MAX_VERTICES = 10_000_000  # five times the largest machine; a typing error in a scale is far above
 

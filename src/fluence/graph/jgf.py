@@ -18,7 +18,10 @@ import msgspec
 import numpy as np
 
 from fluence.errors import InvalidGraph
-from fluence.graph.graph import CONTAINMENT, Batch, Ints, Mask, ResourceGraph
+from fluence.graph.batch import Batch
+from fluence.graph.columns import Ints, Mask
+from fluence.graph.graph import ResourceGraph
+from fluence.graph.tree import CONTAINMENT
 
 _PIECE = 4_000_000  # bytes that are decoded together
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")  # where one element of an array seems to end and the next to start

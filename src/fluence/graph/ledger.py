@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fluence.errors import Conflict, NotFound
-from fluence.graph.graph import Ints, Mask, Rows, scalars
+from fluence.graph.columns import Ints, Mask, Rows, scalars
 
 
 @dataclass(slots=True)

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from fluence.graph.graph import NO_ROWS, Ints, Mask, Rows
+from fluence.graph.columns import NO_ROWS, Ints, Mask, Rows
 from fluence.match.level_evaluation import (
     BUSY,
     CONSTRAINT,
@@ -41,7 +41,7 @@ from fluence.match.level_evaluation import (
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Operation
 from fluence.match.request import Need, Request
-from fluence.match.walk import EMPTY, Window
+from fluence.match.window import EMPTY, Window
 from fluence.model.jobspec import MAX_COUNT, Count, Jobspec
 
 Verdict = Literal["fits", "wait", "never"]
@@ -157,8 +157,8 @@ class Explanation:
 def explain(matcher: Matcher, request: Request | Jobspec, *, now: int = 0) -> Explanation:
     """Say whether a request fits at a time, and what stands in its way; changes nothing."""
     request = request if isinstance(request, Request) else matcher.compile(request)
-    matcher._refresh()
-    window = Window(now, now + matcher._duration(request, now))
+    matcher.refresh()
+    window = Window(now, now + matcher.duration(request, now))
     return _Inquiry(matcher, request, window).explain()
 
 
@@ -175,7 +175,7 @@ class _Inquiry:
         needs = settled(request.needs) if matcher.flexible else request.needs
         self.shape = shape = LevelShape(graph, self.tree, needs)
         self.spans = spans = Spans(matcher, window)
-        allowed = matcher._allowed_by(request.constraint)
+        allowed = matcher.search.allowed_by(request.constraint)
         size = graph.size
 
         def suppose(up: Mask | None, allowed: Mask | None, spans: Spans | None) -> Evaluation:
@@ -209,7 +209,7 @@ class _Inquiry:
         matcher, graph, policy = self.matcher, self.graph, self.matcher.policy
         if matcher.flexible or matcher.extensions or len(matcher.subsystems) > 1 or not self.tree.is_tree:
             return False
-        if len(graph.vertices_of_type("slot")) or (matcher._scores[graph.alive] <= 0).any():
+        if len(graph.vertices_of_type("slot")) or (matcher.search.scores[graph.alive] <= 0).any():
             return False
         if policy.node_centric:
             nodes = graph.vertices_of_type("node")
@@ -226,7 +226,7 @@ class _Inquiry:
         if window.start >= matcher.horizon:
             obstacle = f"the graph ends at {matcher.horizon}"
         elif self._has_too_few_nodes():
-            wanted = request.minimum.get(matcher._node, 0)
+            wanted = request.minimum.get(matcher.search.node, 0)
             obstacle = f"node: {wanted} needed in all, and fewer count as up and free"
         if not obstacle and (self.now.fits if exact else self._searches(window)):
             return "fits", ""
@@ -235,13 +235,14 @@ class _Inquiry:
         return "never", ""
 
     def _has_too_few_nodes(self) -> bool:
-        start, end = self.window.start, self.window.end
-        return self.matcher._too_few_nodes(self.request, Operation.TRY, start, end - start) is not None
+        start, duration = self.window.start, self.window.end - self.window.start
+        return self.matcher.has_too_few_nodes(self.request, Operation.TRY, start=start, duration=duration)
 
     def _searches(self, window: Window) -> bool:
-        visited = self.matcher.visited
-        found = self.matcher._search(self.request, window)
-        self.matcher.visited = visited
+        search = self.matcher.search
+        visited = search.visited
+        found = search.find(self.request, window)
+        search.visited = visited
         return found.selection is not None
 
     def _nothing_held(self) -> str:
@@ -260,7 +261,7 @@ class _Inquiry:
             # The nodes on the way belong to the job, asked for or not.
             rows = np.concatenate([NO_ROWS, *(top.vertices for top in self.shape.tops)])
             while len(rows := self.tree.parent[rows[rows != self.tree.root]]):
-                if self.matcher._node in self.graph.type[rows]:
+                if self.matcher.search.node in self.graph.type[rows]:
                     return ""
         return "nothing would be held: ask for a slot right below a level, or for something exclusive"
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from fluence.graph.columns import Ints, Rows
 from fluence.graph.filters import Filters
-from fluence.graph.graph import Ints, ResourceGraph, Rows, Tree
+from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger
+from fluence.graph.tree import Tree
 
 
 def usage_at(

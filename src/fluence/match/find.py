@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fluence.errors import InvalidInput
-from fluence.graph.graph import Mask
+from fluence.graph.columns import Mask
 from fluence.graph.selection import Selection
 from fluence.graph.writers import Grant
 from fluence.model import hostlist

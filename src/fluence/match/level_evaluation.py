@@ -15,12 +15,15 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fluence.graph.graph import NO_ROWS, Ints, Mask, ResourceGraph, Rows, Tree
+from fluence.graph.columns import NO_ROWS, Ints, Mask, Rows
+from fluence.graph.graph import ResourceGraph
+from fluence.graph.tree import Tree
 from fluence.match.candidates import CandidateGroup, arranged
 from fluence.match.matcher import Matcher
 from fluence.match.request import Need
-from fluence.match.walk import Window
-from fluence.model.jobspec import MAX_COUNT, Count
+from fluence.match.serving import effective
+from fluence.match.window import Window
+from fluence.model.jobspec import MAX_COUNT
 
 Codes: TypeAlias = npt.NDArray[np.int8]
 
@@ -264,7 +267,7 @@ class Evaluation:
 
     def __init__(self, shape: LevelShape, given: Supposition, matcher: Matcher) -> None:
         self.shape, self.given = shape, given
-        self._policy, self._scores = matcher.policy, matcher._scores
+        self._policy, self._scores = matcher.policy, matcher.search.scores
         self.is_uneven = False  # slots were built from vertices of unequal size: their order decided
         self.answers: dict[LevelNeed, LevelAnswer] = {}
         parent = shape.tree.parent
@@ -319,7 +322,7 @@ class Evaluation:
         slots = np.full(places, MAX_COUNT, np.int64)
         for child in slot.below:
             answer, have = self.answers[child], sums[child.need.type]
-            counts = _effective(child.need.count, have)
+            counts = effective(child.need.count, have)
             ok = answer.ok
             pieces = np.bincount(child.owner[ok], minlength=places)
             largest = np.zeros(places, np.int64)
@@ -360,8 +363,3 @@ def summed(owner: Rows, amounts: Ints, length: int) -> Ints:
     sums = np.zeros(length, np.int64)
     np.add.at(sums, owner, amounts)
     return sums
-
-
-def _effective(count: Count, have: Ints) -> Ints:
-    values, at = np.unique(have, return_inverse=True)
-    return np.array([count.effective(value) for value in values.tolist()], np.int64)[at]

@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 
 from fluence.errors import InvalidInput
-from fluence.graph.graph import Ints, ResourceGraph
+from fluence.graph.columns import Ints
+from fluence.graph.graph import ResourceGraph
 
 _NODE_STEP = 10_000  # room for the ids below one node, in the scores of a node-centric policy
 _WORST_CLASS = 9_999

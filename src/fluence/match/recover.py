@@ -13,8 +13,10 @@ import numpy as np
 
 from fluence.errors import Conflict, InvalidGraph, InvalidInput, NotFound
 from fluence.graph import jgf, rv1
-from fluence.graph.graph import CONTAINMENT, Ints, Mask, ResourceGraph, Rows
+from fluence.graph.columns import Ints, Mask, Rows
+from fluence.graph.graph import ResourceGraph
 from fluence.graph.selection import Marks, Selection, trace
+from fluence.graph.tree import CONTAINMENT
 from fluence.model import idset
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 
 from fluence.errors import InvalidInput, NotFound
 from fluence.graph import jgf, rv1
-from fluence.graph.graph import Rows
+from fluence.graph.columns import Rows
 from fluence.match.filter_usage import counting
 from fluence.match.recover import find_vertex
 

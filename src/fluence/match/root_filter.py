@@ -18,8 +18,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fluence.graph.columns import Ints, Mask, Rows
 from fluence.graph.filters import Filters
-from fluence.graph.graph import Ints, Mask, ResourceGraph, Rows, Tree
+from fluence.graph.graph import ResourceGraph
+from fluence.graph.tree import Tree
 
 
 @dataclass(slots=True)

@@ -13,8 +13,10 @@ from typing import TypeAlias
 import numpy as np
 from cachetools import LRUCache
 
-from fluence.graph.graph import Ints, ResourceGraph, Tree, scalars
+from fluence.graph.columns import Ints, scalars
+from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger
+from fluence.graph.tree import Tree
 from fluence.match.request import Need
 
 _MANY = 4096  # kinds of slots and looks

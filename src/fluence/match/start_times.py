@@ -23,12 +23,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fluence.graph.graph import Ints, Mask
+from fluence.graph.columns import Ints, Mask
 from fluence.graph.ledger import LedgerJob
 from fluence.match.index import reachable
 from fluence.match.request import Need
 from fluence.match.tables import Index, JobEffects, Unsupported, VertexTable
-from fluence.match.walk import Window
+from fluence.match.window import Window
 
 _BEFORE_ALL = Window(-2, -1, allocate=False)  # a time in which nobody holds anything
 

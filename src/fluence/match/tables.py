@@ -20,12 +20,14 @@ import numpy as np
 import numpy.typing as npt
 from cachetools import LRUCache
 
-from fluence.graph.graph import NO_ROWS, Ints, Mask, ResourceGraph, Rows, Tree
+from fluence.graph.columns import NO_ROWS, Ints, Mask, Rows
+from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger, LedgerJob
+from fluence.graph.tree import Tree
 from fluence.match.extensions import NONE, Extensions
 from fluence.match.policy import MatchPolicy
 from fluence.match.visit_order import VisitOrder
-from fluence.match.walk import Window
+from fluence.match.window import Window
 
 _STABLE = 16  # std::sort keeps the order of equal elements up to this many
 _MANY_JOBS = 64

@@ -15,8 +15,10 @@ from operator import itemgetter
 
 import numpy as np
 
+from fluence.graph.columns import Ints, Mask, Rows, scalars
 from fluence.graph.filters import Filters
-from fluence.graph.graph import Ints, Mask, ResourceGraph, Rows, Tree, scalars
+from fluence.graph.graph import ResourceGraph
+from fluence.graph.tree import Tree
 
 _UNTOUCHED = 2**64 - 1
 _CHILD = itemgetter(2)
