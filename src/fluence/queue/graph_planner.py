@@ -98,7 +98,7 @@ class GraphPlanner:
             return str(fault)
         if not isinstance(outcome, Never):
             return None
-        cause = explain(self.matcher, request).summary().removeprefix("never: ")
+        cause = explain(self.matcher, request).cause
         return f"no empty cluster could hold it: {cause}"
 
     def relaxed(self, request: Hashable) -> Hashable | None:
@@ -180,7 +180,7 @@ class GraphPlanner:
         told = None if self._fits(wanted, now) else explain(self.matcher, wanted, now=now)
         return Outlook(
             # Times inside are milliseconds, which are no words for a user; and that it waits is known.
-            cause="" if told is None else replace(told, earliest_end=None).summary().removeprefix("wait: "),
+            cause="" if told is None else told.cause,
             start=future.at if isinstance(future, Placed) else None,
             fewer=self._most(request, now, limit),
             shorter=self._longest(wanted, now, limit),
