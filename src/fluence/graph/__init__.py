@@ -1,4 +1,4 @@
-"""The room of the resource graph: what there is, who holds it and when, and its file formats.
+"""The resource graph: what there is, who holds it and when, and its file formats.
 
 Pure: no clock, no I/O beyond the text handed in, no Kubernetes. Lower than `match`, which searches it.
 """

@@ -36,7 +36,9 @@ def render(graph: ResourceGraph, format_: str, *, subsystem: str = CONTAINMENT) 
     if format_ in _GRAPHS:
         return _GRAPHS[format_](graph)
     if format_ not in writers.formats():
-        raise InvalidInput(f"no format {format_!r} for a graph: choose one of {', '.join(formats())}")
+        raise InvalidInput(
+            f"{format_!r} is not a valid format for a graph: choose one of {', '.join(formats())}"
+        )
     return writers.write(everything(graph, subsystem=subsystem), format_)
 
 

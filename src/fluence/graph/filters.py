@@ -2,7 +2,7 @@
 
 The index counts every type, so a filter never changes what fits. It still decides two things that show: the
 order in which a `first` search visits vertices follows the *last* type of a vertex's filter, and a request is
-checked against the number of nodes that are up only if nodes are counted.
+checked against the number of nodes that are up only if nodes are counted. `find` shows what a filter counts.
 """
 
 from __future__ import annotations

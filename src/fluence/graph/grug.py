@@ -96,7 +96,7 @@ def read(text: str | bytes, *, source: str = "grug", links: bool = False, limit:
     """The vertices and edges that a recipe describes; more than ``limit`` vertices are refused.
 
     An association can give a vertex a second parent in a subsystem, and Fluxion walks such a vertex below
-    each. That is no tree, so it is refused, unless ``links`` asks for these edges too. The path of the
+    each. That is not a tree, so it is refused, unless ``links`` asks for these edges too. The path of the
     vertex is then that below its last parent, while what it contained before keeps the old one.
     """
     recipe = _recipe(markup.parse(text, source=source), source)

@@ -156,7 +156,7 @@ class Document:
         """The elements of an array, some at a time, with the number of the first of them.
 
         To decode many at once is what takes the least time. Where to cut is a guess: inside an element both
-        parts are no JSON. Then, and where an element is wrong, the rest is taken apart one by one.
+        parts are not JSON. Then, and where an element is wrong, the rest is taken apart one by one.
         """
         text = memoryview(array)
         first, start = 0, 1

@@ -1,4 +1,8 @@
-"""The answer of a search: which vertices, how much of each, and whether for itself."""
+"""The answer of a search: which vertices, how much of each, and whether exclusively.
+
+The walk marks what it chose (`trace`), the index collects columns (`gathered`). The ledger records the
+selection, and the writers print it.
+"""
 
 from __future__ import annotations
 

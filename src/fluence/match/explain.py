@@ -2,8 +2,8 @@
 
 `fluence match --explain` and the queue ask it about a request that has to wait or can never start. It finds
 whether the request fits now and whether it ever could, as the matcher would; the cause for each vertex that
-does not serve (`suppositions.py`); hints (`hints.py`); the nearest miss (`nearest_miss.py`); and the jobs that
-hold what is missing.
+does not serve (`suppositions.py`); hints (`hints.py`); the nearest miss (`nearest_miss.py`); and the jobs
+that hold what is missing.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Inquiry:
         exact = self._is_exact()
         verdict, obstacle = self._verdict(exact)
         judged = self.empty if verdict == "never" else self.now
-        short = [wish for wish in self.shape.tops if judged.total(wish) < wish.least]
+        short = [level for level in self.shape.tops if judged.total(level) < level.least]
         if verdict == "fits":
             return Explanation(self._levels([]), verdict, self._nothing_held(), exact=exact)
         nearest = obstacle or (self.nearest.describe(short[0], judged) if short else _APART)
@@ -87,7 +87,7 @@ class _Inquiry:
                 return False
         if policy.stop_early and (self.now.is_uneven or self.empty.is_uneven):
             return False  # how far the search looks decides what its slots are made of
-        return all(sum(own.need.is_slot for own in wish.below) < 2 for wish in self.shape.wishes())
+        return all(sum(own.need.is_slot for own in level.below) < 2 for level in self.shape.levels())
 
     def _verdict(self, exact: bool) -> tuple[Verdict, str]:
         """The verdict, and what stops the matcher before it searches, if anything does."""
@@ -118,14 +118,14 @@ class _Inquiry:
     def _nothing_held(self) -> str:
         """What to say of a request that matches and leaves the job with nothing."""
 
-        def holds(wish: LevelNeed) -> bool:
-            need = wish.need
+        def holds(level: LevelNeed) -> bool:
+            need = level.need
             if need.is_slot:
-                return wish.above is None or bool(wish.direct.any())
+                return level.above is None or bool(level.direct.any())
             alone = need.exclusive or (self.matcher.policy.node_exclusive and need.name == "node")
-            return bool(alone) or any(holds(own) for own in wish.below)
+            return bool(alone) or any(holds(own) for own in level.below)
 
-        if self.matcher.flexible or any(holds(wish) for wish in self.shape.tops):
+        if self.matcher.flexible or any(holds(level) for level in self.shape.tops):
             return ""
         if self.matcher.policy.node_exclusive:
             # The nodes on the way belong to the job, asked for or not.
@@ -138,18 +138,18 @@ class _Inquiry:
     # -- the levels ---
 
     def _levels(self, short: list[LevelNeed]) -> tuple[Level, ...]:
-        return tuple(self._level(wish, wish in short) for wish in self.shape.wishes())
+        return tuple(self._level(level, level in short) for level in self.shape.levels())
 
-    def _level(self, wish: LevelNeed, is_short: bool) -> Level:
-        cause = self.supposed.cause(wish)
+    def _level(self, level: LevelNeed, is_short: bool) -> Level:
+        cause = self.supposed.cause(level)
         counts = np.bincount(cause, minlength=8).tolist()
-        astray = self.hints.astray(wish)
-        answer = self.now.answers[wish]
+        astray = self.hints.astray(level)
+        answer = self.now.answers[level]
         return Level(
-            wish.path,
-            wish.need.name,
-            count_text(wish.need.count),
-            len(wish.vertices) + len(astray),
+            level.path,
+            level.need.name,
+            count_text(level.need.count),
+            len(level.vertices) + len(astray),
             counts[FIT],
             down=counts[DOWN],
             constraint=counts[CONSTRAINT],
@@ -159,18 +159,18 @@ class _Inquiry:
             unreachable=len(astray),
             contradiction=counts[CONTRADICTION],
             units=int(answer.units[answer.ok].sum()),
-            lacks=self._lacks(wish, np.flatnonzero(cause == TOO_SMALL)),
+            lacks=self._lacks(level, np.flatnonzero(cause == TOO_SMALL)),
             is_short=is_short,
-            hint=self.hints.hint(wish, astray),
+            hint=self.hints.hint(level, astray),
         )
 
-    def _lacks(self, wish: LevelNeed, small: npt.NDArray[np.intp]) -> tuple[tuple[str, int], ...]:
+    def _lacks(self, level: LevelNeed, small: npt.NDArray[np.intp]) -> tuple[tuple[str, int], ...]:
         """Of the vertices that are too small: how many lack what, each counted at the first thing."""
         found: dict[str, int] = {}
-        left = np.zeros(len(wish.vertices), np.bool_)
+        left = np.zeros(len(level.vertices), np.bool_)
         left[small] = True
-        left &= self.supposed.bare.answers[wish].code == 0
-        for name, have, least in self.supposed.below(wish, self.supposed.bare):
+        left &= self.supposed.bare.answers[level].code == 0
+        for name, have, least in self.supposed.below(level, self.supposed.bare):
             lack = left & (have < least)
             if lack.any():
                 found[name] = found.get(name, 0) + int(lack.sum())
@@ -183,14 +183,14 @@ class _Inquiry:
         """The vertices that jobs keep from the levels that are short."""
         rows: list[Rows] = list(self.now.barred) if short else []
 
-        def collect(wish: LevelNeed, mask: Mask) -> None:
-            own = self.now.answers[wish].own
-            rows.append(wish.vertices[mask & ((own == BUSY) | (own == SHARED))])
-            for child in wish.below:
+        def collect(level: LevelNeed, mask: Mask) -> None:
+            own = self.now.answers[level].own
+            rows.append(level.vertices[mask & ((own == BUSY) | (own == SHARED))])
+            for child in level.below:
                 collect(child, mask[child.owner])
 
-        for wish in short:
-            cause = self.supposed.cause(wish)
-            partly = (cause == FIT) & wish.need.is_slot  # a place may have room for more slots
-            collect(wish, (cause == BUSY) | (cause == SHARED) | partly)
+        for level in short:
+            cause = self.supposed.cause(level)
+            partly = (cause == FIT) & level.need.is_slot  # a place may have room for more slots
+            collect(level, (cause == BUSY) | (cause == SHARED) | partly)
         return np.concatenate([NO_ROWS, *rows])

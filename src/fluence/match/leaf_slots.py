@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from errno import EBUSY
 from typing import TYPE_CHECKING
 
-from fluence.graph.columns import scalars
 from fluence.match.candidates import MET, CandidateCount, CandidateGroup, Pool, Pools, best_first
 from fluence.match.request import Need
 from fluence.match.slot_cache import Built, Looks
@@ -24,12 +23,11 @@ class LeafSlots:
 
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
-        graph = walk.graph
-        self._types, self._sizes, self._up = scalars(graph.type), scalars(graph.size), scalars(graph.up)
-        self._scores = scalars(walk.score)
-        self._slot = graph.types.code("slot")
+        self._types, self._sizes, self._up, self._scores = walk.types, walk.sizes, walk.ups, walk.scores
+        self._slot = walk.graph.types.code("slot")
         self._leaves: dict[Need, dict[int, Need]] = {}
         self._looked: tuple[int, tuple[int, Looks] | None] = (-1, None)
+        self._asked: tuple[int, Need | None, Built | None] = (-1, None, None)
 
     def leaves(self, slot: Need) -> dict[int, Need] | None:
         """What a slot is made of, by type, if that is leaves and nothing else."""
@@ -41,7 +39,9 @@ class LeafSlots:
     def is_known(self, u: int, slot: Need) -> bool:
         """Whether such a slot was built at a vertex that looks like this one."""
         look = self._look(u)
-        return look is not None and self._walk.slot_cache.find(slot, look[1]) is not None
+        built = None if look is None else self._walk.slot_cache.find(slot, look[1])
+        self._asked = (u, slot, built)  # it is built next, most often
+        return built is not None
 
     def build(self, u: int, slot: Need, leaves: dict[int, Need], pools: Pools, factor: int) -> None:
         """Add the slots that can be built below a vertex to the candidates."""
@@ -61,7 +61,9 @@ class LeafSlots:
             return None
         walk = self._walk
         first, looks = look
-        built = walk.slot_cache.find(slot, looks)
+        at, asked, built = self._asked
+        if at != u or asked is not slot:
+            built = walk.slot_cache.find(slot, looks)
         if built is None:
             visited, obstacle, walk.obstacle = walk.visited, walk.obstacle, 0
             slots = self._slots(u, slot, leaves, 0)
@@ -106,6 +108,7 @@ class LeafSlots:
         found: dict[int, list[int]] = {type_: [] for type_ in leaves}
         tallies = {type_: CandidateCount(need.most) for type_, need in leaves.items()}
         missing = dict(leaves)
+        visited = 0
         for child in walk.load.children(walk.tree, u) if stops else walk.tree.children(u):
             type_ = types[child]
             need = missing.get(type_)
@@ -113,7 +116,7 @@ class LeafSlots:
                 if type_ not in leaves:
                     walk.obstacle = EBUSY
                 continue
-            walk.visited += 1
+            visited += 1
             size = sizes[child]
             had = free and size and (up[child] or healthy) and (empty or heads[child] < 0)
             if not (had or walk.passes(child, type_, (need,), True)):
@@ -125,6 +128,7 @@ class LeafSlots:
                 del missing[type_]
                 if not missing:
                     break
+        walk.visited += visited
         return found
 
 

@@ -128,7 +128,8 @@ class Matcher:
 
         ``job`` is the id under which that is recorded; the operations that record nothing need none.
         """
-        operation = _operation(operation)
+        if not isinstance(operation, Operation):
+            operation = _operation(operation)
         records = operation in _RECORDING
         request = jobspec if isinstance(jobspec, Request) else self.compile(jobspec)
         self.refresh()
@@ -425,11 +426,11 @@ class Matcher:
         return 1 + children, len(rows)
 
 
-def _operation(operation: Operation | str) -> Operation:
+def _operation(name: str) -> Operation:
     try:
-        return Operation(operation)
+        return Operation(name)
     except ValueError:
         known = ", ".join(each.value for each in Operation)
         raise InvalidInput(
-            f"{operation!r} is not a valid operation: choose one of {known}", where="operation"
+            f"{name!r} is not a valid operation: choose one of {known}", where="operation"
         ) from None

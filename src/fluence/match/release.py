@@ -1,4 +1,7 @@
-"""Give back a part of what a job holds, named by an R or by a graph."""
+"""Partial cancel: give back a part of what a job holds, named by an R or by a graph.
+
+`Matcher.partial_cancel` calls it for a job that has shrunk, or whose nodes end one after the other.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,9 @@ class ReleasedPart:
 def release(matcher: Matcher, job: int, text: str | bytes, reader: str) -> ReleasedPart:
     """Free the ranks (rv1exec) or the vertices (jgf) that a document names, for one job."""
     if reader not in READERS:
-        raise InvalidInput(f"no reader {reader!r} for a partial cancel: choose one of {', '.join(READERS)}")
+        raise InvalidInput(
+            f"{reader!r} is not a valid reader for a partial cancel: choose one of {', '.join(READERS)}"
+        )
     ledger = matcher.ledger
     record = ledger.job(job)
     if record.reserved:

@@ -2,7 +2,7 @@
 
 The nodes of a cluster are mostly copies of one another. While the children of a vertex are up and nobody
 holds any of them, the slots that can be built from them follow from a few columns. Where these are the same,
-row by row, the slots are the same too, only some rows further on.
+row by row, the slots are the same too, only some rows further on. The walk keeps them here (`leaf_slots.py`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,10 @@ class SlotCache:
         )
 
     def find(self, slot: Need, looks: Looks) -> Built | None:
-        return self._known.get((slot, looks))
+        try:
+            return self._known[slot, looks]
+        except KeyError:
+            return None
 
     def remember(self, slot: Need, looks: Looks, built: Built) -> Built:
         self._known[slot, looks] = built

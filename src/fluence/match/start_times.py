@@ -1,4 +1,4 @@
-"""When a request could start: one pass over the events, not a search at each of them.
+"""When a request could start: one pass over the events, so that a reservation need not search at each.
 
 A reservation starts when some job starts or ends, as in Fluxion. For the vertices of the type that a request
 asks for at the top, say nodes, the sweep keeps how much of each leaf type is held below each node. As the

@@ -61,10 +61,10 @@ class Suppositions:
         self.mended = self.now if graph.up.all() else suppose(None, allowed, spans)
         self.bare = self.empty if allowed is None else suppose(None, None, None)
 
-    def cause(self, wish: LevelNeed) -> Codes:
-        """Why each vertex of a wish does not serve; 0 if it does. What lasts comes first."""
+    def cause(self, level: LevelNeed) -> Codes:
+        """Why each vertex of a level does not serve; 0 if it does. What lasts comes first."""
         now, mended, empty, bare = (
-            supposed.answers[wish] for supposed in (self.now, self.mended, self.empty, self.bare)
+            supposed.answers[level] for supposed in (self.now, self.mended, self.empty, self.bare)
         )
         below = np.where(mended.ok, DOWN, BUSY)
         passing = np.where(now.code != 0, now.code, below)
@@ -72,17 +72,17 @@ class Suppositions:
         cause = np.where(bare.ok, np.where(empty.ok, passing, CONSTRAINT), lasting)
         return np.where(now.ok, FIT, cause).astype(np.int8)
 
-    def below(self, wish: LevelNeed, state: Evaluation) -> Iterator[tuple[str, Ints, int]]:
-        """What each vertex of a wish has of each thing it needs below: name, amounts, least."""
-        answer = state.answers[wish]
-        for child in wish.below:
-            if child.need.is_slot and not wish.need.is_slot:
+    def below(self, level: LevelNeed, state: Evaluation) -> Iterator[tuple[str, Ints, int]]:
+        """What each vertex of a level has of each thing it needs below: name, amounts, least."""
+        answer = state.answers[level]
+        for child in level.below:
+            if child.need.is_slot and not level.need.is_slot:
                 sums = state.answers[child].sums
                 for own in child.below:
-                    have = summed(child.owner, sums[own.need.type], len(wish.vertices))
+                    have = summed(child.owner, sums[own.need.type], len(level.vertices))
                     # Without a place for the slot, only what is not there at all is worth a word.
-                    places = np.bincount(child.owner, minlength=len(wish.vertices))
-                    there = self.shape.has_below(own.need.type)[wish.vertices]
+                    places = np.bincount(child.owner, minlength=len(level.vertices))
+                    there = self.shape.has_below(own.need.type)[level.vertices]
                     have[(places == 0) & there] = MAX_COUNT
                     yield own.need.name, have, child.need.count.min * own.need.count.min
             yield child.need.name, answer.sums[child.need.type], child.least

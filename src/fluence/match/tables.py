@@ -1,4 +1,4 @@
-"""Tables of a graph's vertices by type, and what others hold of them in a window.
+"""The index: tables of a graph's vertices by type, and what others hold of them in a window.
 
 ::
 

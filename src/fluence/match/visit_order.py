@@ -1,4 +1,4 @@
-"""The order in which a search that stops early looks at the children of a vertex.
+"""The order in which a search that stops early, as under `first`, looks at the children of a vertex.
 
 Children that no job has touched come first, the newest before the oldest; then the others, those with more
 left first. "Left" is what Fluxion's pruning filter of the child said when a job touched it last: how much of

@@ -6,7 +6,7 @@ From the root down, each vertex is held against the list of what is still asked 
 * its type is asked for: go on below it with what that resource contains;
 * a slot is asked for and every type in the slot is a type of a direct child: build slots from the children;
 * nothing has matched on the way here: pass through with the same list;
-* otherwise: this branch is no use.
+* otherwise: leave this branch.
 
 On the way back up each vertex that was asked for must find enough candidates below it, and takes the best.
 A vertex that made no choice hands its candidates on to its parent, where more of them compete.
@@ -71,9 +71,9 @@ class Walk:
         self.dom = self.subsystems[0]
         self.tree = graph.tree(self.dom)
         self.trees = [(name, graph.tree(name)) for name in self.subsystems if name in graph.trees]
-        self._types, self._sizes = scalars(graph.type), scalars(graph.size)
-        self._up = scalars(graph.up)
-        self._scores = scalars(self.score)
+        self.types, self.sizes = scalars(graph.type), scalars(graph.size)
+        self.ups = scalars(graph.up)
+        self.scores = scalars(self.score)
         self._allowed = None if self.allowed is None else scalars(self.allowed)
         self._node = graph.types.code("node")
         self._slot = graph.types.code("slot")
@@ -85,13 +85,13 @@ class Walk:
 
         root = self.tree.root
         needs = self.needs
-        alone = any(need.type == self._types[root] and need.exclusive for need in needs)
+        alone = any(need.type == self.types[root] and need.exclusive for need in needs)
         pools: Pools = {}
         found = self._visit(root, needs, True, alone, pools, 0)
         if found is None:
             return Found(None, self.obstacle, self.conflict)
         available, score, exclusive = found
-        pool = pools.setdefault((self.dom, self._types[root]), Pool())
+        pool = pools.setdefault((self.dom, self.types[root]), Pool())
         pool.add(CandidateGroup(score, available, [(root, available, alone, -1)], is_root=True))
         amount = self._resolve_root(root, available, pools)
         if amount is None:
@@ -116,7 +116,7 @@ class Walk:
         self.visited += 1
         if self.limit is not None and self.visited > self.limit:
             raise TooFar
-        type_ = self._types[u]
+        type_ = self.types[u]
         meeting = self._meet(u, type_, needs, pristine)
         if meeting is None:
             self.obstacle = EBUSY
@@ -160,16 +160,16 @@ class Walk:
         else:
             for key, pool in pools.items():
                 above.setdefault(key, Pool()).merge(pool)
-        return available, self._scores[u] + factor, exclusive
+        return available, self.scores[u] + factor, exclusive
 
     def _visit_leaf(self, u: int, need: Need, alone: bool, factor: int) -> tuple[int, int, bool] | None:
         """`_visit` for a need with nothing below it: the most common case by far."""
         self.visited += 1
         exclusive = alone or need.exclusive is True
-        available = self._sizes[u]
+        available = self.sizes[u]
         if not (
             available
-            and (self._up[u] or self.window.healthy)
+            and (self.ups[u] or self.window.healthy)
             and (self.window.empty or self.ledger.heads[u] < 0)
             and self._allowed is None
         ):
@@ -178,12 +178,12 @@ class Walk:
             available = self._available(u)
         if need.label:
             self.labels[u] = need.label
-        return available, self._scores[u] + factor, exclusive
+        return available, self.scores[u] + factor, exclusive
 
     def _meet(
         self, u: int, type_: int, needs: tuple[Need, ...], pristine: bool
     ) -> tuple[Need | None, tuple[Need, ...]] | None:
-        """What a vertex is to the list: the need that it serves and the slots to build here; None: no use."""
+        """The need that a vertex serves, and the slots to build at it; None where it serves nothing."""
         match: Need | None = None
         slot: Need | None = None
         for need in needs:
@@ -209,7 +209,7 @@ class Walk:
         """Whether the vertex is up, allowed, not taken, and free of others where it must be."""
         window = self.window
         if (
-            (not window.healthy and not self._up[u])
+            (not window.healthy and not self.ups[u])
             or (self._allowed is not None and not self._allowed[u])
             or self._available(u) == 0
         ):
@@ -238,7 +238,7 @@ class Walk:
 
     def _available(self, u: int) -> int:
         if self.window.empty or self.ledger.heads[u] < 0:
-            return self._sizes[u]
+            return self.sizes[u]
         return self.ledger.available(u, self.window.start, self.window.end)
 
     # -- below a vertex --------------------------------------------------------------------------------------
@@ -274,7 +274,7 @@ class Walk:
         for child in self.load.children(self.tree, u) if stops else self.tree.children(u):
             if seen is not None and child in seen:
                 continue
-            type_ = self._types[child]
+            type_ = self.types[child]
             if type_ in satisfied:
                 continue
             if wanted is not None and not slots and type_ not in wanted:
@@ -309,13 +309,13 @@ class Walk:
     ) -> None:
         """Other subsystems are looked at on the way; they prune, and nothing of them is recorded."""
         for child in tree.children(u):
-            if not self.passes(child, self._types[child], needs, alone):
+            if not self.passes(child, self.types[child], needs, alone):
                 continue
             if child != tree.root:
                 self._explore_up(child, name, tree, needs, alone, pools)
             available = self._available(child)
             if available:
-                pool = pools.setdefault((name, self._types[child]), Pool())
+                pool = pools.setdefault((name, self.types[child]), Pool())
                 pool.add(CandidateGroup(MET, available, []))
 
     def _build_slots(self, u: int, slots: tuple[Need, ...], pools: Pools, factor: int) -> None:
@@ -402,7 +402,7 @@ class Walk:
                 pool.choose(amount, self._arrange)
         amount = 1
         for need in self.needs:
-            if need.type == self._types[root]:
+            if need.type == self.types[root]:
                 amount = need.count.effective(available)
                 if amount == 0:
                     return None
@@ -421,7 +421,7 @@ class Walk:
                 if group.is_root:
                     continue
                 for vertex, amount, exclusive, parent in group.edges:
-                    if self.pools and self._types[vertex] in self.pools:
+                    if self.pools and self.types[vertex] in self.pools:
                         if type_ != self._slot:
                             amount = min(amount, left)
                             left -= amount
@@ -434,7 +434,7 @@ class Walk:
     def _stamp_way(self, vertex: int, pools: Pools) -> None:
         while vertex != self.tree.root and vertex not in self.marks:
             above = self._parents[vertex]
-            pool = pools.get((self.dom, self._types[vertex]))
+            pool = pools.get((self.dom, self.types[vertex]))
             if pool is not None and not pool.chosen:
-                self.marks[vertex] = (self._sizes[vertex], False, above)
+                self.marks[vertex] = (self.sizes[vertex], False, above)
             vertex = above

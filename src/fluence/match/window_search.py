@@ -35,6 +35,7 @@ _LONGEST_PAUSE = 64  # searches after which the short walk is tried again
 _SHAPES = 4096
 _MASKS = 2**26  # bytes of masks of constraints
 _TRIED = -(2**62)  # ids of what is held only while a search goes on
+_HOPELESS = Found(None, EBUSY)
 
 
 class WindowSearch:
@@ -97,7 +98,7 @@ class WindowSearch:
         if request.shape in self._hopeless:
             # What an empty graph cannot hold, no other can. (Not so with ranges: they take more where
             # there is more, and then fit fewer.)
-            return Found(None, EBUSY)
+            return _HOPELESS
         if self.has_siblings(request):
             return self._find_siblings(request, window)
         if not self.uses_index:
@@ -112,6 +113,8 @@ class WindowSearch:
 
     def never_fits(self, request: Request, far: Found) -> None:
         """Remember that an empty graph does not hold a request."""
+        if far is _HOPELESS:
+            return
         if request.is_fixed and far.conflict is None and not self.has_siblings(request):
             self._hopeless[request.shape] = True
 

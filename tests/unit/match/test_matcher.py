@@ -428,7 +428,7 @@ def test_a_time_that_cannot_be_is_refused(at: int, duration: int, matcher: Match
 
 
 def test_an_unknown_reader_is_refused(matcher: Matcher) -> None:
-    with pytest.raises(InvalidInput, match="no reader 'hwloc'"):
+    with pytest.raises(InvalidInput, match="'hwloc' is not a valid reader"):
         matcher.update(1, "{}", reader="hwloc", at=0, duration=1)
 
 
