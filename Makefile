@@ -7,7 +7,7 @@ SIZES ?=
 BENCH ?=
 KILLS ?= 200
 
-.PHONY: help run test check bench bench-cluster soak setup clean
+.PHONY: help run test unit check bench bench-cluster soak setup clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 15
@@ -27,6 +27,9 @@ run: setup  ## a cluster, the scheduler, and example pods that land; the first r
 test: check  ## the checks, then every test; the first run builds Kubernetes (about 10 minutes on 2 cores)
 	@$(BIN)/fluence sandbox build > /dev/null
 	@$(BIN)/pytest -n auto
+
+unit: check  ## the checks and the tests that need no Kubernetes, with fewer examples: under two minutes
+	@FLUENCE_HYPOTHESIS=quick $(BIN)/pytest -n auto tests/unit tests/property tests/conformance
 
 check: setup  ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .

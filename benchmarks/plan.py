@@ -100,8 +100,8 @@ def deep(kind: str, policy: str, pending: int, nodes: int, cycles: int) -> Row:
     graph = ResourceGraph()
     graph.extend(platform.regular(nodes, 8 if kind == "matched" else 1, 1 if kind == "matched" else 0))
     matcher = Matcher(graph, "first", horizon=HORIZON * SECOND)
-    space = planner_for(matcher, specs[0]) if kind == "counted" else GraphPlanner(matcher)
-    queue = Queue(space, policy, depth=DEPTH, forecasts=kind == "counted")
+    planner = planner_for(matcher, specs[0]) if kind == "counted" else GraphPlanner(matcher)
+    queue = Queue(planner, policy, depth=DEPTH, forecasts=kind == "counted")
     number = 0
 
     def arrive(now: int, size: Jobspec) -> None:
@@ -127,7 +127,7 @@ def deep(kind: str, policy: str, pending: int, nodes: int, cycles: int) -> Row:
     for _ in range(cycles):
         now += 10 * SECOND
         ended = running.pop(rnd.randrange(len(running)))
-        size = queue.entries[ended].job.request
+        size = queue.records[ended].job.request
         queue.finish(ended, now)
         arrive(now, size)  # as large as what ended, so that the queue stays as long as it is
         began = time.process_time()
@@ -154,9 +154,9 @@ def reasons(pending: int) -> list[Row]:
         for start in queue.cycle(pending + 100):
             queue.running(start.task, queue.now)
         times = []
-        for entry in queue.pending.entries[:: max(1, pending // 50)]:
+        for record in queue.pending.records[:: max(1, pending // 50)]:
             began = time.process_time()
-            why(queue, entry.key)
+            why(queue, record.key)
             times.append(1000 * (time.process_time() - began))
         what = f"{kind}: why a job waits, {len(queue.pending):,} pending"
         rows.append({"what": what, "milliseconds": statistics.median(times), "p95": max(times)})

@@ -1,12 +1,14 @@
 """What holds for all tests: how hard Hypothesis tries, and that Ctrl-C is heard.
 
-Hypothesis tries briefly by default, at length with FLUENCE_HYPOTHESIS=thorough. In CI the examples are the
-same each time, so that it judges the change and not its luck; elsewhere they are others each time, so that
-somebody finds what nobody thought of.
+Hypothesis tries briefly by default, at length with FLUENCE_HYPOTHESIS=thorough; with =quick, as `make unit`
+has it, no test tries more than ten examples, whatever it asks for itself. In CI the examples are the same
+each time, so that it judges the change and not its luck; elsewhere they are others, so that somebody
+finds what nobody thought of.
 """
 
 import os
 import signal
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 
@@ -19,7 +21,21 @@ settings.register_profile(
 settings.register_profile(
     "thorough", deadline=None, print_blob=True, max_examples=2000, suppress_health_check=_SLOW
 )
-settings.load_profile(os.environ.get("FLUENCE_HYPOTHESIS") or "brief")
+settings.register_profile(
+    "quick", deadline=None, print_blob=True, max_examples=10, suppress_health_check=_SLOW, derandomize=_CI
+)
+_PROFILE = os.environ.get("FLUENCE_HYPOTHESIS") or "brief"
+settings.load_profile(_PROFILE)
+if _PROFILE == "quick":
+    _made = settings.__init__
+
+    def _make(self: settings, *parent: settings, **given: Any) -> None:
+        """Settings of a test's own, with no more examples than the profile's."""
+        if "max_examples" in given:
+            given["max_examples"] = min(given["max_examples"], settings.default.max_examples)
+        _made(self, *parent, **given)
+
+    settings.__init__ = _make  # type: ignore[method-assign]
 
 # A shell that starts us in the background has Ctrl-C ignored, and all that we start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

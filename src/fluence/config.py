@@ -149,7 +149,7 @@ def _from_file(shape: type[msgspec.Struct], file: str | None) -> Iterator[tuple[
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
         line = getattr(getattr(error, "problem_mark", None), "line", None)
         place = f" at line {line + 1}" if line is not None else ""
-        raise InvalidInput(f"{file}: this is no YAML{place}: write KEY: VALUE lines") from None
+        raise InvalidInput(f"{file}: this is not valid YAML{place}: write KEY: VALUE lines") from None
     if document is None:
         return
     if not isinstance(document, dict):
@@ -225,14 +225,14 @@ def _number(setting: Setting, text: str, origin: str) -> object:
     if setting.unit in ("seconds", "ms"):
         found = parse_duration(text) if not (setting.unit == "ms" and text.isdecimal()) else int(text)
         if found is None:
-            raise InvalidInput(f"{origin}: {text!r} is no time: write {setting.unit}, or 2h30m")
+            raise InvalidInput(f"{origin}: {text!r} is not a valid time: write {setting.unit}, or 2h30m")
         if setting.unit == "ms":
             return found
         return found / 1000 if kind == "float" else -(-found // 1000)
     try:
         return int(text) if kind == "int" else float(text)
     except ValueError:
-        raise InvalidInput(f"{origin}: {text!r} is no number") from None
+        raise InvalidInput(f"{origin}: {text!r} is not a valid number") from None
 
 
 def _items(setting: Setting, value: object, origin: str) -> tuple[str, ...]:

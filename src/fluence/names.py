@@ -49,6 +49,9 @@ JOBSPEC: Final = f"{PREFIX}/jobspec"
 USER: Final = f"{PREFIX}/user"
 """Whose work this is, where neither the namespace nor the service account says it."""
 
+ARRIVAL: Final = f"{PREFIX}/arrival"
+"""When an object arrives in a simulation, after its beginning: seconds, or 2h30m. A cluster ignores it."""
+
 # What the scheduler writes on pods, and reads again after a restart.
 JOBID: Final = f"{PREFIX}/jobid"
 """The job that a pod was bound for."""

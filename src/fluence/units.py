@@ -15,6 +15,12 @@ from fluence.errors import InvalidInput
 
 NANO = 1_000_000_000
 
+# The most of one resource that is counted, in the unit of `amount`: 128 TiB of memory, 10^11 cores. What a
+# node says to have beyond it, and what pods that run take beyond it, is counted as this much; what asks for
+# more never fits. Columns are int64: the sum over 2^15 pools, or over 2^15 pods of one node, stays
+# below 2^62.
+MOST = 1 << 47
+
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _QUANTITY = re.compile(
@@ -23,9 +29,9 @@ _QUANTITY = re.compile(
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?", re.ASCII)
 _PARTS = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|min|s|m|h|d)", re.ASCII)
 _TIMES = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
-_MAX_DIGITS = (
-    64  # the API server refuses longer ones much earlier; this keeps a hostile string from costing time
-)
+_LENGTHS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+_MAX_DIGITS = 64  # the API server writes none that is longer; a hostile string must not cost time
+_MAX_EXPONENT = 200
 
 
 @lru_cache(maxsize=65_536)
@@ -46,9 +52,9 @@ def parse_quantity(text: str) -> int:
     power = -len(fraction)
     scale = 1
     if exponent:
-        power += int(exponent[1:])
-        if abs(power) > 200:
-            raise InvalidInput(f"{text[:40]!r} is not a quantity: the exponent is out of range")
+        # The API server takes any exponent. Beyond these the number is larger than `MOST`, or finer than a
+        # nano, whatever its digits.
+        power += max(-_MAX_EXPONENT, min(_MAX_EXPONENT, int(exponent[1:])))
     elif suffix in _BINARY:
         scale = 1 << _BINARY[suffix]
     else:
@@ -86,7 +92,9 @@ def amount(resource: str, nanos: int) -> int:
 
 def format_amount(resource: str, value: int) -> str:
     """An amount as people write it: ``format_amount("cpu", 1500) == "1500m"``, memory in the largest exact
-    Ki..Ei."""
+    Ki..Ei; what no server counts exactly by its order, ``1e30``."""
+    if value >> 63:
+        return f"{value / 1000 if resource == 'cpu' else value:.4g}".replace("e+", "e")
     if resource == "cpu":
         return str(value // 1000) if value % 1000 == 0 else f"{value}m"
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):
@@ -109,6 +117,35 @@ def parse_duration(text: str) -> int | None:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         return None
     return sum(_milliseconds(number, unit) for number, unit in parts)
+
+
+def format_duration(seconds: int) -> str:
+    """``format_duration(5400) == "1h30m"``: at most the three largest units that are not 0."""
+    parts = []
+    for length, unit in _LENGTHS:
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:3]) or "0s"
+
+
+def round_duration(seconds: float) -> str:
+    """``round_duration(5400) == "1.5 h"``: a time in its largest unit, for people who compare."""
+    for length, unit in _LENGTHS[:-1]:
+        if abs(seconds) >= length:
+            return f"{seconds / length:.1f} {'min' if unit == 'm' else unit}"
+    return f"{seconds:.0f} s"
+
+
+def spell_duration(milliseconds: int) -> str:
+    """``spell_duration(5_400_000) == "1 h 30 min"``: the two largest units, rounded up to seconds."""
+    seconds = -(-milliseconds // 1000)
+    parts = []
+    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count:
+            parts.append(f"{count} {unit}")
+    return " ".join(parts[:2]) or "0 s"
 
 
 def _milliseconds(number: str, unit: str) -> int:

@@ -15,7 +15,7 @@ from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.layout import GraphLayout
 from fluence.match.placement import Never, Wait
 from fluence.model.meta import Condition, LabelSelector, ObjectMeta, OwnerReference, Requirement
-from fluence.model.node import Node, NodeSpec, NodeStatus, Taint
+from fluence.model.node import Node, NodeSpec, NodeStatus, Taint, untolerated
 from fluence.model.pod import (
     Affinity,
     Container,
@@ -33,9 +33,10 @@ from fluence.model.pod import (
     Toleration,
     TopologySpreadConstraint,
 )
+from fluence.model.reason import Code, Reason
 from fluence.model.resources import pod_requests
 from fluence.placer.gang import GangRequest, Seated
-from tests.property.kubernetes import World
+from tests.property.kubernetes import NO, World
 
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 LAYOUT = GraphLayout(levels=(("zone", ZONE), ("rack", "rack")))
@@ -230,7 +231,7 @@ class ClusterMachine(RuleBasedStateMachine):
         }
         freed = self.cluster.remove_node(name)
         assert {(each.job, uid) for each in freed for uid in each.pods} == expected
-        assert all(each.reason == f"node {name} is gone" for each in freed)
+        assert all(each.reason == Reason.of(Code.NODE_GONE, node=name) for each in freed)
         for job, uid in expected:
             self.jobs[job].discard(uid)
             if self.world.pods[uid][0].spec.node_name is None:
@@ -308,7 +309,9 @@ class ClusterMachine(RuleBasedStateMachine):
             assert isinstance(found, Wait | Never)
             told = self.cluster.why([pod], now=self.now)
             (shortage,) = told
-            assert sum(len(cause.nodes) for cause in shortage.causes) == len(self.world.nodes)  # type: ignore[union-attr]
+            assert shortage.code is Code.TOO_FEW_SEATS
+            closed = [dict(each.params)["names"] for each in dict(shortage.params)["causes"]]
+            assert sum(map(len, closed)) == len(self.world.nodes)
             return
         assert isinstance(found, Seated), self.cluster.why([pod], now=self.now)
         (node,) = found.nodes.values()
@@ -404,10 +407,10 @@ def picture(cluster: ClusterGraph, now: int) -> dict[str, object]:
             "free": {type_: int(seats.free(type_)[at]) for type_ in has},
             "up": bool(graph.up[row]),
             "properties": graph.properties.get(row, {}),
-            "in use": bool(view.guests[row] > 0),
+            "in use": bool(view.users[row] > 0),
             "state": (bool(columns.schedulable[at]), bool(columns.ready[at])),
             "zone": bool(columns.label(ZONE).equals("a")[at]),
-            "taint": columns.taint(at, ()),
+            "taint": untolerated(columns.taints(at), (), NO),
         }
     shown["levels"] = sorted(
         (graph.path(int(row)) or "")

@@ -51,7 +51,7 @@ class Apart:
     def begin(self, at: int) -> Attempt:
         return _Apart(self)
 
-    def arrange(self, turns: list[int]) -> list[int]:
+    def order(self, turns: list[int]) -> list[int]:
         return turns
 
 
@@ -60,10 +60,10 @@ class _Apart:
         self.rule = rule
         self.used: set[int] = set()
 
-    def alone(self, members: int) -> bool:
+    def one_at_a_time(self, members: int) -> bool:
         return self.rule.alone_[members]
 
-    def open(self, members: int) -> Mask:
+    def open_nodes(self, members: int) -> Mask:
         mask = np.ones(self.rule.nodes, np.bool_)
         mask[list(self.used)] = False
         return mask
@@ -71,10 +71,10 @@ class _Apart:
     def score(self, members: int) -> None:
         return None
 
-    def together(self, members: int) -> None:
+    def required_free(self, members: int) -> None:
         return None
 
-    def sit(self, members: int, node: int, count: int) -> None:
+    def assign(self, members: int, node: int, count: int) -> None:
         self.used.add(node)
 
 
@@ -180,12 +180,14 @@ class Oracle:
             if members.score is not None:
                 score = members.score
                 order.sort(key=lambda node: -score[place[node]])
-            together = sitting.open(turn) if sitting is not None and not sitting.alone(turn) else None
+            together = (
+                sitting.open_nodes(turn) if sitting is not None and not sitting.one_at_a_time(turn) else None
+            )
             used: dict[int, int] = {}
             for pod in members.pods:
                 open_ = together
-                if sitting is not None and sitting.alone(turn):
-                    open_ = sitting.open(turn)
+                if sitting is not None and sitting.one_at_a_time(turn):
+                    open_ = sitting.open_nodes(turn)
                 for node in order:
                     if not self.allowed(members, place[node], node) or not books.fits(members, node):
                         continue
@@ -198,14 +200,14 @@ class Oracle:
                     books.take(members, node)
                     used[node] = used.get(node, 0) + 1
                     sat[pod] = self.matcher.graph.name[node]
-                    if sitting is not None and sitting.alone(turn):
-                        sitting.sit(turn, place[node], 1)
+                    if sitting is not None and sitting.one_at_a_time(turn):
+                        sitting.assign(turn, place[node], 1)
                         mine.add(node)
                     break
             for node, count in used.items():
                 mine.add(node)
-                if sitting is not None and not sitting.alone(turn):
-                    sitting.sit(turn, place[node], count)
+                if sitting is not None and not sitting.one_at_a_time(turn):
+                    sitting.assign(turn, place[node], count)
             if sum(used.values()) < len(members.pods) and not partial:
                 return sat, turn
         return sat, None
@@ -403,7 +405,7 @@ class SeatMachine(RuleBasedStateMachine):
         view = self.seats.room.at(self.now)
         for row in range(graph.rows):
             assert view.free[row] == ledger.available(row, self.now, self.now + 1)
-            assert view.guests[row] == sum(j.start <= self.now < j.end for j in ledger.jobs_at(row))
+            assert view.users[row] == sum(j.start <= self.now < j.end for j in ledger.jobs_at(row))
         assert view.free[-1] == 0
 
     @invariant()
@@ -419,7 +421,7 @@ class SeatMachine(RuleBasedStateMachine):
             self.seats.release(job) if job in self.seats.jobs else self.matcher.cancel(job)
         view = self.seats.room.at(self.now)
         assert (view.free[:-1] == self.matcher.graph.size).all()
-        assert not view.guests.any()
+        assert not view.users.any()
         assert not self.seats.room.events
 
 

@@ -12,7 +12,8 @@ from fluence import names
 from fluence.model.group import Group
 from fluence.model.owner import Deployment, Job, Owner, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod
-from fluence.schedule.groups import Gang, Groups
+from fluence.schedule.gang import Gang
+from fluence.schedule.groups import Groups
 from tests.unit.schedule.kit import V136, V137, group, owner, pod
 
 NAMES = ("a", "b", "wl/ranks")

@@ -52,11 +52,11 @@ def driven(queue: Queue, jobs: list[tuple[int, int, int, float]], *, anew: bool 
         for start in starts:
             queue.running(start.task, now)
             part = jobs[int(start.task[1:])][3]
-            events.append((now + round(start.entry.limit * part), 0, start.task, None))
+            events.append((now + round(start.record.limit * part), 0, start.task, None))
         planned = {e.key: e.reserved_at for e in queue.pending if e.reserved_at is not None}
         if starts or not seen or planned != seen[-1][2]:
             seen.append((now, " ".join(sorted(start.task for start in starts)), planned))
-    assert not queue.pending.entries
+    assert not queue.pending.records
     return seen
 
 
@@ -92,7 +92,7 @@ def test_conservative_starts_every_job_by_its_first_promise(
     """Though jobs end early and the plan is made anew each time."""
     queue = make("conservative", nodes=UNITS, cores=1)
     driven(queue, jobs)
-    for entry in queue.entries.values():
-        assert entry.broken == []
-        assert entry.started is not None
-        assert entry.promised is None or entry.started <= entry.promised
+    for record in queue.records.values():
+        assert record.broken == []
+        assert record.started is not None
+        assert record.promised is None or record.started <= record.promised

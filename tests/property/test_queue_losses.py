@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fluence.model.reason import Code
 from fluence.queue import PoolPlanner, Queue
 from fluence.queue.job import SECOND
-from tests.unit.queue.build import MINUTE, graph, job, pool, run
+from tests.unit.queue.build import MINUTE, because, finish_at_limits, graph, job, pool, run
 
 NODES, CORES = 3, 2
 events = st.lists(
@@ -29,7 +30,7 @@ events = st.lists(
 def play(queue: Queue, history: list[tuple[str, int, int]]) -> tuple[int, bool]:
     """Let it happen; says when it is, and whether anything was lost or outlived its limit."""
     now, lossy = 0, False
-    matcher = queue.space.matcher  # type: ignore[attr-defined]
+    matcher = queue.planner.matcher  # type: ignore[attr-defined]
     for number, (what, one, other) in enumerate(history):
         tasks = sorted(queue._tasks)
         if what == "submit":
@@ -39,13 +40,12 @@ def play(queue: Queue, history: list[tuple[str, int, int]]) -> tuple[int, bool]:
         elif what in ("down", "up"):
             matcher.set_status(f"/cluster0/node{one}", up=what == "up")
             lossy = lossy or what == "down"
-            queue.lost(f"node{one} went down")
+            queue.note_loss(because(f"node{one} went down"))
         elif what == "wait":
             until = now + one * SECOND
             while (due := queue.next_due()) is not None and due <= until:
                 now = max(now, due)
-                for task in [t for t, end in queue._end.items() if end <= now]:
-                    queue.finish(task, now)
+                finish_at_limits(queue, now)
                 now += other  # ms by which the timer is late
                 check(queue, run(queue, now), now)
             now = max(now, until)
@@ -57,27 +57,28 @@ def play(queue: Queue, history: list[tuple[str, int, int]]) -> tuple[int, bool]:
 
 
 def check(queue: Queue, started: list[str], now: int) -> None:
-    space: Any = queue.space
-    graph_, ledger = space.matcher.graph, space.matcher.ledger
+    planner: Any = queue.planner
+    graph_, ledger = planner.matcher.graph, planner.matcher.ledger
     for task in started:
-        rows = ledger.vertex[ledger.job(space.holding(task)[0]).spans].tolist()
+        rows = ledger.vertex[ledger.job(planner.allocations.running[task].number).spans].tolist()
         for row in rows:
             path = graph_.path(row)
             node = graph_.vertices_at("/".join(path.split("/")[:3]))[0]
             assert graph_.up[node], f"{task} was started on a node that is down"
-    if isinstance(space, PoolPlanner):
-        assert min(space._base.free) >= 0
-        fresh = space._measure(now)
-        times = {now, *fresh.times, *space._base.times}
+    if isinstance(planner, PoolPlanner):
+        assert min(planner._base.free) >= 0
+        fresh = planner._measure(now)
+        times = {now, *fresh.times, *planner._base.times}
         for time in (time for time in times if time >= now):
-            assert space._base.at(time) == fresh.at(time)
-            if space._plan is not None:
-                held = sum(u for begin, end, u in space.reservations.values() if begin <= time < end)
-                assert space._plan.at(time) == fresh.at(time) - held
-                assert space._plan.at(time) >= 0
-    for entry in queue.pending:
-        if entry.deadline is not None and entry.reserved_at is not None:
-            assert entry.reserved_at <= entry.deadline, f"{entry.key} was pushed back and nobody said so"
+            assert planner._base.at(time) == fresh.at(time)
+            if planner._plan is not None:
+                places = planner.allocations.reserved.values()
+                held = sum(each.units for each in places if each.start <= time < each.end)
+                assert planner._plan.at(time) == fresh.at(time) - held
+                assert planner._plan.at(time) >= 0
+    for record in queue.pending:
+        if record.deadline is not None and record.reserved_at is not None:
+            assert record.reserved_at <= record.deadline, f"{record.key} was pushed back and nobody said so"
 
 
 @pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
@@ -90,16 +91,16 @@ def test_nothing_is_started_where_nothing_is_and_promises_break_for_losses_only(
     queue = make(policy, nodes=NODES, cores=CORES)
     now, lossy = play(queue, history)
     if policy == "conservative":
-        for entry in queue.entries.values():
-            assert lossy or entry.broken == []
-            for broken in entry.broken:
-                assert "went down" in broken.cause or "runs past its limit" in broken.cause
+        for record in queue.records.values():
+            assert lossy or record.broken == []
+            for broken in record.broken:
+                assert broken.cause.code in (Code.GIVEN, Code.RUNS_PAST_LIMIT)
     for node in range(NODES):
-        queue.space.matcher.set_status(f"/cluster0/node{node}", up=True)
+        queue.planner.matcher.set_status(f"/cluster0/node{node}", up=True)
     for _ in range(200):  # with all nodes back, every job ends
         run(queue, now)
         running = sorted(queue._tasks)
-        if not running and not queue.pending.entries:
+        if not running and not queue.pending.records:
             return
         if running:
             now += SECOND
@@ -123,7 +124,7 @@ def test_a_late_timer_delays_nobody_by_more_than_it_was_late(
     play(queue, [("wait", 3600, 0)])
     assert now >= 0
     late = sum(1 for event in history if event[0] == "wait") * len(history) * 7 + MINUTE
-    for entry in queue.entries.values():
-        assert entry.broken == []
-        if entry.promised is not None and entry.started is not None:
-            assert entry.started <= entry.promised + late
+    for record in queue.records.values():
+        assert record.broken == []
+        if record.promised is not None and record.started is not None:
+            assert record.started <= record.promised + late

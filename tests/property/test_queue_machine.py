@@ -1,4 +1,4 @@
-"""The queue under random events, on both spaces: what must hold whatever happens."""
+"""The queue under random events, with both planners: what must hold whatever happens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fluence.queue import Dependency, Phase, Queue, Submission
 from fluence.queue.job import SECOND
-from tests.unit.queue.build import cores, graph, nodes, pool
+from tests.unit.queue.build import because, cores, graph, nodes, pool
 
 CORES = 8
 POLICIES = ("fcfs", "first-fit", "easy", "hybrid(2)", "conservative")
@@ -46,10 +46,10 @@ class QueueMachine(RuleBasedStateMachine):
     def submit(
         self, size: int, minutes: int, priority: int, tasks: int, after: tuple[str, int] | None
     ) -> None:
-        key = f"j{len(self.queue.entries)}"
+        key = f"j{len(self.queue.records)}"
         waits = ()
-        if after is not None and self.queue.entries:
-            keys = list(self.queue.entries)
+        if after is not None and self.queue.records:
+            keys = list(self.queue.records)
             waits = (Dependency(after[0], keys[after[1] % len(keys)]),)
         request = self.request(size)
         self.do(
@@ -78,9 +78,9 @@ class QueueMachine(RuleBasedStateMachine):
         until = self.now + step * SECOND
         while True:
             ends = sorted(
-                (started + e.limit, task)
-                for e in self.queue.entries.values()
-                for task, started in e.running.items()
+                (held.start + e.limit, task)
+                for e in self.queue.records.values()
+                for task, held in e.running.items()
             )
             due = self.queue.next_due()
             times = [end for end, _ in ends[:1]] + ([due] if due is not None else [])
@@ -93,49 +93,49 @@ class QueueMachine(RuleBasedStateMachine):
             self.do("cycle", self.now)
         self.now = until
 
-    @precondition(lambda self: any(e.running for e in self.queue.entries.values()))
+    @precondition(lambda self: any(e.running for e in self.queue.records.values()))
     @rule(which=st.integers(0, 30), succeeded=st.booleans())
     def finish_early(self, which: int, succeeded: bool) -> None:
-        tasks = [task for e in self.queue.entries.values() for task in e.running]
+        tasks = [task for e in self.queue.records.values() for task in e.running]
         self.do("finish", tasks[which % len(tasks)], self.now, succeeded)
         self.do("cycle", self.now)
 
-    @precondition(lambda self: any(not e.state.is_over for e in self.queue.entries.values()))
+    @precondition(lambda self: any(not e.phase.is_over for e in self.queue.records.values()))
     @rule(which=st.integers(0, 30))
     def cancel(self, which: int) -> None:
-        alive = [e.key for e in self.queue.entries.values() if not e.state.is_over]
+        alive = [e.key for e in self.queue.records.values() if not e.phase.is_over]
         self.do("cancel", alive[which % len(alive)], self.now)
         self.do("cycle", self.now)
 
     @precondition(lambda self: len(self.queue.pending) > 0)
     @rule(which=st.integers(0, 30), priority=st.integers(10, 20))
     def reprioritise(self, which: int, priority: int) -> None:
-        entries = self.queue.pending.entries
-        self.do("reprioritise", entries[which % len(entries)].key, priority, self.now)
+        records = self.queue.pending.records
+        self.do("reprioritise", records[which % len(records)].key, priority, self.now)
         self.do("cycle", self.now)
 
-    @precondition(lambda self: any(e.running for e in self.queue.entries.values()))
+    @precondition(lambda self: any(e.running for e in self.queue.records.values()))
     @rule(which=st.integers(0, 30))
     def requeue(self, which: int) -> None:
-        tasks = [task for e in self.queue.entries.values() for task in e.running]
-        self.do("requeue", tasks[which % len(tasks)], self.now, "its node is gone")
+        tasks = [task for e in self.queue.records.values() for task in e.running]
+        self.do("requeue", tasks[which % len(tasks)], self.now, because("its node is gone"))
         self.do("cycle", self.now)
 
     # -- what holds ------------------------------------------------------------------------------------------
 
     def check_promises(self) -> None:
         """A promise that rests on a place in the plan is kept: limits are enforced and nothing is lost."""
-        for entry in self.queue.entries.values():
-            if entry.deadline is not None and entry.state.is_waiting:
-                assert entry.reserved_at is not None or not entry.waiting, f"{entry.key} lost its place"
-                assert entry.reserved_at is None or entry.reserved_at <= entry.deadline
+        for record in self.queue.records.values():
+            if record.deadline is not None and record.phase.is_waiting:
+                assert record.reserved_at is not None or not record.waiting, f"{record.key} lost its place"
+                assert record.reserved_at is None or record.reserved_at <= record.deadline
 
     @invariant()
     def nothing_is_oversubscribed(self) -> None:
-        held = sum(e.job.request.resources[0].count.min * len(e.running) for e in self.queue.entries.values())
+        held = sum(e.job.request.resources[0].count.min * len(e.running) for e in self.queue.records.values())
         if self.make is pool:
             assert held <= CORES
-        ledger = self.queue.space.matcher.ledger
+        ledger = self.queue.planner.matcher.ledger
         for vertex in range(len(ledger.head)):
             users = [
                 job
@@ -151,26 +151,35 @@ class QueueMachine(RuleBasedStateMachine):
     @invariant()
     def counts_agree_with_what_is_named(self) -> None:
         """The count of free units is what the matcher has left."""
-        space = self.queue.space
+        planner = self.queue.planner
         if self.make is pool:
-            busy = sum(task.units for task in space.tasks.values())
-            assert space._base.at(self.now) == CORES - busy
-            assert min(space._base.free) >= 0
-            assert space._plan is None or min(space._plan.free) >= 0
+            busy = sum(task.units for task in planner.allocations.running.values())
+            assert planner._base.at(self.now) == CORES - busy
+            assert min(planner._base.free) >= 0
+            assert planner._plan is None or min(planner._plan.free) >= 0
 
     @invariant()
     def each_job_is_in_one_place(self) -> None:
-        pending = set(self.queue.pending.entries)
-        for entry in self.queue.entries.values():
-            places = (entry in pending) + (entry.key in self.queue.held)
-            assert places == (1 if entry.waiting and not entry.state.is_over else 0)
-            assert bool(entry.running) <= (entry.state in (Phase.STARTING, Phase.RUNNING))
-            assert entry.story[-1].state is entry.state or entry.state is Phase.RESERVED
-        tasks = [task for e in self.queue.entries.values() for task in e.running]
-        assert sorted(tasks) == sorted(self.queue.space.tasks)
-        assert {e.reserved_as for e in self.queue.pending if e.reserved_at is not None} == set(
-            self.queue.space.reservations
-        )
+        pending = set(self.queue.pending.records)
+        for record in self.queue.records.values():
+            places = (record in pending) + (record.key in self.queue.held)
+            assert places == (1 if record.waiting and not record.phase.is_over else 0)
+            assert bool(record.running) <= (record.phase in (Phase.BINDING, Phase.RUNNING))
+            assert record.story[-1].phase is record.phase or record.phase is Phase.RESERVED
+        tasks = [task for e in self.queue.records.values() for task in e.running]
+        allocations = self.queue.planner.allocations
+        assert sorted(tasks) == sorted(allocations.running)
+        for e in self.queue.records.values():
+            assert all(allocations.running[task] is held for task, held in e.running.items())
+        assert allocations.reserved == {
+            e.reservation.task: e.reservation for e in self.queue.pending if e.reservation is not None
+        }
+
+    @invariant()
+    def every_task_that_runs_has_an_end_that_is_looked_at(self) -> None:
+        allocations = self.queue.planner.allocations
+        ends = [held.end for held in allocations.running.values()]
+        assert allocations.next_end() == min(ends, default=None)
 
     def teardown(self) -> None:
         if not hasattr(self, "queue"):
@@ -185,8 +194,8 @@ class QueueMachine(RuleBasedStateMachine):
         """Every job that fits an empty cluster ends."""
         for _ in range(1000):
             act(self.queue, "cycle", self.now)
-            running = [task for e in self.queue.entries.values() for task in e.running]
-            if not running and not self.queue.pending.entries and not self.queue.held:
+            running = [task for e in self.queue.records.values() for task in e.running]
+            if not running and not self.queue.pending.records and not self.queue.held:
                 break
             if running:
                 self.now += SECOND
@@ -195,7 +204,7 @@ class QueueMachine(RuleBasedStateMachine):
                 due = self.queue.next_due()
                 assert due is not None, "jobs wait and nothing will ever start them"
                 self.now = max(self.now, due)
-        assert all(e.state.is_over for e in self.queue.entries.values())
+        assert all(e.phase.is_over for e in self.queue.records.values())
 
 
 def act(queue: Queue, what: str, *args: Any) -> None:
@@ -211,8 +220,11 @@ def act(queue: Queue, what: str, *args: Any) -> None:
 
 def state_of(queue: Queue) -> Any:
     return [
-        (e.key, e.state, e.order, e.waiting, e.running, e.reserved_at, e.no_later_than, e.expected, e.story)
-        for e in queue.entries.values()
+        (
+            *(e.key, e.phase, e.order, e.waiting, e.reserved_at, e.no_later_than, e.expected, e.story),
+            {task: (held.start, held.end) for task, held in e.running.items()},
+        )
+        for e in queue.records.values()
     ]
 
 

@@ -11,15 +11,15 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec.structs import replace
 
-from fluence import names
+from fluence import messages, names
 from fluence.model.group import Group
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.node import Node, NodeSpec, NodeStatus
 from fluence.model.pod import Pod
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
-from fluence.schedule.cycle import Decisions, Scheduler, cluster_for
-from fluence.schedule.groups import Groups
+from fluence.schedule.cycle import Decisions
 from tests.unit.schedule import kit
+from tests.unit.schedule.driver import Driver
 
 T0 = datetime(2026, 9, 1, tzinfo=UTC)
 POLICIES = ["easy", "conservative", "fcfs", "first-fit", "hybrid"]
@@ -57,13 +57,8 @@ class Machine(RuleBasedStateMachine):
         for cpu in sizes:
             self.add_node(cpu)
 
-    def fresh(self) -> Scheduler:
-        return Scheduler(
-            Groups(native=True),
-            cluster_for(release_each=self.each),
-            policy=self.policy,
-            backoff=(100, 1000),
-        )
+    def fresh(self) -> Driver:
+        return Driver(native=True, release_each=self.each, queue_policy=self.policy, backoff=(100, 1000))
 
     # -- the world -------------------------------------------------------------------------------------------
 
@@ -170,9 +165,10 @@ class Machine(RuleBasedStateMachine):
             decisions = self.scheduler.cycle(self.now)
             self.judge(decisions)
             for waiting in decisions.waiting:
-                self.told.update((pod.metadata.uid, waiting.reason) for pod in waiting.pods)
-                named = set(re.findall(r"default/[\w-]+", waiting.reason))
-                assert named <= {pod.key for pod in waiting.pods}, "a reason names somebody else's pod"
+                self.told.update((pod.metadata.uid, messages.texts(waiting.reasons)) for pod in waiting.pods)
+                named = set(re.findall(r"default/[\w-]+", messages.texts(waiting.reasons)))
+                own = {waiting.gang.key, *(pod.key for pod in waiting.pods)}
+                assert named <= own, "a reason names somebody else's pod"
             for binds in decisions.binds:
                 self.take(binds)
             if not self.scheduler.has_more:
@@ -268,7 +264,7 @@ class Machine(RuleBasedStateMachine):
                     continue  # tried again on a node that went: the binder sees that
                 took[bind.node] = took.get(bind.node, 0) + _cpu(bind.pod)
                 has = int((self.nodes[bind.node].status.allocatable or {})["cpu"])
-                again = bind.uid in self.scheduler._tries
+                again = self.scheduler.retries.was_tried(bind.uid)
                 assert again or took[bind.node] <= has, (
                     f"{bind.node} has {has} and would give {took[bind.node]}"
                 )
@@ -284,7 +280,7 @@ class Machine(RuleBasedStateMachine):
     def judge_gang(self, group: Group, binds: list[Bind]) -> None:
         """With these the gang is as large as it must be."""
         placed = [pod for pod in self.of(group) if pod.spec.node_name]
-        if placed and all(bind.uid in self.scheduler._tries for bind in binds):
+        if placed and all(self.scheduler.retries.was_tried(bind.uid) for bind in binds):
             return  # what has begun is driven to its end, though members be deleted meanwhile
         # Members that ended count, for the same reason.
         there = len(placed) + len(self.mine(group))
@@ -332,11 +328,14 @@ class Machine(RuleBasedStateMachine):
                 continue
             gang = self.scheduler.groups.gang(self.scheduler.groups.of(pod))
             assert gang is not None
-            part = next((each for each in self.scheduler.parts.values() if pod in each.request.pods), None)
-            said = self.scheduler.reasons.get(gang.key if part is None else part.key)
+            part = next(
+                (each for each in self.scheduler.pod_sets.by_key.values() if pod in each.request.pods), None
+            )
+            said = self.scheduler.reports.said.get(gang.key if part is None else part.key)
             assert said is not None, f"{pod.key} waits, and nothing says why"
-            assert said.reason == self.told.get(pod.metadata.uid), f"{pod.key} was told something else"
-            excluded = self.scheduler.excluded.get(gang.key)
+            reason = messages.texts(said.reasons)
+            assert reason == self.told.get(pod.metadata.uid), f"{pod.key} was told something else"
+            excluded = self.scheduler.exclusions.of(gang.key)
             whole = not excluded and not gang.missing and max(map(_cpu, gang.members)) <= most
             room = sum(int((each.status.allocatable or {})["cpu"]) for each in self.nodes.values())
             slots = sum(

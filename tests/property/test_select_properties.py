@@ -10,7 +10,7 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fluence.kubectl.resolve import Options, Resolver
+from fluence.kubectl.resolve import ResolveOptions, Resolver
 from fluence.kubectl.sources import Source
 from fluence.names import BACKEND, GROUP_LABEL, REQUIRE_BACKEND, SELECT_POLICY, SELECT_RESULT
 from fluence.select import (
@@ -19,7 +19,7 @@ from fluence.select import (
     BackendQuery,
     BackendSelection,
     NoBackend,
-    Settings,
+    ProviderSettings,
     choose,
     parse_pipeline,
 )
@@ -82,7 +82,7 @@ class OnlyL4:
 
 def resolve(data: bytes) -> str:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    made = Resolver(Options(Settings()), note=lambda text: None, now=now, providers=[OnlyL4()])
+    made = Resolver(ResolveOptions(ProviderSettings()), note=lambda text: None, now=now, providers=[OnlyL4()])
     return "".join(made.stream(Source("x", data)))
 
 

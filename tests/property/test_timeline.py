@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from fluence.queue.calibration import MISSES, Calibration
 from fluence.queue.forecast import forward
-from fluence.queue.promise import MISSES, Calibration
 from fluence.queue.timeline import Timeline
 
 END = 30  # of the array; beyond it nothing is taken

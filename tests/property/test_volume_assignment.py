@@ -1,4 +1,4 @@
-"""The shelf against all ways to hand out volumes: it finds one whenever there is one."""
+"""The matching of volumes against all ways to give them to claims: it finds one whenever there is one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_whoever_can_have_a_volume_gets_one(reach: list[set[str]], asked: list[t
     cluster = ClusterGraph()
     cluster.load([node(name) for name in NODES])
     names = cluster.columns.position
-    shelf = cluster._requests.storage.shelf()
+    matching = cluster._requests.claims.matching()
     choices = []
     for number, nodes in enumerate(reach):
         expression = Requirement(key=HOST, operator="In", values=sorted(nodes))
@@ -41,9 +41,9 @@ def test_whoever_can_have_a_volume_gets_one(reach: list[set[str]], asked: list[t
         wanted = [choices[v] for v in sorted(wants) if v < len(choices)]
         row = names[NODES[at]]
         could = possible(reach, [*seated, (wants, at)])
-        assert bool(shelf.open(wanted, len(NODES))[row]) == could
+        assert bool(matching.open_nodes(wanted)[row]) == could
         if could:
-            assert shelf.put(number, wanted, row)
+            assert matching.assign(number, wanted, row)
             seated.append((wants, at))
-    given_ = shelf.given
+    given_ = matching.volumes
     assert len(given_) == len(seated) == len(set(given_.values()))

@@ -16,11 +16,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fluence.cluster.claims import Change, Claim, Claims
 from fluence.model.pod import ClaimVolumeSource, Pod, PodVolume
 from fluence.schedule.actions import Bind, BindOutcome, BindResult, ClaimUpdate
-from fluence.schedule.cycle import Scheduler
-from fluence.schedule.groups import Groups
 from tests.unit.cluster.build import bound, node
 from tests.unit.cluster.test_claims import claim, kind, volume
 from tests.unit.schedule import kit
+from tests.unit.schedule.driver import Driver
 
 NODES = ("n1", "n2", "n3")
 TIMEOUT = 10_000
@@ -38,7 +37,7 @@ class Preparing(RuleBasedStateMachine):
     @initialize(local=st.booleans())
     def begin(self, local: bool) -> None:
         self.now = 1_000_000
-        self.scheduler = Scheduler(Groups(scheduler="fluence"), volume_timeout=TIMEOUT)
+        self.scheduler = Driver(volume_timeout=TIMEOUT)
         self.claims = Claims()
         self.disks: dict[str, Disk] = {}
         self.pods: dict[str, Pod] = {}
@@ -75,7 +74,7 @@ class Preparing(RuleBasedStateMachine):
         while True:
             self.tell(self.claims.settle())
             decisions = self.scheduler.cycle(self.now)
-            for choice in decisions.choices:
+            for choice in decisions.claim_updates:
                 self.choices[choice.claim[1]] = choice
             for binds in decisions.binds:
                 self.bind(binds)
@@ -197,15 +196,15 @@ class Preparing(RuleBasedStateMachine):
         if not hasattr(self, "scheduler"):
             return
         scheduler = self.scheduler
-        picked = scheduler.cluster._requests.storage.picked
+        picked = scheduler.cluster._requests.claims.held
         assert len(set(picked.values())) == len(picked)
-        awaited = {stow.claim for each in scheduler.preparing.of.values() for stow in each.stows}
+        awaited = {each.claim for binding in scheduler.volumes.active.values() for each in binding.decisions}
         assert picked.keys() <= awaited
-        for key, preparation in scheduler.preparing.of.items():
-            part = scheduler.parts[key]
+        for key, preparation in scheduler.volumes.active.items():
+            part = scheduler.pod_sets.by_key[key]
             assert part.unbound.keys() == {bind.uid for bind in preparation.binds}
         for uid, home in ((u, n) for seats in scheduler.cluster.jobs.values() for u, n in seats.items()):
-            assert uid in scheduler._of and home in NODES
+            assert uid in scheduler.pod_sets.by_pod and home in NODES
 
     def teardown(self) -> None:
         """Provisioners do their work, local volumes abound: everybody who can start does."""
@@ -231,8 +230,8 @@ class Preparing(RuleBasedStateMachine):
             pods = self.of(gang)
             if len(pods) >= least:
                 left = [pod.metadata.name for pod in pods if pod.spec.node_name is None]
-                assert not left, f"{left} never start: {self.scheduler.reasons.get(f'd/{gang}')}"
-        assert not self.scheduler.preparing.of
+                assert not left, f"{left} never start: {self.scheduler.reports.said.get(f'd/{gang}')}"
+        assert not self.scheduler.volumes.active
 
 
 TestPreparing = Preparing.TestCase
@@ -242,7 +241,7 @@ TestPreparing.settings = settings(deadline=None, stateful_step_count=30)
 @pytest.mark.parametrize("ended", [True, False])
 @pytest.mark.parametrize("ours", ["fluence", "another"])
 def test_a_claim_for_one_pod_is_free_for_the_next_when_the_first_is_over(ended: bool, ours: str) -> None:
-    scheduler = Scheduler(Groups(scheduler="fluence"))
+    scheduler = Driver()
     scheduler.set_node(node("n1"))
     scheduler.set_claim("default", "data", Claim("bound", one_pod=True))
     source = [PodVolume(name="v", persistent_volume_claim=ClaimVolumeSource(claim_name="data"))]
@@ -268,7 +267,7 @@ def test_a_choice_that_is_there_after_a_restart_is_not_written_again() -> None:
     fresh.disks["g1-0-data"] = Disk(selected=choice.node)
     fresh.show("g1-0-data")
     fresh.submit(count=1, shared=False, extra=0)
-    assert not fresh.choices and fresh.scheduler.preparing.of
+    assert not fresh.choices and fresh.scheduler.volumes.active
     fresh.provision_one("g1-0-data", accepts=True)
     fresh.cycle()
     assert fresh.pods["g1-0"].spec.node_name == choice.node

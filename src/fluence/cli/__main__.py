@@ -1,5 +1,5 @@
 """`python -m fluence.cli` is `fluence`."""
 
-from fluence.cli import main
+from fluence.entry import fluence
 
-main()
+fluence()

@@ -11,9 +11,12 @@ from typing import Any, TypeVar
 
 import click
 
+from fluence import messages
+from fluence.act.conditions import GROUP_CONDITIONS, POD_SCHEDULED, read_message
 from fluence.cli import view
 from fluence.cli.choice import output_option
 from fluence.cli.live import read_layout
+from fluence.cli.settings import load_settings
 from fluence.cluster.claims import Claims
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.layout import GraphLayout
@@ -38,9 +41,12 @@ from fluence.kube.resource import (
 from fluence.model.group import Group
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
+from fluence.model.reason import Reason
 from fluence.schedule.advice import Advice, advise
-from fluence.schedule.conditions import GROUP_CONDITIONS, POD_SCHEDULED, told
-from fluence.schedule.groups import Gang, Groups
+from fluence.schedule.gang import Gang
+from fluence.schedule.groups import Groups
+from fluence.schedule.scheduler import cluster_for
+from fluence.schedule.settings import SchedulerSettings
 
 T = TypeVar("T")
 
@@ -75,6 +81,19 @@ class _Seen:
     metavar="TYPE=LABEL",
     help="A level above the nodes, outermost first, as the scheduler has it.",
 )
+@click.option(
+    "--match-policy",
+    metavar="NAME",
+    help="Which nodes the scheduler takes first. [FLUENCE_MATCH_POLICY; default: as in --config, else first]",
+)
+@click.option(
+    "--config",
+    "config_file",
+    metavar="FILE",
+    type=click.Path(),
+    envvar="FLUENCE_CONFIG",
+    help="The scheduler's file of settings, for its match policy. [FLUENCE_CONFIG]",
+)
 @output_option((), note="table, wide (with every member), json, yaml.")
 def explain(
     kind: str,
@@ -84,13 +103,16 @@ def explain(
     context: str | None,
     scheduler_name: str,
     levels: tuple[str, ...],
+    match_policy: str | None,
+    config_file: str | None,
     output: str,
 ) -> None:
     """Say in words what a pod or a group waits for, when it starts, and what would make it start sooner.
 
     The reason and both start times are those that the scheduler wrote into the pod's condition. What stands
-    in the way now, and what would help, is tried out on a copy of the cluster as it is listed once; nothing
-    is changed. Without the right to list nodes that part is left out.
+    in the way now, and what would help, is tried out on a copy of the cluster as it is listed once, with the
+    request that the scheduler makes; nothing is changed. Without the right to list nodes that part is left
+    out.
 
     \b
     Examples:
@@ -100,12 +122,13 @@ def explain(
     \b
     Exit codes: 0 explained; 1 no such pod or group, or the server cannot be asked; 2 a wrong command line.
     """
+    settings = load_settings(SchedulerSettings, config_file, {"match_policy": match_policy}).settings
     access = find_access(kubeconfig=kubeconfig, context=context)
     namespace = namespace or access.namespace or "default"
 
     async def read() -> _Seen:
         async with Client(access) as client:
-            return await _read(client, namespace, read_layout(levels))
+            return await _read(client, namespace, read_layout(levels), settings.match_policy)
 
     seen = asyncio.run(read())
     groups = Groups(scheduler=scheduler_name, follows=seen.followed, native=seen.native)
@@ -115,7 +138,7 @@ def explain(
         groups.set_group(group)
     for pod in seen.pods:
         groups.set_pod(pod)
-    now = int(time.time())
+    now = int(time.time() * 1000)
     if kind == "pod":
         value = _pod(name, namespace, seen, groups, now)
     else:
@@ -131,7 +154,7 @@ def explain(
 # -- what the server holds -----------------------------------------------------------------------------------
 
 
-async def _read(client: Client, namespace: str, layout: GraphLayout) -> _Seen:
+async def _read(client: Client, namespace: str, layout: GraphLayout, policy: str) -> _Seen:
     notes: list[str] = []
 
     async def may(what: str, call: Awaitable[T]) -> T | None:
@@ -154,7 +177,7 @@ async def _read(client: Client, namespace: str, layout: GraphLayout) -> _Seen:
     others = await may("pods of other namespaces", client.list(PODS, field_selector=_RUNS))
     cluster = None
     if nodes is not None and others is not None:
-        cluster = ClusterGraph(layout)
+        cluster = cluster_for(layout, policy=policy)
         cluster.load(nodes.items or (), others.items or ())
         if cluster.mounts_claims(pods) and not await may("volumes", _volumes(client, namespace, cluster)):
             cluster = None  # better no advice than a wrong one
@@ -211,7 +234,7 @@ def _pod(name: str, namespace: str, seen: _Seen, groups: Groups, now: int) -> di
     advice = advise(gang, seen.cluster, now=now) if _waits(pod) else Advice()
     condition = pod.condition(POD_SCHEDULED)
     written = condition.message if condition is not None and condition.status == "False" else ""
-    return {**value, **_state_of(pod), **_told(written, gang, advice), **_gang(gang, advice)}
+    return {**value, **_state_of(pod), **_reason_and_start(written, gang, advice), **_gang(gang, advice)}
 
 
 def _group(name: str, namespace: str, seen: _Seen, groups: Groups, now: int) -> dict[str, Any]:
@@ -240,7 +263,12 @@ def _group(name: str, namespace: str, seen: _Seen, groups: Groups, now: int) -> 
         written = next(
             (each.message for each in conditions if each is not None and each.status == "False"), ""
         )
-    return {**value, "state": _state(gang, advice), **_told(written, gang, advice), **_gang(gang, advice)}
+    return {
+        **value,
+        "state": _state(gang, advice),
+        **_reason_and_start(written, gang, advice),
+        **_gang(gang, advice),
+    }
 
 
 def _waits(pod: Pod) -> bool:
@@ -267,11 +295,11 @@ def _state(gang: Gang, advice: Advice) -> str:
     return "runs"
 
 
-def _told(written: str, gang: Gang, advice: Advice) -> dict[str, Any]:
-    """The scheduler's words; before it has said anything, ours."""
-    reason, latest, expected = told(written)
+def _reason_and_start(written: str, gang: Gang, advice: Advice) -> dict[str, Any]:
+    """What the scheduler wrote; before it has written anything, what is found here."""
+    reason, latest, expected = read_message(written)
     if not reason and not gang.is_over and (gang.members or gang.gated):
-        reason = gang.fault or gang.missing or "; ".join(advice.blocks) or ""
+        reason = messages.texts(_why(gang, advice))
     value: dict[str, Any] = {}
     if reason:
         value["reason"] = reason
@@ -280,6 +308,12 @@ def _told(written: str, gang: Gang, advice: Advice) -> dict[str, Any]:
     if expected is not None:
         value["expected"] = _when(expected)
     return value
+
+
+def _why(gang: Gang, advice: Advice) -> tuple[Reason, ...]:
+    if gang.fault is not None:
+        return (gang.fault,)
+    return (gang.missing,) if gang.missing is not None else advice.blocks
 
 
 def _gang(gang: Gang, advice: Advice) -> dict[str, Any]:
@@ -305,11 +339,11 @@ def _gang(gang: Gang, advice: Advice) -> dict[str, Any]:
     if advice.fits:
         value["blocks"] = ["nothing: there is room for it now, and it starts when it is its turn"]
     elif advice.blocks:
-        value["blocks"] = list(advice.blocks)
+        value["blocks"] = list(map(messages.text, advice.blocks))
     if advice.sooner:
-        value["sooner"] = list(advice.sooner)
+        value["sooner"] = list(map(messages.text, advice.sooner))
     if gang.warnings:
-        value["warnings"] = list(gang.warnings)
+        value["warnings"] = list(map(messages.text, gang.warnings))
     return value
 
 

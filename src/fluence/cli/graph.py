@@ -9,7 +9,7 @@ import numpy as np
 
 from fluence.cli import tree as trees
 from fluence.cli import view
-from fluence.cli.choice import graph_options, load_graph, output_option, source_name
+from fluence.cli.choice import cluster_options, graph_options, load_graph, output_option, source_name
 from fluence.graph import export, writers
 from fluence.graph.graph import ResourceGraph
 from fluence.match.find import find
@@ -23,8 +23,7 @@ _HUMAN = ("table", "wide", "json", "yaml")
 @click.command()
 @click.argument("file", metavar="[FILE]", required=False, type=click.Path(allow_dash=True))
 @click.option("--live", is_flag=True, help="The graph of the running cluster, and what runs on it.")
-@click.option("--kubeconfig", metavar="FILE", type=click.Path(), help="With --live: which cluster.")
-@click.option("--context", metavar="NAME", help="With --live: the kubeconfig's context.")
+@cluster_options
 @click.option(
     "--level",
     "levels",
@@ -124,14 +123,14 @@ def _live(
     elif tree and not data:
         if output != "wide":
             found.properties.clear()  # labels differ from node to node, and would unfold the tree
-        _tree(found, depth, output)
+        _tree(found, depth, output, write=lambda type_, size: live.write_amount(cluster, type_, size))
         live.show_running(cluster)
     elif tree:
         _tree(found, depth, output)
     elif data:
         value = summary(found, source)
         value["usage"], value["jobs"] = live.usage(cluster), live.running(cluster)
-        click.echo(view.json(value) if output == "json" else view.yaml(value))
+        click.echo(view.data(value, output))
     elif output in _HUMAN:
         _summary(found, source, output)
         live.show_usage(cluster)
@@ -191,7 +190,7 @@ def summary(graph: ResourceGraph, source: str) -> dict[str, Any]:
 def _summary(graph: ResourceGraph, source: str, output: str) -> None:
     value = summary(graph, source)
     if output in ("json", "yaml"):
-        click.echo(view.json(value) if output == "json" else view.yaml(value))
+        click.echo(view.data(value, output))
         return
     wide = output == "wide"
     parts = [f"{value['vertices']} vertices"]
@@ -218,13 +217,13 @@ def _summary(graph: ResourceGraph, source: str, output: str) -> None:
 # -- how it hangs together -----------------------------------------------------------------------------------
 
 
-def _tree(graph: ResourceGraph, depth: int | None, output: str) -> None:
+def _tree(graph: ResourceGraph, depth: int | None, output: str, *, write: trees.Write = view.plain) -> None:
     folded = trees.fold(graph, depth=depth, subsystem=_main(graph))
     if output in ("json", "yaml"):
         value = trees.to_value(graph, folded)
-        click.echo(view.json(value) if output == "json" else view.yaml(value))
+        click.echo(view.data(value, output))
         return
-    for line in trees.lines(graph, folded):
+    for line in trees.lines(graph, folded, write=write):
         click.echo(line)
 
 
@@ -243,7 +242,7 @@ def _find(matcher: Matcher, criteria: str, output: str) -> None:
     found = sorted(grant.selection.vertices.tolist(), key=lambda v: int(shape.pre[v]))
     values = [_vertex(graph, v, subsystem) for v in found]
     if output in ("json", "yaml"):
-        click.echo(view.json(values) if output == "json" else view.yaml(values))
+        click.echo(view.data(values, output))
         return
     rows = [
         [

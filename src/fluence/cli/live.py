@@ -12,8 +12,9 @@ from fluence.cli import view
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.layout import DEFAULT, GraphLayout
 from fluence.cluster.pods import PodEntry
-from fluence.kube.access import find_access
+from fluence.kube.access import Access, find_access
 from fluence.kube.client import Client
+from fluence.kube.listing import ClusterListing, list_cluster
 from fluence.kube.resource import NODES, PODS
 from fluence.units import format_amount
 
@@ -47,6 +48,16 @@ def read_cluster(
         return cluster
 
     return asyncio.run(lists()), access.server
+
+
+def list_once(access: Access) -> ClusterListing:
+    """Everything that the scheduler decides by, as the API server lists it now."""
+
+    async def lists() -> ClusterListing:
+        async with Client(access) as client:
+            return await list_cluster(client)
+
+    return asyncio.run(lists())
 
 
 def usage(cluster: ClusterGraph) -> list[dict[str, Any]]:
@@ -87,6 +98,11 @@ def running(cluster: ClusterGraph) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def write_amount(cluster: ClusterGraph, type_: str, size: int) -> str:
+    """An amount of a type of vertex as Kubernetes writes it: 128Gi, 1500m."""
+    return format_amount(cluster.layout.resource(type_), size)
 
 
 def show_usage(cluster: ClusterGraph) -> None:

@@ -15,9 +15,9 @@ from fluence.cli import view
 from fluence.cli.answers import MatchAnswer, answer, notes, tabulate
 from fluence.cli.choice import (
     STDIN,
-    PolicyChoice,
     graph_options,
     load_graph,
+    match_policy_option,
     output_option,
     read,
     source_name,
@@ -49,22 +49,17 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
             found = datetime.fromisoformat(value)
             return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
         except ValueError:
-            self.fail(f"{value!r} is no time: give seconds, or a date such as 2026-08-14T12:00Z", param, ctx)
+            self.fail(
+                f"{value!r} is not a valid time: give seconds, or a date such as 2026-08-14T12:00Z",
+                param,
+                ctx,
+            )
 
 
 @click.command()
 @click.argument("graph", metavar="GRAPH", type=click.Path(allow_dash=True))
 @click.argument("jobspecs", metavar="JOBSPEC...", type=click.Path(allow_dash=True), nargs=-1, required=True)
-@click.option(
-    "-P",
-    "--policy",
-    type=PolicyChoice(),
-    default="first",
-    show_default=True,
-    metavar="POLICY",
-    help=f"Which of the vertices that fit are taken: {', '.join(policies.names())}; "
-    "or a string such as 'policy=low node_centric=true'.",
-)
+@match_policy_option("-P", former=("--policy",))
 @graph_options
 @click.option(
     "--at",
@@ -95,7 +90,7 @@ class _Moment(click.ParamType):  # type: ignore[type-arg]
 def match(
     graph: str,
     jobspecs: tuple[str, ...],
-    policy: policies.MatchPolicy,
+    match_policy: policies.MatchPolicy,
     format_: str | None,
     allow: str | None,
     at: int,
@@ -115,7 +110,7 @@ def match(
     \b
     Examples:
       fluence match cluster.json mpi.yaml gpu.yaml
-      fluence match cluster.json *.yaml --reserve --policy lonode
+      fluence match cluster.json *.yaml --reserve --match-policy lonode
       fluence match cluster.json big.yaml --explain
       fluence match cluster.json mpi.yaml -o rv1 > R
 
@@ -137,26 +132,18 @@ def match(
         siblings=siblings,
         shared=shared,
     )
-    matcher = Matcher(load_graph(graph, format_, allow), policy, extensions=extensions)
+    matcher = Matcher(load_graph(graph, format_, allow), match_policy, extensions=extensions)
     if at >= matcher.horizon:
         raise click.UsageError(f"--at must be before the graph ends, at {matcher.horizon} s")
-    answers: list[MatchAnswer] = []
     requests = [_request(matcher, source) for source in jobspecs]  # a faulty one stops all, before any starts
-    for job, (source, name, request) in enumerate(
-        zip(jobspecs, _names(jobspecs), requests, strict=True), start=1
-    ):
-        answers.append(
-            answer(
-                matcher,
-                request,
-                job=job,
-                name=name,
-                source=source_name(source),
-                now=at,
-                reserve=reserve,
-                explain=explain,
-            )
+    named = zip(jobspecs, _names(jobspecs), requests, strict=True)
+    answers = [
+        answer(
+            matcher, request, job=job, name=name, source=source_name(source),
+            now=at, reserve=reserve, explain=explain,
         )
+        for job, (source, name, request) in enumerate(named, start=1)
+    ]  # fmt: skip
     _show(matcher, answers, output)
     states = {found.state for found in answers}
     click.get_current_context().exit(NEVER if "never" in states else WAITS if "wait" in states else 0)
@@ -187,7 +174,7 @@ def _show(matcher: Matcher, answers: Sequence[MatchAnswer], output: str) -> None
             click.echo("\n".join(lines))
     elif output in ("json", "yaml"):
         values = [found.to_value() for found in answers]
-        click.echo(view.json(values) if output == "json" else view.yaml(values))
+        click.echo(view.data(values, output))
     else:
         for found in answers:
             if isinstance(found.outcome, Placed):

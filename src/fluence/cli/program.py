@@ -33,6 +33,19 @@ BROKEN_PIPE = 141
 Commands = Mapping[str, tuple[str, str]]
 
 
+# What is not part of the base installation: module -> extra. `sandbox` has all of `scheduler`.
+_EXTRAS = {
+    "aiohttp": "scheduler",
+    "boto3": "braket",
+    "cryptography": "scheduler",
+    "matplotlib": "sim",
+    "PIL": "sim",
+    "prometheus_client": "scheduler",
+    "structlog": "scheduler",
+}
+_OF_THE_SANDBOX = ("demo", "sandbox")
+
+
 class Program(click.Group):
     """A group whose commands are named in a table, so that `--help` and completion import none of them."""
 
@@ -47,7 +60,10 @@ class Program(click.Group):
         if cmd_name not in self.lazy:
             return super().get_command(ctx, cmd_name)
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
-        command = getattr(import_module(module), attribute)
+        try:
+            command = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            raise _not_installed(error, cmd_name) from None
         assert isinstance(command, click.Command)
         return command
 
@@ -66,6 +82,8 @@ class Program(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            raise _not_installed(error, ctx.invoked_subcommand) from None
         except BrokenPipeError:  # NB before click sees it, which would end the program with 1
             _let_go_of_stdout()
             ctx.exit(BROKEN_PIPE)
@@ -85,11 +103,27 @@ class Program(click.Group):
         return run(work)
 
 
+def _not_installed(error: ModuleNotFoundError, command: str | None) -> Exception:
+    """Which extra brings a module that a command needs; the fault itself if it is none of theirs."""
+    module = (error.name or "").partition(".")[0]
+    extra = _EXTRAS.get(module)
+    if extra is None:
+        return error
+    if extra == "scheduler" and command in _OF_THE_SANDBOX:
+        extra = "sandbox"
+    return FluenceError(
+        f"{command} needs {module}, which is not installed: pip install 'fluence-scheduler[{extra}]'"
+    )
+
+
 def run(work: Callable[[], object]) -> NoReturn:
     """Do the work of a program and end it: errors become one line on stderr and an exit code."""
     try:
         code = work()
         sys.stdout.flush()
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.format_message(), err=True)
+        code = error.exit_code
     except click.UsageError as error:
         cure = "" if error.ctx is None else f" (see {error.ctx.command_path} --help)"
         code = _complain(error.format_message().rstrip(".") + cure, error.exit_code)

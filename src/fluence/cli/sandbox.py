@@ -13,14 +13,16 @@ from typing import TYPE_CHECKING
 
 import click
 
+from fluence.cli import view
 from fluence.cli.ending import cleans_up
 from fluence.cli.progress import Meter
 from fluence.errors import FluenceError, InvalidInput
 
 if TYPE_CHECKING:
-    from fluence.sandbox.nodes import NodeKind
     from fluence.sandbox.sandbox import Sandbox, SandboxState
 
+
+_MOST_NODES = 10_000  # twice what Kubernetes is made for; each is some writes a minute
 
 _name = click.option(
     "--name", default="default", show_default=True, help="Which sandbox; several can live side by side."
@@ -103,26 +105,27 @@ def up(
     from fluence.sandbox.releases import release
     from fluence.sandbox.sandbox import Sandbox
 
+    kinds = [NodeKind(count=nodes, cpu=cpu, memory=memory, gpu=gpu, racks=racks)]
     if node_file is not None:
-        kinds: list[NodeKind] = read_nodes(node_file)
-    else:
-        kinds = [NodeKind(count=nodes, cpu=cpu, memory=memory, gpu=gpu, racks=racks)]
-        check(kinds[0], where="--nodes")
-    wanted = release(version)
-    box = Sandbox(name)
-    began = time.monotonic()
-    with cleans_up(), Meter() as meter:
-        programs = find_programs(wanted, report=meter.report)
-    started = time.monotonic()
-    chosen = _gates(gates)
-    box.up(programs, wanted, scheduler=scheduler, fluence=fluence, audit=audit, gates=chosen, say=_say)
+        kinds = read_nodes(node_file)
     total = sum(kind.count for kind in kinds)
-    _say(f"making {total} nodes")
-    try:
-        count, ready = box.add_nodes(kinds, report=_every_ten_seconds(f"of {total} nodes are ready"))
-    except BaseException:
-        box.down()
-        raise
+    if total > _MOST_NODES:
+        raise InvalidInput(f"{total} nodes: a sandbox simulates {_MOST_NODES} at most", where="--nodes")
+    for kind in kinds:
+        check(kind, where="--nodes")
+    wanted, chosen = release(version), _gates(gates)
+    box, began = Sandbox(name), time.monotonic()
+    with cleans_up():
+        with Meter() as meter:
+            programs = find_programs(wanted, report=meter.report)
+        started = time.monotonic()
+        box.up(programs, wanted, scheduler=scheduler, fluence=fluence, audit=audit, gates=chosen, say=_say)
+        try:
+            _say(f"making {total} nodes")
+            count, ready = box.add_nodes(kinds, report=_every_ten_seconds(f"of {total} nodes are ready"))
+        except BaseException:
+            box.down()
+            raise
     built = f" (after {started - began:.0f} s of building)" if started - began > 5 else ""
     click.echo(
         f"sandbox {name!r}: Kubernetes {wanted.version}, {ready} of {count} nodes ready, "
@@ -151,14 +154,17 @@ def down(name: str, every: bool) -> None:
 
 
 @sandbox.command()
+@click.option("--name", help="Only this sandbox.  [default: all]")
 @_output
-def status(output: str) -> None:
+def status(name: str | None, output: str) -> None:
     """All sandboxes, and which of their parts run."""
     from fluence.sandbox.sandbox import Sandbox, names
 
-    boxes = [(Sandbox(each), Sandbox(each).load()) for each in names()]
+    if name is not None and name not in names():
+        Sandbox(name).require()  # says which there are
+    boxes = [(Sandbox(each), Sandbox(each).load()) for each in (names() if name is None else [name])]
     if output in ("json", "yaml"):
-        _dump([_described(box, state) for box, state in boxes], output)
+        click.echo(view.data([_described(box, state) for box, state in boxes], output))
         return
     if not boxes:
         click.echo("no sandboxes; start one with `fluence sandbox up`")
@@ -294,7 +300,7 @@ def audit(name: str, output: str) -> None:
     if output in ("json", "yaml"):
         import msgspec
 
-        _dump(msgspec.to_builtins(report), output)
+        click.echo(view.data(msgspec.to_builtins(report), output))
     else:
         for finding in report.findings:
             when = f"{time.strftime('%H:%M:%S', time.localtime(finding.at))} " if output == "wide" else ""
@@ -384,14 +390,3 @@ def _gates(given: tuple[str, ...]) -> dict[str, bool]:
             raise InvalidInput(f"--feature-gate {each!r}: write NAME=true or NAME=false")
         found[gate] = value == "true"
     return found
-
-
-def _dump(data: object, output: str) -> None:
-    if output == "json":
-        import json
-
-        click.echo(json.dumps(data, indent=2))
-    else:
-        import yaml
-
-        click.echo(yaml.safe_dump(data, sort_keys=False), nl=False)

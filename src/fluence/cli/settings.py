@@ -64,7 +64,7 @@ def show_settings(loaded: Loaded[S], output: str) -> None:
             }
             for each in known
         }
-        click.echo(view.json(value) if output == "json" else view.yaml(msgspec.to_builtins(value)))
+        click.echo(view.data(msgspec.to_builtins(value), output))
         return
     rows = [
         [

@@ -10,7 +10,7 @@ Vertices are alike if they are in all but their names: type, size, status, prope
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,8 @@ import click
 
 from fluence.cli import view
 from fluence.graph.graph import CONTAINMENT, ResourceGraph, Tree
+
+Write = Callable[[str, int], str]
 
 _NAMES_SHOWN = 60  # characters of a list of names
 
@@ -133,19 +135,19 @@ def _total(
     return found
 
 
-def lines(graph: ResourceGraph, branch: Branch) -> Iterator[str]:
-    """The drawing, line by line."""
-    yield _label(graph, branch)
-    yield from _below(graph, branch, "")
+def lines(graph: ResourceGraph, branch: Branch, *, write: Write = view.plain) -> Iterator[str]:
+    """The drawing, line by line; ``write``: how an amount of a type looks."""
+    yield _label(graph, branch, write)
+    yield from _below(graph, branch, "", write)
 
 
-def _below(graph: ResourceGraph, branch: Branch, margin: str) -> Iterator[str]:
+def _below(graph: ResourceGraph, branch: Branch, margin: str, write: Write) -> Iterator[str]:
     if _inlined(branch):
         return
     for i, child in enumerate(branch.below):
         last = i + 1 == len(branch.below)
-        yield f"{margin}{'└── ' if last else '├── '}{_label(graph, child)}"
-        yield from _below(graph, child, margin + ("    " if last else "│   "))
+        yield f"{margin}{'└── ' if last else '├── '}{_label(graph, child, write)}"
+        yield from _below(graph, child, margin + ("    " if last else "│   "), write)
 
 
 def _inlined(branch: Branch) -> bool:
@@ -153,7 +155,7 @@ def _inlined(branch: Branch) -> bool:
     return all(child.is_leaf and child.up and not child.properties for child in branch.below)
 
 
-def _label(graph: ResourceGraph, branch: Branch) -> str:
+def _label(graph: ResourceGraph, branch: Branch, write: Write) -> str:
     names = view.hosts(list(dict.fromkeys(graph.name[row] for row in branch.rows)))
     if len(names) > _NAMES_SHOWN:
         names = names[: _NAMES_SHOWN - 1] + "…"
@@ -161,7 +163,7 @@ def _label(graph: ResourceGraph, branch: Branch) -> str:
     if branch.each > 1 or branch.parents > 1:
         text += f" × {branch.each}" + (" each" if branch.parents > 1 else "")
     if branch.size != 1:
-        text += f" of size {branch.size}"
+        text += f" of size {write(branch.type, branch.size)}"
     if not names.startswith(branch.type):
         text += f" ({branch.type})"
     if branch.properties:
@@ -171,7 +173,7 @@ def _label(graph: ResourceGraph, branch: Branch) -> str:
     if not branch.up:
         text += click.style(" down", fg="red")
     if branch.total and _inlined(branch):
-        text += f": {view.amounts(branch.total)}"
+        text += f": {view.amounts(branch.total, write=write)}"
     return text
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,11 +11,11 @@ import click
 
 from fluence.errors import InvalidInput
 from fluence.model import hostlist
+from fluence.text import natural_key
+from fluence.units import format_duration
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _EPOCH = 1_000_000_000  # seconds this large are a date, smaller ones an offset
-_UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
-_NUMBER = re.compile(r"\d+$")
 _FIRST = {"core": 0, "gpu": 1, "memory": 2}
 COLORS = {"now": "green", "later": "cyan", "wait": "yellow", "never": "red"}
 
@@ -56,24 +56,24 @@ def state(word: str) -> str:
     return click.style(word, fg=COLORS.get(word))
 
 
-def amounts(of: Mapping[str, int]) -> str:
+def plain(type_: str, amount: int) -> str:
+    """An amount of a type as it is."""
+    return str(amount)
+
+
+def amounts(of: Mapping[str, int], *, write: Callable[[str, int], str] = plain) -> str:
     """`8 core, 1 gpu`: what computes first, the rest by name."""
     order = sorted(of, key=lambda type_: (_FIRST.get(type_, len(_FIRST)), type_))
-    return ", ".join(f"{of[type_]} {type_}" for type_ in order)
+    return ", ".join(f"{write(type_, of[type_])} {type_}" for type_ in order)
 
 
 def hosts(names: Sequence[str]) -> str:
     """Names in hostlist form, in natural order; those that it cannot write are listed."""
-    ordered = [clean(name) for name in sorted(names, key=_natural)]
+    ordered = [clean(name) for name in sorted(names, key=natural_key)]
     try:
         return hostlist.encode(ordered)
     except InvalidInput:
         return ", ".join(ordered)
-
-
-def _natural(name: str) -> tuple[str, int]:
-    digits = _NUMBER.search(name)
-    return (name[: digits.start()], int(digits.group())) if digits else (name, -1)
 
 
 def moment(time: int, *, horizon: int | None = None) -> str:
@@ -82,17 +82,12 @@ def moment(time: int, *, horizon: int | None = None) -> str:
         return "open"
     if time >= _EPOCH:
         return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    return duration(time)
+    return format_duration(time)
 
 
-def duration(seconds: int) -> str:
-    """`1h30m`: at most the three largest units that are not 0."""
-    parts = []
-    for unit, length in _UNITS:
-        count, seconds = divmod(seconds, length)
-        if count:
-            parts.append(f"{count}{unit}")
-    return "".join(parts[:3]) or "0s"
+def data(value: Any, form: str) -> str:
+    """A value for programs, as `json` or as `yaml`."""
+    return yaml(value) if form == "yaml" else json(value)
 
 
 def json(value: Any) -> str:

@@ -2,22 +2,28 @@
 
 A claim that waits for its first consumer can have a volume that is there, or one that its class makes. Which
 volumes would do is kube-scheduler's rule: same class, mode and access, large enough, matched by the claim's
-selector, given to nobody; the smallest first.
+selector, given to nobody; the smallest first. Whoever watches claims, volumes and classes tells `Claims`, and
+hands its answers to `ClusterGraph.set_claim`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
+from cachetools import LRUCache
 
 from fluence.model.meta import selector_matches
 from fluence.model.pod import NodeSelector
+from fluence.model.reason import Code, Reason
 from fluence.model.volume import Key, PersistentVolume, StorageClass, VolumeClaim
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+_KEPT = 1024  # distinct claims whose choices are known
+_UNBOUND = Reason.of(Code.CLAIM_UNBOUND)
+_Item = TypeVar("_Item", Key, str)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,11 @@ class Claim:
     owner: str | None = None  # the uid of the pod that it was made for
     uid: str = ""
     driver: str = ""  # the CSI driver of its volume, now or when it is made
-    reason: str = ""  # why it is pending
+    reason: Reason | None = None  # why it is pending
+
+    @property
+    def is_terminating(self) -> bool:
+        return self.reason is not None and self.reason.code is Code.CLAIM_TERMINATING
 
     @property
     def reach(self) -> NodeSelector | None:
@@ -63,7 +73,7 @@ class Claim:
         return NodeSelector(node_selector_terms=terms)
 
     @property
-    def picks(self) -> bool:
+    def may_need_choice(self) -> bool:
         """Whether there are nodes on which it must have one of its choices."""
         return self.state == "waits" and bool(self.choices) and not (self.provisions and self.nodes is None)
 
@@ -80,39 +90,37 @@ class Claims:
         self._volumes: dict[str, PersistentVolume] = {}
         self._classes: dict[str, StorageClass] = {}
         self._bound: dict[str, Key] = {}  # volume -> its claim
-        self._of_class: dict[str, set[Key]] = {}  # claims without a volume
-        self._stock: dict[str, set[str]] = {}  # volumes by class
+        self._unbound: dict[str, set[Key]] = {}  # claims without a volume, by class
+        self._of_class: dict[str, set[str]] = {}  # volumes by class
         self._stale: set[str] = set()  # classes
-        self._found: dict[tuple[str, bytes], tuple[Choice, ...]] = {}
+        self._found: LRUCache[tuple[str, bytes], tuple[Choice, ...]] = LRUCache(_KEPT)
 
     def set_claim(self, claim: VolumeClaim) -> list[Change]:
-        key, name = claim.key, claim.spec.storage_class_name or ""
+        key = claim.key
+        self._forget(key)
         self._claims[key] = claim
         if claim.spec.volume_name:
             self._bound[claim.spec.volume_name] = key
-            self._of_class.get(name, set()).discard(key)
         else:
-            self._of_class.setdefault(name, set()).add(key)
-        return [self._say(key)]
+            self._unbound.setdefault(claim.spec.storage_class_name or "", set()).add(key)
+        return [self._change(key)]
 
     def remove_claim(self, claim: VolumeClaim) -> list[Change]:
-        key = claim.key
-        self._claims.pop(key, None)
-        self._of_class.get(claim.spec.storage_class_name or "", set()).discard(key)
-        return [(*key, None)]
+        self._forget(claim.key)
+        return [(*claim.key, None)]
 
     def set_volume(self, volume: PersistentVolume) -> list[Change]:
         name = volume.metadata.name
         self._volumes[name] = volume
-        self._restock(volume)
-        self._stock.setdefault(volume.spec.storage_class_name or "", set()).add(name)
+        self._forget_choices(volume)
+        self._of_class.setdefault(volume.spec.storage_class_name or "", set()).add(name)
         return self._of(name)
 
     def remove_volume(self, volume: PersistentVolume) -> list[Change]:
         name = volume.metadata.name
         self._volumes.pop(name, None)
-        self._restock(volume)
-        self._stock.get(volume.spec.storage_class_name or "", set()).discard(name)
+        self._forget_choices(volume)
+        _discard(self._of_class, volume.spec.storage_class_name or "", name)
         return self._of(name)
 
     def set_class(self, kind: StorageClass) -> None:
@@ -126,25 +134,35 @@ class Claims:
     def settle(self) -> list[Change]:
         """The claims without a volume whose class, or the volumes of whose class, changed."""
         stale, self._stale = self._stale, set()
-        return [self._say(key) for name in sorted(stale) for key in sorted(self._of_class.get(name, ()))]
+        return [self._change(key) for name in sorted(stale) for key in sorted(self._unbound.get(name, ()))]
 
     def everything(self) -> Iterable[Change]:
         """All that is known."""
         self._stale.clear()
-        return [self._say(key) for key in self._claims]
+        return [self._change(key) for key in self._claims]
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _restock(self, volume: PersistentVolume) -> None:
+    def _forget(self, key: Key) -> None:
+        claim = self._claims.pop(key, None)
+        if claim is None:
+            return
+        volume = claim.spec.volume_name or ""
+        if self._bound.get(volume) == key:
+            del self._bound[volume]
+        _discard(self._unbound, claim.spec.storage_class_name or "", key)
+
+    def _forget_choices(self, volume: PersistentVolume) -> None:
         name = volume.spec.storage_class_name or ""
         self._stale.add(name)
-        self._found = {key: found for key, found in self._found.items() if key[0] != name}
+        for key in [key for key in self._found if key[0] == name]:
+            del self._found[key]
 
     def _of(self, volume: str) -> list[Change]:
         key = self._bound.get(volume)
-        return [self._say(key)] if key is not None and key in self._claims else []
+        return [self._change(key)] if key is not None and key in self._claims else []
 
-    def _say(self, key: Key) -> Change:
+    def _change(self, key: Key) -> Change:
         return (*key, self._known(self._claims[key]))
 
     def _known(self, claim: VolumeClaim) -> Claim:
@@ -176,25 +194,24 @@ class Claims:
             known, state="waits", nodes=kind.nodes, provisions=provisions, choices=choices, driver=driver
         )
 
-    def _pending(self, claim: VolumeClaim, kind: StorageClass | None) -> str | None:
+    def _pending(self, claim: VolumeClaim, kind: StorageClass | None) -> Reason | None:
         """Why a claim can have no pod yet."""
         if claim.metadata.deletion_timestamp is not None:
-            return "is being deleted"
+            return Reason.of(Code.CLAIM_TERMINATING)
         name = claim.spec.storage_class_name
         if claim.spec.volume_name:
             if claim.status.phase == "Bound" and claim.spec.volume_name in self._volumes:
                 return None
-            lost = " (its volume is lost)" if claim.status.phase == "Lost" else ""
-            return f"has no volume yet: it must be bound first{lost}"
+            return Reason.of(Code.CLAIM_LOST) if claim.status.phase == "Lost" else _UNBOUND
         if name and kind is None:
-            return f"names the storage class {name!r}, which is not there"
-        return None if kind is not None and kind.waits else "has no volume yet: it must be bound first"
+            return Reason.of(Code.STORAGE_CLASS_MISSING, storage_class=name)
+        return None if kind is not None and kind.waits else _UNBOUND
 
     def _choices(self, claim: VolumeClaim) -> tuple[tuple[Choice, ...], bool]:
         """The volumes that would do, and whether one was given to this claim: then it is the only one."""
         name = claim.spec.storage_class_name or ""
-        stock = [self._volumes[each] for each in self._stock.get(name, ())]
-        given = [each for each in stock if each.is_meant_for(claim) and _suits(each, claim)]
+        volumes = [self._volumes[each] for each in self._of_class.get(name, ())]
+        given = [each for each in volumes if each.is_meant_for(claim) and _satisfies(each, claim)]
         if given:
             return tuple(Choice(each.metadata.name, each.nodes) for each in given[:1]), True
         spec = claim.spec
@@ -203,10 +220,10 @@ class Claims:
         if found is None:
             free = [
                 each
-                for each in stock
+                for each in volumes
                 if each.spec.claim_ref is None
                 and each.status.phase == "Available"
-                and _suits(each, claim)
+                and _satisfies(each, claim)
                 and (spec.selector is None or selector_matches(spec.selector, each.metadata.labels or {}))
             ]
             free.sort(key=lambda each: (each.size, each.metadata.name))
@@ -215,7 +232,7 @@ class Claims:
         return found, False
 
 
-def _suits(volume: PersistentVolume, claim: VolumeClaim) -> bool:
+def _satisfies(volume: PersistentVolume, claim: VolumeClaim) -> bool:
     modes = set(claim.spec.access_modes or ())
     return (
         volume.metadata.deletion_timestamp is None
@@ -223,3 +240,12 @@ def _suits(volume: PersistentVolume, claim: VolumeClaim) -> bool:
         and (volume.spec.volume_mode or "Filesystem") == (claim.spec.volume_mode or "Filesystem")
         and volume.size >= claim.size
     )
+
+
+def _discard(sets: dict[str, set[_Item]], name: str, item: _Item) -> None:
+    """Take an item out of a set by name; empty sets go too."""
+    found = sets.get(name)
+    if found is not None:
+        found.discard(item)
+        if not found:
+            del sets[name]

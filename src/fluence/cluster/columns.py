@@ -1,7 +1,8 @@
 """What the nodes say of themselves, in columns: labels, taints, cordons, readiness.
 
 A column of labels has a number per node, the code of the value that the node has for one key, -1 for none.
-So an expression such as `zone in (a, b)` is a comparison of one column, whatever the number of nodes.
+So an expression such as `zone in (a, b)` is a comparison of one column, whatever the number of nodes. The
+filters ask; `ClusterGraph` tells of nodes that come, go and change.
 """
 
 from __future__ import annotations
@@ -11,11 +12,9 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from fluence.graph.graph import Ints, Mask
-from fluence.model.meta import Requirement, requirement_holds
-from fluence.model.node import Node, Taint, untolerated
-from fluence.model.pod import NodeSelector, NodeSelectorTerm, Toleration
+from fluence.model.node import Node, Taint
 
-REFUSING = ("NoSchedule", "NoExecute")
+_KEPT = 512  # labels that were asked for
 
 
 class Column:
@@ -66,10 +65,10 @@ class NodeColumns:
         self.generation = 0
         self.schedulable: Mask = np.empty(0, np.bool_)
         self.ready: Mask = np.empty(0, np.bool_)
-        self._labels: dict[str, Column] = {}
-        self._taints: list[tuple[Taint, ...]] = []  # distinct sets of taints
-        self._taint_codes: dict[tuple[tuple[str, str, str], ...], int] = {}
-        self._tainted: Ints = np.empty(0, np.int64)
+        self.taint_sets: list[tuple[Taint, ...]] = []  # the distinct ones
+        self.taint_set: Ints = np.empty(0, np.int64)  # which one each node has
+        self._taint_codes: dict[tuple[Taint, ...], int] = {}
+        self._labels: dict[str, Column] = {}  # those asked for last at the end
 
     def __len__(self) -> int:
         return len(self.nodes)
@@ -80,9 +79,8 @@ class NodeColumns:
         self.position = {node.name: i for i, node in enumerate(nodes)}
         self.schedulable = np.array([not node.spec.unschedulable for node in nodes], np.bool_)
         self.ready = np.array([node.is_ready for node in nodes], np.bool_)
-        self._labels = {}
-        self._taints, self._taint_codes = [], {}
-        self._tainted = np.array([self._taint_code(node) for node in nodes], np.int64)
+        self._labels.clear()
+        self._code_taints()
         self.generation += 1
 
     def update(self, node: Node) -> None:
@@ -91,84 +89,43 @@ class NodeColumns:
         self.nodes[index] = node
         self.schedulable[index] = not node.spec.unschedulable
         self.ready[index] = node.is_ready
-        self._tainted[index] = self._taint_code(node)
-        for key, column in self._labels.items():
+        self.taint_set[index] = self._taint_code(node)
+        # Values and taints that no node has any more are forgotten when they outnumber the nodes.
+        most = 2 * len(self.nodes) + 64
+        if len(self.taint_sets) > most:
+            self._code_taints()
+        for key, column in list(self._labels.items()):
             column.set(index, node.labels.get(key))
+            if len(column.codes) > most:
+                del self._labels[key]
         self.generation += 1
 
     # -- asking ----------------------------------------------------------------------------------------------
 
     def label(self, key: str) -> Column:
-        found = self._labels.get(key)
+        found = self._labels.pop(key, None)
         if found is None:
-            found = self._labels[key] = Column(key, self.nodes)
+            found = Column(key, self.nodes)
+            if len(self._labels) >= _KEPT:
+                del self._labels[next(iter(self._labels))]
+        self._labels[key] = found
         return found
 
-    def selected(self, selector: NodeSelector) -> Mask:
-        """The nodes that any term of a selector matches."""
-        mask = np.zeros(len(self.nodes), np.bool_)
-        for term in selector.node_selector_terms or ():
-            mask |= self.term(term)
-        return mask
-
-    def term(self, term: NodeSelectorTerm) -> Mask:
-        """An empty term matches no node; matchFields knows metadata.name only."""
-        if not term.match_expressions and not term.match_fields:
-            return np.zeros(len(self.nodes), np.bool_)
-        mask = np.ones(len(self.nodes), np.bool_)
-        for each in term.match_expressions or ():
-            mask &= self._holds(each)
-        for each in term.match_fields or ():
-            mask &= self._field_holds(each)
-        return mask
-
-    def _holds(self, requirement: Requirement) -> Mask:
-        column = self.label(requirement.key)
-        match requirement.operator:
-            case "In":
-                return column.of_values(requirement.values or ())
-            case "NotIn":
-                return ~column.of_values(requirement.values or ())
-            case "Exists":
-                return column.present
-            case "DoesNotExist":
-                return ~column.present
-            case _:
-                key = requirement.key
-                return column.where(lambda value: requirement_holds(requirement, {key: value}))
-
-    def _field_holds(self, requirement: Requirement) -> Mask:
-        mask = np.zeros(len(self.nodes), np.bool_)
-        if requirement.key != "metadata.name" or requirement.operator not in ("In", "NotIn"):
-            return mask
-        named = [self.position[name] for name in requirement.values or () if name in self.position]
-        mask[named] = True
-        return mask if requirement.operator == "In" else ~mask
-
-    def tolerated(self, tolerations: Sequence[Toleration]) -> Mask:
-        """The nodes without a taint that keeps such a pod away."""
-        table = [untolerated(taints, tolerations, REFUSING) is None for taints in self._taints]
-        return np.array(table, np.bool_)[self._tainted] if table else np.ones(len(self.nodes), np.bool_)
-
-    def taint(self, index: int, tolerations: Sequence[Toleration]) -> Taint | None:
-        """The taint of a node that such a pod does not tolerate."""
-        return untolerated(self._taints[self._tainted[index]], tolerations, REFUSING)
-
-    def dissuading(self, tolerations: Sequence[Toleration]) -> Ints:
-        """How many PreferNoSchedule taints of each node are not tolerated."""
-        table = [
-            sum(untolerated((taint,), tolerations, ("PreferNoSchedule",)) is not None for taint in taints)
-            for taints in self._taints
-        ]
-        return np.array(table, np.int64)[self._tainted] if table else np.zeros(len(self.nodes), np.int64)
+    def taints(self, index: int) -> tuple[Taint, ...]:
+        """The taints of a node."""
+        return self.taint_sets[int(self.taint_set[index])]
 
     # -- inside ----------------------------------------------------------------------------------------------
 
+    def _code_taints(self) -> None:
+        """Give each distinct set of taints a number, anew."""
+        self.taint_sets, self._taint_codes = [], {}
+        self.taint_set = np.array([self._taint_code(node) for node in self.nodes], np.int64)
+
     def _taint_code(self, node: Node) -> int:
-        taints = node.spec.taints or []
-        key = tuple((taint.key, taint.value, taint.effect) for taint in taints)
-        code = self._taint_codes.get(key)
+        taints = tuple(node.spec.taints or ())
+        code = self._taint_codes.get(taints)
         if code is None:
-            code = self._taint_codes[key] = len(self._taints)
-            self._taints.append(tuple(taints))
+            code = self._taint_codes[taints] = len(self.taint_sets)
+            self.taint_sets.append(taints)
         return code

@@ -16,11 +16,13 @@ from dataclasses import dataclass, field
 
 from fluence.errors import InvalidInput
 from fluence.model.node import Node
+from fluence.units import MOST
 
 ZONE = "topology.kubernetes.io/zone"
 RACK = "topology.kubernetes.io/rack"
 BLOCK = "topology.kubernetes.io/block"
 GPU = "nvidia.com/gpu"
+MOST_DEVICES = 4096  # of one type on one node: each is a vertex, and a node may say anything of itself
 COMMON = ("cpu", "memory", "ephemeral-storage", "pods")
 # Counts of volumes that a node may attach are limits of another kind: no pod requests them.
 _NO_RESOURCE = "attachable-volumes-"
@@ -53,16 +55,16 @@ class GraphLayout:
         return next((name for name, word in self.devices.items() if word == type_), type_)
 
     def contents(self, node: Node) -> tuple[dict[str, int], dict[str, int]]:
-        """The pools and the devices of a node: sizes and counts by vertex type."""
+        """The pools and the devices of a node: sizes and counts by vertex type, within bounds."""
         pools: dict[str, int] = {}
         devices: dict[str, int] = {}
         for name, amount in node.allocatable().items():
             if amount <= 0 or name.startswith(_NO_RESOURCE):
                 continue
             if name in self.devices:
-                devices[self.devices[name]] = amount
+                devices[self.devices[name]] = min(amount, MOST_DEVICES)
             else:
-                pools[name] = amount
+                pools[name] = min(amount, MOST)
         return pools, devices
 
     def place(self, node: Node) -> tuple[tuple[str, str], ...]:

@@ -1,126 +1,23 @@
-"""Who is where, as rules about other pods ask it: how many pods that a selector matches are on each node.
+"""How many pods that a selector matches are on each node.
 
-Each distinct selector that was asked for is kept, and follows the pods that come and go; so is every required
-anti-affinity that a running pod has against others.
+Each distinct selector that was asked for lately is kept, and follows the pods that come and go; so is every
+required anti-affinity that a pod on a node has against others. `filters.interpod_affinity` and
+`filters.topology_spread` ask.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
 
-import msgspec
 import numpy as np
 
 from fluence.cluster.columns import NodeColumns
+from fluence.cluster.pod_terms import AffinityTerm, SpreadConstraint, anti_affinity_terms, selector_keys
 from fluence.cluster.pods import PodEntry, PodTable
-from fluence.graph.graph import Ints, Mask
-from fluence.model.meta import LabelSelector, Requirement, selector_matches
-from fluence.model.pod import Pod, PodAffinityTerm, TopologySpreadConstraint, ports_clash
+from fluence.graph.graph import Ints
+from fluence.model.pod import Pod
 
-_encode = msgspec.json.Encoder(order="deterministic").encode
 _KEPT = 512  # distinct selectors
-
-Ports = frozenset[tuple[str, str, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class AffinityTerm:
-    """A term of pod affinity or anti-affinity; equal terms have equal keys."""
-
-    key: bytes
-    topology_key: str
-    selector: LabelSelector | None = field(compare=False)
-    namespaces: frozenset[str] = field(compare=False)
-    namespace_selector: LabelSelector | None = field(compare=False)
-
-    @classmethod
-    def of(cls, term: PodAffinityTerm, pod: Pod) -> AffinityTerm:
-        """A term as it stands in a pod: without namespaces it means the pod's own."""
-        namespaces = frozenset(term.namespaces or ())
-        if not namespaces and term.namespace_selector is None:
-            namespaces = frozenset((pod.metadata.namespace,))
-        # The API server has done this for pods that passed it; to do it again changes nothing.
-        selector = with_keys(term.label_selector, pod, term.match_label_keys, "In")
-        selector = with_keys(selector, pod, term.mismatch_label_keys, "NotIn")
-        key = _encode((term.topology_key, selector, sorted(namespaces), term.namespace_selector))
-        return cls(key, term.topology_key, selector, namespaces, term.namespace_selector)
-
-    def matches(self, pod: Pod, labels_of: Callable[[str], Mapping[str, str]]) -> bool:
-        namespace = pod.metadata.namespace
-        if namespace not in self.namespaces and not (
-            self.namespace_selector is not None
-            and selector_matches(self.namespace_selector, labels_of(namespace))
-        ):
-            return False
-        return selector_matches(self.selector, pod.labels)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SpreadConstraint:
-    """A topology spread constraint."""
-
-    key: bytes
-    constraint: TopologySpreadConstraint
-    selector: LabelSelector | None
-    namespace: str
-
-    @classmethod
-    def of(cls, constraint: TopologySpreadConstraint, pod: Pod) -> SpreadConstraint:
-        selector = with_keys(constraint.label_selector, pod, constraint.match_label_keys, "In")
-        return cls(_encode((selector, pod.metadata.namespace)), constraint, selector, pod.metadata.namespace)
-
-    def matches(self, pod: Pod) -> bool:
-        """A pod that is being deleted does not count."""
-        return (
-            pod.metadata.namespace == self.namespace
-            and pod.metadata.deletion_timestamp is None
-            and selector_matches(self.selector, pod.labels)
-        )
-
-
-def with_keys(
-    selector: LabelSelector | None, pod: Pod, keys: list[str] | None, operator: str
-) -> LabelSelector | None:
-    """A selector that also asks for the pod's own values of some labels; those that it lacks are ignored."""
-    more = [
-        Requirement(key=key, operator=operator, values=[pod.labels[key]])
-        for key in keys or ()
-        if key in pod.labels
-    ]
-    if not more:
-        return selector
-    base = selector or LabelSelector()
-    expressions = [*(base.match_expressions or ()), *more]
-    return LabelSelector(match_labels=base.match_labels, match_expressions=expressions)
-
-
-def affinity_terms(pod: Pod) -> tuple[AffinityTerm, ...]:
-    affinity = pod.spec.affinity.pod_affinity if pod.spec.affinity else None
-    return tuple(AffinityTerm.of(term, pod) for term in (affinity.required or ())) if affinity else ()
-
-
-def anti_affinity_terms(pod: Pod) -> tuple[AffinityTerm, ...]:
-    affinity = pod.spec.affinity.pod_anti_affinity if pod.spec.affinity else None
-    return tuple(AffinityTerm.of(term, pod) for term in (affinity.required or ())) if affinity else ()
-
-
-def preferred_terms(pod: Pod) -> tuple[tuple[AffinityTerm, int], ...]:
-    """What a pod would rather be near, with weights, and what it would rather not, with negative ones."""
-    affinity = pod.spec.affinity
-    if affinity is None:
-        return ()
-    return tuple(
-        (AffinityTerm.of(each.pod_affinity_term, pod), sign * each.weight)
-        for sign, side in ((1, affinity.pod_affinity), (-1, affinity.pod_anti_affinity))
-        for each in (side.preferred if side is not None else None) or ()
-    )
-
-
-def spreads(pod: Pod, when: Literal["DoNotSchedule", "ScheduleAnyway"]) -> tuple[SpreadConstraint, ...]:
-    limits = pod.spec.topology_spread_constraints or ()
-    return tuple(SpreadConstraint.of(each, pod) for each in limits if each.when_unsatisfiable == when)
 
 
 class SelectorCount:
@@ -133,11 +30,8 @@ class SelectorCount:
 
     def add(self, entry: PodEntry) -> None:
         if self._matches(entry.pod):
-            self.put(entry)
-
-    def put(self, entry: PodEntry) -> None:
-        self.pods[entry.uid] = entry.node
-        self.nodes[entry.node] = self.nodes.get(entry.node, 0) + 1
+            self.pods[entry.uid] = entry.node
+            self.nodes[entry.node] = self.nodes.get(entry.node, 0) + 1
 
     def discard(self, uid: str) -> None:
         node = self.pods.pop(uid, None)
@@ -146,14 +40,14 @@ class SelectorCount:
             if not self.nodes[node]:
                 del self.nodes[node]
 
-    def column(self, position: Mapping[str, int], without: Collection[str] = ()) -> Ints:
-        """How many are on each node, without some pods."""
+    def column(self, position: Mapping[str, int], leaving: Collection[str] = ()) -> Ints:
+        """How many are on each node, without some pods that will be gone."""
         column = np.zeros(len(position), np.int64)
         for node, count in self.nodes.items():
             at = position.get(node)
             if at is not None:
                 column[at] = count
-        for uid in without:
+        for uid in leaving:
             at = position.get(self.pods.get(uid, ""))
             if at is not None:
                 column[at] -= 1
@@ -167,13 +61,12 @@ class PodIndex:
         self._pods = pods
         self._columns = columns
         self._namespaces: dict[str, dict[str, str]] = {}
-        self._tallies: dict[object, SelectorCount] = {}
-        self._against: dict[
-            bytes, tuple[AffinityTerm, SelectorCount]
-        ] = {}  # anti-affinity that pods on nodes have
-        self._owners: dict[str, tuple[AffinityTerm, ...]] = {}
-        self._ports: dict[str, dict[str, Ports]] = {}  # node -> uid -> host ports
-        pods.watchers.append(self._told)
+        # Those asked for last at the end. A plain dict: all of them are told of every pod.
+        self._counts: dict[object, SelectorCount] = {}
+        # The required anti-affinity of pods on nodes ("existing" in kube-scheduler), and who has it.
+        self._existing: dict[bytes, tuple[AffinityTerm, SelectorCount]] = {}
+        self._terms_of: dict[str, tuple[AffinityTerm, ...]] = {}  # uid -> its terms
+        pods.watchers.append(self._changed)
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -181,102 +74,88 @@ class PodIndex:
         """The labels of a namespace; its name is always among them."""
         return {**self._namespaces.get(namespace, {}), "kubernetes.io/metadata.name": namespace}
 
-    def set_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        if self._namespaces.get(name) != labels:
+    def set_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
+        """The labels of a namespace; None: it is gone."""
+        if (self._namespaces.get(name) or {}) != (labels or {}):
+            self._counts.clear()  # terms may select namespaces
+        if labels:
             self._namespaces[name] = dict(labels)
-            self._tallies = {}
+        else:
+            self._namespaces.pop(name, None)
 
     @property
-    def keys(self) -> set[str]:
-        """The labels of pods that the anti-affinity of pods on nodes asks for."""
-        return {key for term, _ in self._against.values() for key in selector_keys(term.selector)}
+    def label_keys(self) -> set[str]:
+        """The labels of pods that the anti-affinity of pods on nodes looks at."""
+        return {key for term, _ in self._existing.values() for key in selector_keys(term.selector)}
 
     @property
-    def has_against(self) -> bool:
+    def has_anti_affinity(self) -> bool:
         """Whether some pod on a node keeps others away."""
-        return bool(self._against)
+        return bool(self._existing)
 
-    def is_meant(self, pod: Pod) -> bool:
+    def is_kept_away(self, pod: Pod) -> bool:
         """Whether the anti-affinity of some pod on a node is against this one."""
-        return any(term.matches(pod, self.labels_of) for term, _ in self._against.values())
+        return any(term.matches(pod, self.labels_of) for term, _ in self._existing.values())
 
-    def counts(self, term: AffinityTerm, without: Collection[str]) -> Ints:
+    def matching(self, term: AffinityTerm, leaving: Collection[str]) -> Ints:
         """On each node, the pods that a term matches."""
-        tally = self._tally(term.key, lambda pod: term.matches(pod, self.labels_of))
-        return tally.column(self._columns.position, without)
+        found = self._count(term.key, lambda pod: term.matches(pod, self.labels_of))
+        return found.column(self._columns.position, leaving)
 
-    def counts_all(self, terms: tuple[AffinityTerm, ...], without: Collection[str]) -> Ints:
+    def matching_all(self, terms: tuple[AffinityTerm, ...], leaving: Collection[str]) -> Ints:
         """On each node, the pods that every one of some terms matches."""
         key = tuple(term.key for term in terms)
-        tally = self._tally(key, lambda pod: all(term.matches(pod, self.labels_of) for term in terms))
-        return tally.column(self._columns.position, without)
+        found = self._count(key, lambda pod: all(term.matches(pod, self.labels_of) for term in terms))
+        return found.column(self._columns.position, leaving)
 
-    def counts_spread(self, spread: SpreadConstraint, without: Collection[str]) -> Ints:
-        return self._tally(("spread", spread.key), spread.matches).column(self._columns.position, without)
+    def spread_over(self, spread: SpreadConstraint, leaving: Collection[str]) -> Ints:
+        """On each node, the pods that a spread constraint counts."""
+        found = self._count(("spread", spread.key), spread.matches)
+        return found.column(self._columns.position, leaving)
 
-    def against(self, pod: Pod, without: Collection[str]) -> list[tuple[AffinityTerm, Ints]]:
-        """The anti-affinity of others that means this pod, and on which nodes those are."""
+    def anti_affinity_against(self, pod: Pod, leaving: Collection[str]) -> list[tuple[AffinityTerm, Ints]]:
+        """The anti-affinity of pods on nodes that is against this one, and on which nodes those are."""
         found = []
-        for term, tally in self._against.values():
+        for term, count in self._existing.values():
             if term.matches(pod, self.labels_of):
-                column = tally.column(self._columns.position, without)
+                column = count.column(self._columns.position, leaving)
                 if column.any():
                     found.append((term, column))
         return found
 
-    def ports_free(self, ports: Ports, without: Collection[str]) -> Mask:
-        """The nodes on which nobody has any of some host ports."""
-        mask = np.ones(len(self._columns), np.bool_)
-        for node, held in self._ports.items():
-            at = self._columns.position.get(node)
-            if at is not None and any(
-                ports_clash(ports, theirs) for uid, theirs in held.items() if uid not in without
-            ):
-                mask[at] = False
-        return mask
-
     # -- following -------------------------------------------------------------------------------------------
 
-    def _tally(self, key: object, matches: Callable[[Pod], bool]) -> SelectorCount:
-        found = self._tallies.get(key)
+    def _count(self, key: object, matches: Callable[[Pod], bool]) -> SelectorCount:
+        found = self._counts.pop(key, None)
         if found is None:
             found = SelectorCount(matches)
             for entry in self._pods:
                 found.add(entry)
-            if len(self._tallies) >= _KEPT:
-                self._tallies.clear()
-            self._tallies[key] = found
+            if len(self._counts) >= _KEPT:
+                del self._counts[next(iter(self._counts))]
+        self._counts[key] = found
         return found
 
-    def _told(self, entry: PodEntry, sign: int) -> None:
+    def _changed(self, entry: PodEntry, sign: int) -> None:
         uid = entry.uid
         if sign < 0:
-            for tally in self._tallies.values():
-                tally.discard(uid)
-            for term in self._owners.pop(uid, ()):
-                _, tally = self._against[term.key]
-                tally.discard(uid)
-                if not tally.pods:
-                    del self._against[term.key]
-            held = self._ports.get(entry.node)
-            if held is not None and held.pop(uid, None) is not None and not held:
-                del self._ports[entry.node]
+            for count in self._counts.values():
+                count.discard(uid)
+            for term in self._terms_of.pop(uid, ()):
+                _, count = self._existing[term.key]
+                count.discard(uid)
+                if not count.pods:
+                    del self._existing[term.key]
             return
-        for tally in self._tallies.values():
-            tally.add(entry)
+        for count in self._counts.values():
+            count.add(entry)
         # One pod may state a term twice.
         terms = tuple({term.key: term for term in anti_affinity_terms(entry.pod)}.values())
         if terms:
-            self._owners[uid] = terms
+            self._terms_of[uid] = terms
             for term in terms:
-                self._against.setdefault(term.key, (term, SelectorCount(lambda pod: True)))[1].put(entry)
-        ports = entry.pod.host_ports()
-        if ports:
-            self._ports.setdefault(entry.node, {})[uid] = ports
+                self._existing.setdefault(term.key, (term, SelectorCount(_every)))[1].add(entry)
 
 
-def selector_keys(selector: LabelSelector | None) -> set[str]:
-    """The labels that a selector looks at."""
-    if selector is None:
-        return set()
-    return {*(selector.match_labels or ()), *(each.key for each in selector.match_expressions or ())}
+def _every(pod: Pod) -> bool:
+    return True

@@ -21,7 +21,7 @@ class PodEntry:
 
     pod: Pod
     node: str
-    needs: dict[str, int]  # by vertex type
+    needs: Mapping[str, int]  # by vertex type
     bound: bool  # False: assumed or nominated
     assumed: bool = False  # we are about to bind it
     job: int | None = None  # the job whose seat it has; None: nobody's that we know
@@ -36,7 +36,7 @@ class NodeLoad:
     """What the pods of one node that belong to no job of ours take together."""
 
     total: dict[str, int] = field(default_factory=dict)
-    guests: int = 0  # those that are no part of the node's own outfit
+    workloads: int = 0  # those that are not part of the node itself: see `is_resident`
     pods: dict[str, PodEntry] = field(default_factory=dict)  # all pods there, those of jobs included
 
 
@@ -64,7 +64,7 @@ class PodTable:
         bound: bool,
         assumed: bool = False,
         job: int | None = None,
-        needs: dict[str, int] | None = None,
+        needs: Mapping[str, int] | None = None,
     ) -> PodEntry:
         """A pod counts on a node from now on, and nowhere else."""
         self.drop(pod.metadata.uid)
@@ -76,7 +76,7 @@ class PodTable:
         load.pods[entry.uid] = entry
         if job is None:
             add_into(load.total, entry.needs)
-            load.guests += not is_resident(pod)
+            load.workloads += not is_resident(pod)
         for tell in self.watchers:
             tell(entry, 1)
         return entry
@@ -90,7 +90,7 @@ class PodTable:
         del load.pods[uid]
         if entry.job is None:
             add_into(load.total, entry.needs, sign=-1)
-            load.guests -= not is_resident(entry.pod)
+            load.workloads -= not is_resident(entry.pod)
         if not load.pods:
             del self.loads[entry.node]
         for tell in self.watchers:
@@ -103,8 +103,8 @@ class PodTable:
 
 
 def is_resident(pod: Pod) -> bool:
-    """Whether a pod is part of its node's own outfit: of a DaemonSet, or static. A node with nothing else on
-    it is a whole node."""
+    """Whether a pod is part of its node: of a DaemonSet, or static. A node with nothing else on it is a whole
+    node."""
     owners = pod.metadata.owner_references or ()
     return _MIRROR in pod.annotations or any(each.kind == "DaemonSet" and each.controller for each in owners)
 

@@ -1,7 +1,7 @@
 """Needs that this scheduler does not check itself.
 
-A pod whose needs we do not understand is left to kube-scheduler (the delegating mode) or refused with a
-reason; it is never guessed at.
+A pod whose needs we do not understand is refused with a reason; it is never guessed at. `requests` asks
+before it makes a gang.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fluence.model.pod import Pod
+from fluence.model.reason import Code, Reason
 
-_CURE = "use the delegating mode, in which kube-scheduler binds it"
 _OPERATORS = frozenset(("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"))
 _POLICIES = frozenset(("Honor", "Ignore"))
 
@@ -20,8 +20,7 @@ class Refused:
     """A pod that is not placed as it is."""
 
     pod: str  # namespace/name
-    reason: str
-    delegate: bool  # kube-scheduler could bind it; False: something must happen first
+    reason: Reason
 
     def __bool__(self) -> bool:
         return False
@@ -31,26 +30,22 @@ def unchecked(pod: Pod) -> Refused | None:
     """The first need of a pod that only kube-scheduler checks."""
     spec = pod.spec
     if spec.resource_claims:
-        names = ", ".join(each.name for each in spec.resource_claims)
-        return _left(pod, f"spec.resourceClaims ({names}): devices of claims (DRA) are not allocated here")
+        names = tuple(each.name for each in spec.resource_claims)
+        return Refused(pod.key, Reason.of(Code.RESOURCE_CLAIMS_UNSUPPORTED, names=names))
     for toleration in spec.tolerations or ():
         if toleration.operator not in ("", "Equal", "Exists"):
-            return _left(pod, f"spec.tolerations: the operator {toleration.operator!r} is not known here")
+            reason = Reason.of(Code.TOLERATION_OPERATOR_UNKNOWN, operator=toleration.operator)
+            return Refused(pod.key, reason)
     affinity = spec.affinity.node_affinity if spec.affinity else None
     terms = [*((affinity.required.node_selector_terms or ()) if affinity and affinity.required else ())]
     terms += [each.preference for each in (affinity.preferred or ())] if affinity else []
     for term in terms:
         for each in (*(term.match_expressions or ()), *(term.match_fields or ())):
             if each.operator not in _OPERATORS:
-                return _left(
-                    pod, f"spec.affinity.nodeAffinity: the operator {each.operator!r} is not known here"
-                )
+                reason = Reason.of(Code.NODE_AFFINITY_OPERATOR_UNKNOWN, operator=each.operator)
+                return Refused(pod.key, reason)
     for spread in spec.topology_spread_constraints or ():
         known = spread.when_unsatisfiable in ("DoNotSchedule", "ScheduleAnyway")
         if not known or {spread.node_affinity_policy, spread.node_taints_policy} - _POLICIES:
-            return _left(pod, "spec.topologySpreadConstraints: a policy in it is not known here")
+            return Refused(pod.key, Reason.of(Code.SPREAD_POLICY_UNKNOWN))
     return None
-
-
-def _left(pod: Pod, reason: str) -> Refused:
-    return Refused(pod.key, f"{reason}; {_CURE}", True)

@@ -16,6 +16,8 @@ from fluence.match.policy import MatchPolicy
 from fluence.model.node import Node
 
 _DIGITS = re.compile(r"(\d+)")
+# The sizes of a graph stay below 2^62 together; this leaves room for vertices of size 1.
+_MOST_TOGETHER = (1 << 62) - (1 << 40)
 _HOSTNAME = "kubernetes.io/hostname"  # says what the vertex's name says
 
 Place = tuple[tuple[str, str], ...]  # (type, value) of the levels from the root down
@@ -62,6 +64,7 @@ class NodeVertices:
         base = self.graph.rows
         fresh: list[Vertices] = []
         levels: dict[Place, int] = {}
+        left = self._countable()
         for node in sorted(nodes, key=lambda node: natural(node.name)):
             place = self.layout.place(node)
             above = self._level(batch, place, levels, base)
@@ -77,7 +80,9 @@ class NodeVertices:
             batch.edge(above, row)
             made = Vertices(node, base + row, place)
             pools, devices = self.layout.contents(node)
-            for type_, size in pools.items():
+            for type_, wanted in pools.items():
+                size = min(wanted, left)
+                left -= size
                 made.pools[type_] = base + self._pool(batch, row, type_, size, rank, base)
             for type_, count in devices.items():
                 ids = {i: base + self._device(batch, row, type_, i, rank, base) for i in range(count)}
@@ -113,9 +118,16 @@ class NodeVertices:
         while place and not any(each.place[: len(place)] == place for each in self.nodes.values()):
             gone.append(self._levels.pop(place))
             place = place[:-1]
-        return dict(self.matcher.remove_vertices(np.array(gone, np.int32)))
+        lost: dict[int, object] = dict(self.matcher.remove_vertices(np.array(gone, np.int32)))
+        self.graph.size[list(made.pools.values())] = 0  # the rows stay, and must not add up
+        return lost
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _countable(self) -> int:
+        """How much more the sizes of all vertices together may come to. Only nodes that claim to have what no
+        machine has can use it up; what is beyond is not counted."""
+        return _MOST_TOGETHER - int(self.graph.size.sum())
 
     def _extend(self, batch: Batch) -> None:
         new = set(batch.type) - self.matcher.extensions.quantities - {"node"}
@@ -164,13 +176,18 @@ class NodeVertices:
         rank = self.rank(made.node.name)
         batch, base = Batch(), graph.rows
         resized = False
+        left = self._countable()
         for type_, row in made.pools.items():
-            size = pools.get(type_, 0)
-            if int(graph.size[row]) != size:
+            before = int(graph.size[row])
+            size = min(pools.get(type_, 0), left + before)
+            left += before - size
+            if before != size:
                 graph.size[row] = size
                 resized = True
         for type_ in pools.keys() - made.pools.keys():
-            made.pools[type_] = base + self._pool(batch, ~made.row, type_, pools[type_], rank, base)
+            size = min(pools[type_], left)
+            left -= size
+            made.pools[type_] = base + self._pool(batch, ~made.row, type_, size, rank, base)
         gone: list[int] = []
         for type_ in {**made.devices, **devices}:
             ids, count = made.devices.setdefault(type_, {}), devices.get(type_, 0)

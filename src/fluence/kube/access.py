@@ -218,7 +218,7 @@ def _parse(path: Path) -> _KubeconfigFile:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         where = getattr(error, "problem_mark", None)
         line = f" (line {where.line + 1})" if where is not None else ""
-        raise Misconfigured(f"{path}: not a kubeconfig: it is no YAML{line}") from None
+        raise Misconfigured(f"{path}: not a kubeconfig: it is not valid YAML{line}") from None
     except msgspec.ValidationError as error:
         raise Misconfigured(f"{path}: not a kubeconfig: {error}") from None
 

@@ -193,7 +193,7 @@ class Authenticator:
         except ValueError:
             raise Misconfigured(
                 f"{self._access.source}: the exec plugin {plugin.command!r} printed the expiry "
-                f"{status.expiration_timestamp!r}, which is no RFC 3339 time"
+                f"{status.expiration_timestamp!r}, which is not a valid RFC 3339 time"
             ) from None
         if expires.tzinfo is None:
             expires = expires.replace(tzinfo=UTC)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fluence.kube.client import Client
 from fluence.kube.errors import Missing
 from fluence.kube.resource import Json, Resource
+
+if TYPE_CHECKING:
+    from fluence.kube.client import Client
 
 
 class ServerVersion(msgspec.Struct, frozen=True, rename="camel"):

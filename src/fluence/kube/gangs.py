@@ -11,15 +11,17 @@ dry run whether pods keep the field: an API server whose gate is off drops it wi
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from fluence.kube.client import Client
 from fluence.kube.discovery import dropped_fields, resources_of, versions_of
 from fluence.kube.errors import ApiError
 from fluence.kube.resource import PODS, Json, Resource
 from fluence.model.group import Group
 from fluence.model.meta import Condition, ObjectMeta, Wire
 from fluence.model.pod import Pod
+
+if TYPE_CHECKING:
+    from fluence.kube.client import Client
 
 GROUP = "scheduling.k8s.io"
 
@@ -222,7 +224,7 @@ class _PodGroups:
                 namespace=meta.namespace,
                 name=meta.name,
                 uid=meta.uid,
-                # NB a `basic` group is no gang; 1.37 makes one for every Job
+                # NB a `basic` group is not a gang; 1.37 makes one for every Job
                 min_count=gang.min_count if gang is not None else None,
                 priority=spec.priority,
                 priority_class=spec.priority_class_name,

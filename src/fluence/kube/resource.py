@@ -95,6 +95,8 @@ JOBS = Resource("batch", "v1", "jobs", "Job", Job)
 DEPLOYMENTS = Resource("apps", "v1", "deployments", "Deployment", Deployment)
 REPLICASETS = Resource("apps", "v1", "replicasets", "ReplicaSet", ReplicaSet)
 STATEFULSETS = Resource("apps", "v1", "statefulsets", "StatefulSet", StatefulSet)
+OWNERS: tuple[Resource[Any], ...] = (JOBS, DEPLOYMENTS, REPLICASETS, STATEFULSETS)
+"""What makes pods that the scheduler follows."""
 CLAIMS = Resource("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", VolumeClaim)
 VOLUMES = Resource("", "v1", "persistentvolumes", "PersistentVolume", PersistentVolume, namespaced=False)
 STORAGE_CLASSES = Resource(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NoReturn
@@ -13,6 +13,7 @@ import click
 
 from fluence.errors import FluenceError
 from fluence.kubectl.arguments import connection_flags, split
+from fluence.kubectl.options import selecting
 
 PROGRAM = "kubectl fluence"
 
@@ -76,75 +77,6 @@ class Printing(Submitting):
     forwards_all = False
 
 
-def _selecting(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options of the choice, for every command that makes one."""
-    for option in reversed(
-        [
-            click.option(
-                "-f",
-                "--filename",
-                "filenames",
-                multiple=True,
-                type=click.Path(allow_dash=True),
-                help="A manifest: file, directory, pattern, address, or - for stdin. Repeatable.",
-            ),
-            click.option(
-                "-k",
-                "--kustomize",
-                "kustomization",
-                type=click.Path(file_okay=False),
-                help="A kustomization directory.",
-            ),
-            click.option(
-                "-R", "--recursive", is_flag=True, help="Also read the directories below those of -f."
-            ),
-            click.option(
-                "--attributes",
-                type=click.Path(),
-                envvar="FLUENCE_ATTRIBUTES",
-                help="Your file of backends and their attributes. [env: FLUENCE_ATTRIBUTES]",
-            ),
-            click.option(
-                "--fluence-ns",
-                default="kube-system",
-                show_default=True,
-                metavar="NS",
-                help="Namespace of the fluence-resources ConfigMap.",
-            ),
-            click.option(
-                "--cost-tol",
-                type=click.FloatRange(min=0),
-                default=0.0,
-                show_default=True,
-                metavar="N",
-                help="How far from the best cost, or queue, is as good as the best.",
-            ),
-            click.option(
-                "--force-select", is_flag=True, help="Choose anew where a backend is pinned already."
-            ),
-            click.option(
-                "--providers",
-                default="",
-                metavar="A,B",
-                help="Ask only these: configmap, file, braket-live, or one of your own.",
-            ),
-            click.option(
-                "--live-timeout",
-                type=click.FloatRange(min=0, min_open=True),
-                default=10.0,
-                show_default=True,
-                metavar="S",
-                help="Seconds that the cluster and live sources have to answer.",
-            ),
-            click.option(
-                "--explain", is_flag=True, help="Print each candidate and what became of it, on stderr."
-            ),
-        ]
-    ):
-        command = option(command)
-    return command
-
-
 @click.group(
     cls=CommandGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -169,7 +101,7 @@ def cli(ctx: click.Context) -> None:
 
 
 @cli.command(cls=Printing)
-@_selecting
+@selecting
 @click.option(
     "-o",
     "--output",
@@ -202,7 +134,7 @@ def select(forwarded: list[str], /, output: str, **options: Any) -> int:
 
 def _submitting(verb: str, summary: str) -> None:
     @cli.command(verb, cls=Submitting, short_help=summary)
-    @_selecting
+    @selecting
     @click.option("--confirm", is_flag=True, help="Show the choices and ask before anything is sent.")
     @click.option(
         "--dry-run", is_flag=True, help="Print the manifest; kubectl makes a dry run on the client."
@@ -258,15 +190,15 @@ def _resolve(
         raise click.UsageError("no -f/--filename given (nor -k/--kustomize)", click.get_current_context())
     # Loaded here, not above: help and completion need none of it.
     from fluence.kubectl import report
-    from fluence.kubectl.resolve import Options, Resolver, Unresolvable
+    from fluence.kubectl.resolve import ResolveOptions, Resolver, Unresolvable
     from fluence.kubectl.sources import read_sources
     from fluence.select import stream
     from fluence.select.policies import split_commas
-    from fluence.select.providers import Settings
+    from fluence.select.providers import ProviderSettings
 
-    settings = Settings(attributes, fluence_ns, connection_flags(forwarded), live_timeout)
+    settings = ProviderSettings(attributes, fluence_ns, connection_flags(forwarded), live_timeout)
     resolver = Resolver(
-        Options(settings, split_commas(providers), cost_tol, force_select),
+        ResolveOptions(settings, split_commas(providers), cost_tol, force_select),
         note=lambda text: click.echo(f"note: {text}", err=True),
         now=datetime.now(UTC),
     )

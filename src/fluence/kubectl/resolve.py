@@ -15,14 +15,14 @@ from fluence.select.backend import BackendRequest
 from fluence.select.engine import OFFERS_UNKNOWN, BackendSelection, NoBackend, audit, choose
 from fluence.select.plugins import find_policy, load_providers
 from fluence.select.policies import parse_pipeline
-from fluence.select.providers import Provider, Settings, gather
+from fluence.select.providers import Provider, ProviderSettings, gather
 from fluence.select.workload import Edit, PodWorkload, find_workloads, may_select, read_wish
 
 
-class Options(msgspec.Struct, frozen=True):
+class ResolveOptions(msgspec.Struct, frozen=True):
     """What the user has set for the choice."""
 
-    settings: Settings
+    settings: ProviderSettings
     providers: Sequence[str] = ()
     tolerance: float = 0.0
     overrides_pins: bool = False
@@ -52,7 +52,7 @@ class Resolver:
 
     def __init__(
         self,
-        options: Options,
+        options: ResolveOptions,
         *,
         note: Callable[[str], None],
         now: datetime,

@@ -8,8 +8,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fluence.schedule.cycle import Scheduler
-from fluence.schedule.pod_set import Stage
+from fluence.queue import Phase
+from fluence.schedule.scheduler import Scheduler
 
 _SECONDS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 4.0, 8.0, 16.0)
 _LONG = (
@@ -30,6 +30,14 @@ _LONG = (
     163.84,
     600.0,
 )
+
+
+_STATES = {
+    Phase.GATHERING: "gathering",
+    Phase.PREPARING: "binding",
+    Phase.BINDING: "binding",
+    Phase.RUNNING: "running",
+}
 
 
 class Metrics:
@@ -71,6 +79,12 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self.faults = Counter(
+            "fluence_faults",
+            "Objects and plug-ins that could not be handled, by kind.",
+            ("kind",),
+            registry=self.registry,
+        )
         self.leader = Gauge(
             "leader_election_master_status", "1: this replica leads.", ("name",), registry=self.registry
         )
@@ -90,15 +104,15 @@ class _Now(Collector):
         self._scheduler = scheduler
 
     def collect(self) -> Iterator[Metric]:
-        scheduler = self._scheduler
+        state = self._scheduler.state
         pods = {"active": 0, "unschedulable": 0, "gated": 0}
-        groups = {"queued": 0, "binding": 0, "running": 0}
-        for part in scheduler.parts.values():
-            groups[part.stage.value] += 1
-            if part.stage is Stage.QUEUED:
-                waits = part.key in scheduler.reasons
-                pods["unschedulable" if waits else "active"] += len(part.request.pods)
-        for gang in scheduler.groups.gangs():
+        groups = {"gathering": 0, "queued": 0, "binding": 0, "running": 0}
+        for pod_set in state.pod_sets.by_key.values():
+            groups[_STATES.get(pod_set.phase, "queued")] += 1
+            if not pod_set.phase.holds:
+                waits = pod_set.key in state.reports.said
+                pods["unschedulable" if waits else "active"] += len(pod_set.pods)
+        for gang in state.groups.gangs():
             pods["gated"] += len(gang.gated)
         pending = GaugeMetricFamily("scheduler_pending_pods", "Pods that wait.", labels=("queue",))
         for queue, count in pods.items():
@@ -107,10 +121,10 @@ class _Now(Collector):
         entities = GaugeMetricFamily(
             "scheduler_pending_entities", "Groups that wait, bind or run.", labels=("type", "state")
         )
-        for state, count in groups.items():
-            entities.add_metric(("podgroup", state), count)
+        for phase, count in groups.items():
+            entities.add_metric(("podgroup", phase), count)
         yield entities
-        yield GaugeMetricFamily("scheduler_plan_cycles", "Cycles of the plan.", value=scheduler.queue.cycles)
+        yield GaugeMetricFamily("scheduler_plan_cycles", "Cycles of the plan.", value=state.queue.cycles)
         yield GaugeMetricFamily(
-            "scheduler_plan_tries", "Placements that the plan has tried.", value=scheduler.queue.tries
+            "scheduler_plan_tries", "Placements that the plan has tried.", value=state.queue.tries
         )

@@ -10,11 +10,190 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+COUNTS = frozenset(("nodes", "names", "seats"))
+"""Parameters that are shown and are no change: how many nodes and seats, or which nodes, fall to a cause.
+They move with every pod of every user."""
+
 
 class Code(StrEnum):
     """Every reason there is. Each has one text in `fluence.messages`."""
 
+    # What happens to a job in the queue.
+    SUBMITTED = "Submitted"
+    FOUND_RUNNING = "FoundRunning"
+    WAS_RUNNING = "WasRunning"
+    PLANNED = "Planned"
+    UNPLANNED = "Unplanned"
+    TAKEN_OUT_OF_PLAN = "TakenOutOfPlan"
+    BACKFILLED = "Backfilled"
+    ITS_TURN = "ItsTurn"
+    RESOURCES_BOUND = "ResourcesBound"
+    ENDED = "Ended"
+    FAILED = "Failed"
+    CANCELLED_BY_USER = "CancelledByUser"
+    GIVEN = "Given"  # in words that somebody gave
+
+    # Why a job waits in the queue, or never starts.
     QUEUED_BEHIND_OTHERS = "QueuedBehindOthers"
+    FIRST_IN_QUEUE = "FirstInQueue"
+    MUST_START_FIRST = "MustStartFirst"
+    BEYOND_DEPTH = "BeyondDepth"
+    DEPENDENCY = "Dependency"
+    DEPENDENCY_FAILED = "DependencyFailed"
+    USER_LIMIT = "UserLimit"
+    LIMIT_ABOVE_QUEUE = "LimitAboveQueue"
+    CONSTRAINT_TOO_NARROW = "ConstraintTooNarrow"
+    IN_PHASE = "InPhase"
+    TOO_FEW_UNITS = "TooFewUnits"
+    UNITS_BUSY = "UnitsBusy"
+    UNITS_PROMISED = "UnitsPromised"
+    NO_EMPTY_CLUSTER = "NoEmptyCluster"
+    INVALID_REQUEST = "InvalidRequest"
+    MATCHER_EXPLAINS = "MatcherExplains"
+
+    # What happens to a pod set in the cycle.
+    CLUSTER_CANNOT_HOLD = "ClusterCannotHold"
+    GROUP_GONE = "GroupGone"
+    GROUP_CHANGED = "GroupChanged"
+    CLUSTER_CHANGED = "ClusterChanged"
+    NOT_BOUND = "NotBound"
+    NODE_CHANGED = "NodeChanged"
+    NODE_GONE = "NodeGone"
+    QUARANTINED = "Quarantined"
+
+    # Why a pod set waits for its volumes, or got none.
+    WAITS_FOR_ITS_CLAIMS = "WaitsForItsClaims"
+    WAITS_FOR_CLAIMS_OF_GROUP = "WaitsForClaimsOfGroup"
+    WAITS_FOR_CLAIMS_OF_PODS = "WaitsForClaimsOfPods"
+    CLAIM_TO_BE_BOUND = "ClaimToBeBound"
+    CLAIM_TO_BE_PROVISIONED = "ClaimToBeProvisioned"
+    CLAIM_TIMED_OUT = "ClaimTimedOut"
+    CLAIM_GONE = "ClaimGone"
+    CLAIM_DELETING = "ClaimDeleting"
+    BOUND_VOLUME_OUT_OF_REACH = "BoundVolumeOutOfReach"
+    VOLUME_TAKEN = "VolumeTaken"
+    VOLUME_NOT_MADE = "VolumeNotMade"
+    POD_OVER_OR_BOUND = "PodOverOrBound"
+    NODE_CLOSED = "NodeClosed"
+    VOLUMES_BOUND = "VolumesBound"
+
+    # Why a promise was broken.
+    RESOURCES_LOST = "ResourcesLost"
+    RUNS_PAST_LIMIT = "RunsPastLimit"
+    OVERTAKEN = "Overtaken"
+
+    # -- groups: what a gang waits for --
+    OWNER_NOT_SEEN = "OwnerNotSeen"  # kind, name
+    POD_GROUP_NOT_SEEN = "PodGroupNotSeen"  # group
+    POD_GROUP_OR_SIZE_MISSING = "PodGroupOrSizeMissing"  # group
+    OWNER_SUSPENDED = "OwnerSuspended"  # kind, owner
+    PODS_GATED = "PodsGated"  # gated, pods
+    PODS_MISSING = "PodsMissing"  # pods, minimum
+    OWNER_RUNS_TOO_FEW = "OwnerRunsTooFew"  # pods, minimum, kind, owner, runs
+
+    # -- groups: why a gang is refused --
+    OTHER_SCHEDULER = "OtherScheduler"  # others, scheduler
+    TOPOLOGY_NEEDS_GANG = "TopologyNeedsGang"  # group, key
+    SHARED_CLAIMS = "SharedClaims"  # group, claims
+    DIFFERENT_PRIORITIES = "DifferentPriorities"  # priorities
+    GROUP_PRIORITY_DIFFERS = "GroupPriorityDiffers"  # group, wanted, given
+    DIFFERENT_PREEMPTION_POLICIES = "DifferentPreemptionPolicies"  # policies
+
+    # -- groups: labels and annotations --
+    INVALID_GROUP_NAME = "InvalidGroupName"  # kind, key, value
+    INVALID_SIZE = "InvalidSize"  # kind, key, value, maximum
+    GROUP_TOO_LARGE = "GroupTooLarge"  # group, minimum, maximum
+    DIFFERENT_SIZES = "DifferentSizes"  # level, sizes
+    SIZE_NOT_USED = "SizeNotUsed"  # size, group, minimum
+    SIZE_WITHOUT_GROUP = "SizeWithoutGroup"  # size, key
+    NO_SIZE = "NoSize"
+    DIFFERENT_ANNOTATIONS = "DifferentAnnotations"  # level, key, value
+    INVALID_ANNOTATION = "InvalidAnnotation"  # error: a parser's text, which begins with the annotation
+    INVALID_DURATION = "InvalidDuration"  # key, value
+    ANNOTATION_TOO_LONG = "AnnotationTooLong"  # key, size, most
+    TOO_MANY_EXCLUDED = "TooManyExcluded"  # key, given, most
+    BACKEND_UNAVAILABLE = "BackendUnavailable"  # key, backend
+
+    # -- groups: a jobspec of the user's own; `part` is the place in it --
+    JOBSPEC_SLOTS = "JobspecSlots"  # key, slots, pods, minimum
+    JOBSPEC_LEVEL = "JobspecLevel"  # key, part, type
+    JOBSPEC_NO_SLOT = "JobspecNoSlot"  # key, part, type
+    JOBSPEC_SEVERAL_SLOTS = "JobspecSeveralSlots"  # key, part, slots
+    JOBSPEC_NESTED = "JobspecNested"  # key, part, type
+    JOBSPEC_RANGE = "JobspecRange"  # key, part
+    JOBSPEC_EXCLUSIVE = "JobspecExclusive"  # key, part
+    JOBSPEC_RESOURCE = "JobspecResource"  # key, type
+    JOBSPEC_UNIT = "JobspecUnit"  # key, part, type, unit
+    JOBSPEC_NO_UNIT = "JobspecNoUnit"  # key, part, type
+    JOBSPEC_DEPENDENCIES = "JobspecDependencies"  # key, part
+    JOBSPEC_TOO_LONG = "JobspecTooLong"  # key, part, value
+    JOBSPEC_MORE = "JobspecMore"  # key, resource, asked, requested
+    JOBSPEC_TOO_LARGE = "JobspecTooLarge"  # key, part, type
+    JOBSPEC_DURATION = "JobspecDuration"  # key, limit, other, given
+    JOBSPEC_QUEUE = "JobspecQueue"  # key, queue, other, given
+
+    # -- advice: what would help --
+    POD_REFUSED = "PodRefused"  # pod, why
+    GIVE_DURATION = "GiveDuration"  # key
+    NEVER_FITS = "NeverFits"
+    SOME_WOULD_FIT = "SomeWouldFit"  # some, needed, group, key, enough
+    FITS_WITHOUT = "FitsWithout"  # field
+    FITS_WITH_TOLERATIONS = "FitsWithTolerations"
+    REMOVE_GATES = "RemoveGates"  # gates
+    UNSUSPEND = "Unsuspend"
+    CREATE_PODS = "CreatePods"  # more, group, key
+
+    # -- fluence.cluster: a pod is not placed as it is --
+    RESOURCE_CLAIMS_UNSUPPORTED = "ResourceClaimsUnsupported"
+    TOLERATION_OPERATOR_UNKNOWN = "TolerationOperatorUnknown"
+    NODE_AFFINITY_OPERATOR_UNKNOWN = "NodeAffinityOperatorUnknown"
+    SPREAD_POLICY_UNKNOWN = "SpreadPolicyUnknown"
+    CLAIM_MISSING = "ClaimMissing"
+    CLAIM_OF_ANOTHER_POD = "ClaimOfAnotherPod"
+    CLAIM_PENDING = "ClaimPending"
+    CLAIM_IN_USE = "ClaimInUse"
+    CLAIM_ASKED_TWICE = "ClaimAskedTwice"
+    # what a pending claim lacks
+    CLAIM_TERMINATING = "ClaimTerminating"
+    CLAIM_UNBOUND = "ClaimUnbound"
+    CLAIM_LOST = "ClaimLost"
+    STORAGE_CLASS_MISSING = "StorageClassMissing"
+
+    # -- fluence.cluster: a gang finds no seats now --
+    TOO_FEW_SEATS = "TooFewSeats"
+    NOT_TOGETHER = "NotTogether"
+    TOO_FEW_SEATS_IN_ONE_DOMAIN = "TooFewSeatsInOneDomain"
+    NODES = "Nodes"  # that one of the following rules out
+    NODE_UNSCHEDULABLE = "NodeUnschedulable"
+    NODE_NOT_READY = "NodeNotReady"
+    TAINT_NOT_TOLERATED = "TaintNotTolerated"
+    NODE_SELECTOR_MISMATCH = "NodeSelectorMismatch"
+    NODE_AFFINITY_MISMATCH = "NodeAffinityMismatch"
+    VOLUME_OUT_OF_REACH = "VolumeOutOfReach"
+    VOLUME_NOT_PROVIDED = "VolumeNotProvided"
+    NODE_EXCLUDED = "NodeExcluded"
+    NODE_HELD_WHOLE = "NodeHeldWhole"
+    NODE_IN_USE = "NodeInUse"
+    RESOURCES_LACKING = "ResourcesLacking"
+    RESOURCE_INSUFFICIENT = "ResourceInsufficient"
+    RESOURCE_TOO_SMALL = "ResourceTooSmall"
+    HOST_PORTS_IN_USE = "HostPortsInUse"
+    TOPOLOGY_SPREAD = "TopologySpread"
+    POD_AFFINITY = "PodAffinity"
+    POD_ANTI_AFFINITY = "PodAntiAffinity"
+    EXISTING_ANTI_AFFINITY = "ExistingAntiAffinity"
+    CLAIM_ON_ANOTHER_NODE = "ClaimOnAnotherNode"
+    VOLUMES_TAKEN = "VolumesTaken"
+    ATTACH_LIMIT = "AttachLimit"
+    TOO_FEW_VOLUMES = "TooFewVolumes"
+
+    # -- fluence.cluster: seats came free --
+    POD_ENDED = "PodEnded"
+    POD_GONE = "PodGone"
+    POD_NOT_BOUND = "PodNotBound"
+    LAST_POD_OF_JOB = "LastPodOfJob"
+    JOB_RELEASED = "JobReleased"
+    SEAT_FOR_NEW_MEMBER = "SeatForNewMember"
 
 
 Value: TypeAlias = "str | int | bool | tuple[Value, ...] | Reason | None"

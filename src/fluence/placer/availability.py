@@ -7,10 +7,13 @@ along lists of spans; here the answer is one column that every change adds to or
     type       cluster  node   cpu     memory    pods
     size       1        1      32000   2^37      110
     free       1        1      30500   2^37-…    109      now
-    guests     3        3      3       3         3        spans, shared ones included
+    users      3        3      3       3         3        spans, shared ones included
 
 A window looks ahead: what is free *throughout* it is the least that is free at any instant, and that changes
 only where something starts inside the window. Where nothing does, the column of now is the answer.
+
+An end is a plan. With ``keeps_overdue``, a job that runs past it holds what it has, now and at every later
+time, until it is released or given another end: on a live cluster its pods are still there.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from fluence.graph.ledger import LedgerJob
 if TYPE_CHECKING:
     from fluence.match.matcher import Matcher
 
-_FEW = 16  # windows that are remembered
+_KEPT = 16  # windows
 
 Event = tuple[int, int, int]  # time, -1 for an end or +1 for a start, job; what ends comes first
 
@@ -39,19 +42,20 @@ class FreeView:
     there: nothing of it is free."""
 
     free: Ints
-    guests: Ints
+    users: Ints
 
 
 class Availability:
     """The columns of one matcher's ledger."""
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: Matcher, *, keeps_overdue: bool = False) -> None:
         self._matcher = matcher
         self._ledger = matcher.ledger
+        self._keeps_overdue = keeps_overdue
         self.now = 0
         self.view = FreeView(np.zeros(1, np.int64), np.zeros(1, np.int64))
         self.events: list[Event] = []  # after now, ascending
-        self._windows: LRUCache[tuple[int, int], FreeView] = LRUCache(_FEW)
+        self._windows: LRUCache[tuple[int, int], FreeView] = LRUCache(_KEPT)
         self._effects: dict[int, tuple[Rows, Ints]] = {}  # by job
         self._changes: _Changes | None = None  # of all events
         self._generation = -1
@@ -109,7 +113,7 @@ class Availability:
         rows, taken = self._of(record)
         self._effects.pop(record.id, None)
         self._changes = None
-        start, end = record.start, record.end
+        start, end = record.start, self._end(record)
         for event in ((start, 1, record.id), (end, -1, record.id)):
             if self.now < event[0] < self._matcher.horizon and start < end:
                 if sign > 0:
@@ -130,9 +134,16 @@ class Availability:
         ledger, spans = self._ledger, record.spans
         return ledger.vertex[spans], np.where(ledger.exclusive[spans], ledger.needs[spans], 0)
 
+    def _end(self, record: LedgerJob) -> int:
+        """When a job gives back what it has, as far as is known now."""
+        overdue = self._keeps_overdue and not record.reserved and record.end <= self.now
+        return max(self._matcher.horizon, record.end) if overdue else record.end
+
     def _advance(self, now: int) -> None:
         passed = bisect_right(self.events, (now, 1, 2**63))
         for _, sign, job in self.events[:passed]:
+            if sign < 0 and self._keeps_overdue and not self._ledger.jobs[job].reserved:
+                continue  # it is overdue
             _change(self.view, *self.effect(job), sign)
         del self.events[:passed]
         self._changes = None
@@ -143,12 +154,15 @@ class Availability:
         ledger, graph, horizon = self._ledger, self._matcher.graph, self._matcher.horizon
         free = np.zeros(graph.rows + 1, np.int64)
         free[:-1] = graph.size
-        guests = np.zeros(graph.rows + 1, np.int64)
-        spans, _ = ledger.spans_in(now, now + 1, running=False)
+        users = np.zeros(graph.rows + 1, np.int64)
+        spans, rest = ledger.spans_in(now, now + 1, running=self._keeps_overdue)
+        if len(rest):
+            overdue = np.array(ledger.end, np.int64)[ledger.owner[rest]] <= now
+            spans = np.concatenate((spans, rest[overdue]))
         rows = ledger.vertex[spans]
         np.subtract.at(free, rows, np.where(ledger.exclusive[spans], ledger.needs[spans], 0))
-        np.add.at(guests, rows, 1)
-        self.view = FreeView(free, guests)
+        np.add.at(users, rows, 1)
+        self.view = FreeView(free, users)
         self.events = sorted(
             event
             for job in ledger.jobs.values()
@@ -173,11 +187,11 @@ class _Changes:
         self._offsets = np.concatenate(([0], np.cumsum(lengths)))
         self._rows = np.concatenate([rows for rows, _ in parts])
         self._freed = -signs * np.concatenate([taken for _, taken in parts])
-        self._guests = signs
+        self._users = signs
 
     def between(self, first: int, last: int) -> tuple[Rows, Ints, Ints]:
         some = slice(self._offsets[first], self._offsets[last])
-        return self._rows[some], self._freed[some], self._guests[some]
+        return self._rows[some], self._freed[some], self._users[some]
 
 
 def look_ahead(room: Availability, view: FreeView, first: int, end: int) -> FreeView:
@@ -187,22 +201,25 @@ def look_ahead(room: Availability, view: FreeView, first: int, end: int) -> Free
         last -= 1  # what ends after the last start frees nothing that the window could use
     if last == first:
         return view
-    rows, freed, guests = room.changes(first, last)
+    rows, freed, users = room.changes(first, last)
+    if not len(rows):
+        return view  # of jobs whose nodes are gone: they hold nothing
     order = np.argsort(rows, kind="stable")  # the events of each vertex, one after the other
     rows = rows[order]
     begins = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
-    least = FreeView(view.free.copy(), view.guests.copy())
+    least = FreeView(view.free.copy(), view.users.copy())
     own = rows[begins]
     least.free[own] += np.minimum(_lowest(freed[order], begins), 0)
-    least.guests[own] -= np.minimum(_lowest(-guests[order], begins), 0)
+    least.users[own] -= np.minimum(_lowest(-users[order], begins), 0)
     return least
 
 
 def _lowest(steps: Ints, begins: Ints) -> Ints:
     """How low each of some walks gets, which stand one after the other in ``steps``, from 0."""
-    heights = np.cumsum(steps)
+    heights = np.cumsum(steps)  # over all walks it may wrap around; within one it never gets that far
     before = heights[begins] - steps[begins]
-    return np.asarray(np.minimum.reduceat(heights, begins) - before)
+    lengths = np.diff(np.append(begins, len(steps)))
+    return np.asarray(np.minimum.reduceat(heights - np.repeat(before, lengths), begins))
 
 
 class FreeTimes:
@@ -212,7 +229,7 @@ class FreeTimes:
         self._room = room
         self._next = 0
         self.time = room.now
-        self.view = FreeView(room.view.free.copy(), room.view.guests.copy())
+        self.view = FreeView(room.view.free.copy(), room.view.users.copy())
 
     def step(self) -> Rows | None:
         """Go to the next time at which something ends; says which vertices changed. None: nothing ends."""
@@ -240,7 +257,7 @@ def _change(view: FreeView, rows: Rows, taken: Ints, sign: int) -> None:
     """A job comes (+1) or goes (-1); it touches no vertex twice."""
     if sign > 0:
         view.free[rows] -= taken
-        view.guests[rows] += 1
+        view.users[rows] += 1
     else:
         view.free[rows] += taken
-        view.guests[rows] -= 1
+        view.users[rows] -= 1

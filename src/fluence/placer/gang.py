@@ -1,4 +1,7 @@
-"""What is seated together: the members of a gang, their rules about each other, and the seats they get."""
+"""What is placed together: the members of a gang, their rules about other pods, and the seats they get.
+
+A *seat* is what one pod needs of one node; several seats may share a node.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ Columns: TypeAlias = tuple[Rows, Ints, Mask]  # vertices, amounts, exclusive
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
-    """Pods of a gang that are alike. Masks and scores are columns over `Seats.nodes`."""
+    """Pods of a gang that are alike. Masks and scores are columns over `GangFit.nodes`."""
 
     pods: tuple[Pod, ...]
     needs: Mapping[str, int]  # amount by type of what is right below a node
@@ -27,29 +30,29 @@ class Members:
 
 
 class Attempt(Protocol):
-    """One attempt to seat a gang whose pods have rules about each other."""
+    """One attempt to place a gang whose pods have rules about other pods."""
 
-    def alone(self, members: int) -> bool:
-        """Whether the next of these must be seated alone, because it changes what is open to the others."""
+    def one_at_a_time(self, members: int) -> bool:
+        """Whether the next of these must be placed alone, because it changes what is open to the others."""
 
-    def open(self, members: int) -> Mask | None:
-        """The nodes that are open to the next of these, given who sits; None: all."""
+    def open_nodes(self, members: int) -> Mask | None:
+        """The nodes that are open to the next of these, given who is placed; None: all."""
 
     def score(self, members: int) -> Ints | None:
-        """Where the next of these would rather be, given who sits, on top of their own; None: anywhere."""
+        """Which nodes the next of these prefers, given who is placed, on top of their score; None: any."""
 
-    def together(self, members: int) -> Mapping[str, int] | None:
+    def required_free(self, members: int) -> Mapping[str, int] | None:
         """What the node of the next of these must have free, because others must follow it there."""
 
-    def sit(self, members: int, node: int, count: int) -> None:
-        """So many of these sit on a node now."""
+    def assign(self, members: int, node: int, count: int) -> None:
+        """So many of these are placed on a node."""
 
 
-class PodRules(Protocol):
-    """Rules about other pods."""
+class GangRules(Protocol):
+    """The rules of a gang about other pods."""
 
-    def arrange(self, turns: list[int]) -> list[int]:
-        """The members in the order in which to seat them, given the order that the room suggests."""
+    def order(self, turns: list[int]) -> list[int]:
+        """The members in the order in which to place them, given the order by what is free."""
 
     def begin(self, at: int) -> Attempt:
         """An attempt for a start at this time."""
@@ -57,14 +60,14 @@ class PodRules(Protocol):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GangRequest:
-    """What is seated together: all of it, or at least ``minimum`` pods."""
+    """What is placed together: all of it, or at least ``minimum`` pods."""
 
     members: tuple[Members, ...]
     minimum: int | None = None
     policy: str | MatchPolicy = "first"
-    rules: PodRules | None = None
+    rules: GangRules | None = None
     stamp: int | None = None  # the state of the nodes that the masks were made for, if the maker minds
-    domains: Ints | None = None  # all must sit in one domain: which one each node is in, -1 for none
+    domains: Ints | None = None  # all must be in one domain: which one each node is in, -1 for none
 
     @property
     def size(self) -> int:
@@ -122,5 +125,5 @@ class Seating:
     end: int
     reserved: bool
     whole: bool = False  # its nodes are its own
-    guest: bool = True  # it keeps others from having its nodes as a whole
+    uses_node: bool = True  # it keeps others from having its nodes as a whole
     seats: dict[Pod, Seat] = field(default_factory=dict)

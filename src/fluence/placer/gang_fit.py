@@ -1,8 +1,8 @@
-"""Seats: many pods on nodes in one match, all or nothing.
+"""GangFit: many pods on nodes in one match, all or nothing.
 
 A *seat* is what one pod needs of one node; several seats may share a node. A gang is a list of members: pods
 that are alike and so have one shape. For each shape one vector operation says how many seats every node has;
-the nodes are filled in the order of the match policy. Only pods that have rules about other pods are seated
+the nodes are filled in the order of the match policy. Only pods that have rules about other pods are placed
 one by one.
 
 What is found is recorded in the matcher's ledger as one job, so that `find`, `explain`, reservations and the
@@ -25,27 +25,28 @@ from fluence.placer.availability import Availability, FreeTimes, FreeView
 from fluence.placer.gang import Columns, GangRequest, Pod, Seat, Seated, Seating
 from fluence.placer.node_table import NodeTable
 from fluence.placer.placer import NodeFill, Placer, SeatBound
+from fluence.units import MOST
 
 
 class GangFit:
     """Seats the pods of gangs on the nodes of a matcher's graph."""
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: Matcher, *, keeps_overdue: bool = False) -> None:
         self.matcher = matcher
-        self.room = Availability(matcher)
+        self.room = Availability(matcher, keeps_overdue=keeps_overdue)
         self.jobs: dict[int, Seating] = {}
         self.table = NodeTable(matcher)
-        self._arranger = Placer(self.table)
+        self._placer = Placer(self.table)
 
     # -- operations ------------------------------------------------------------------------------------------
 
     def try_now(self, gang: GangRequest, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
-        """Where the gang would sit if it started now; nothing is recorded."""
+        """Where the gang would be placed if it started now; nothing is recorded."""
         view = self.look(now, duration)
-        shares = self._arranger.arrange(gang, view, now)
-        if shares is None:
+        fills = self._placer.place(gang, view, now)
+        if fills is None:
             return self._refused(gang, now)
-        return self._seated(gang, shares, view, -1, now, self._end(now, duration), False)
+        return self._seated(gang, fills, view, -1, now, self._end(now, duration), False)
 
     def seat(
         self, gang: GangRequest, *, job: int, now: int, duration: int | None = None
@@ -53,10 +54,10 @@ class GangFit:
         """Seat the gang now and record it as a job."""
         self._check_new(job)
         view = self.look(now, duration)
-        shares = self._arranger.arrange(gang, view, now)
-        if shares is None:
+        fills = self._placer.place(gang, view, now)
+        if fills is None:
             return self._refused(gang, now)
-        return self._record(self._seated(gang, shares, view, job, now, self._end(now, duration), False))
+        return self._record(self._seated(gang, fills, view, job, now, self._end(now, duration), False))
 
     def reserve(
         self, gang: GangRequest, *, job: int, now: int, duration: int | None = None
@@ -69,7 +70,7 @@ class GangFit:
     def join(self, gang: GangRequest, *, job: int, now: int) -> Seated | Wait | Never:
         """Seat more pods now for a job that has seats already, until its end."""
         seating = self._seating(job)
-        found = self.try_now(gang, now=now, duration=seating.end - now)
+        found = self.try_now(gang, now=now, duration=max(seating.end - now, 1))
         if isinstance(found, Seated):
             self.rewrite(job, found.seats)
             return replace(found, job=job)
@@ -80,32 +81,32 @@ class GangFit:
     ) -> Seated | Wait | Never:
         """When the gang could start, and where; nothing is recorded."""
         view = self.look(now, duration)
-        shares = self._arranger.arrange(gang, view, now)
-        if shares is not None:
-            return self._seated(gang, shares, view, job, now, self._end(now, duration), False)
+        fills = self._placer.place(gang, view, now)
+        if fills is not None:
+            return self._seated(gang, fills, view, job, now, self._end(now, duration), False)
         never = self._never(gang, now)
         if never is not None:
             return never
         sweep = FreeTimes(self.room)
-        bound = SeatBound(self._arranger, gang, sweep.view)
+        bound = SeatBound(self._placer, gang, sweep.view)
         while (rows := sweep.step()) is not None:
             if not bound.suffices(sweep.view, rows):
                 continue
             if sweep.time >= self.matcher.horizon:
                 break
             view = sweep.throughout(self._end(sweep.time, duration))
-            shares = self._arranger.arrange(gang, view, sweep.time)
-            if shares is not None:
+            fills = self._placer.place(gang, view, sweep.time)
+            if fills is not None:
                 end = self._end(sweep.time, duration)
-                return self._seated(gang, shares, view, job, sweep.time, end, True)
+                return self._seated(gang, fills, view, job, sweep.time, end, True)
         return Wait("busy")
 
     def domain_seats(
         self, gang: GangRequest, domains: Ints, *, now: int, duration: int | None = None
     ) -> Ints:
-        """How many pods of a gang could sit in each domain now, at most."""
+        """How many pods of a gang could be in each domain now, at most."""
         view = self.look(now, duration)
-        return self._arranger.domain_seats(gang, domains, view)
+        return self._placer.domain_seats(gang, domains, view)
 
     def could_hold(self, gang: GangRequest) -> bool:
         """Whether the gang would fit if nobody held anything, its rules about other pods aside."""
@@ -121,16 +122,16 @@ class GangFit:
         end: int | None = None,
         reserved: bool = False,
         whole: bool = False,
-        guest: bool = True,
+        uses_node: bool = True,
     ) -> None:
         """Record seats that are taken whether they fit or not: pods that run already.
 
-        Devices are chosen among the free ones where the seat names none. ``guest=False`` leaves the node
+        Devices are chosen among the free ones where the seat names none. ``uses_node=False`` leaves the node
         itself untouched, so that others may still have it as a whole.
         """
         self._check_new(job)
         until = self.matcher.horizon if end is None else end
-        seating = Seating(job, start, until, reserved, whole, guest)
+        seating = Seating(job, start, until, reserved, whole, uses_node)
         self.look(self.room.now)
         self._take_devices(seating, seats)
         self._write(seating)
@@ -215,14 +216,14 @@ class GangFit:
         graph = self.matcher.graph
         empty = FreeView(np.append(graph.size, 0), np.zeros(graph.rows + 1, np.int64))
         bare = GangRequest(gang.members, gang.minimum, gang.policy, domains=gang.domains)
-        return None if self._arranger.arrange(bare, empty, now) is not None else Never("unsatisfiable")
+        return None if self._placer.place(bare, empty, now) is not None else Never("unsatisfiable")
 
     # -- recording -------------------------------------------------------------------------------------------
 
     def _seated(
         self,
         gang: GangRequest,
-        shares: Sequence[NodeFill],
+        fills: Sequence[NodeFill],
         view: FreeView,
         job: int,
         at: int,
@@ -232,20 +233,20 @@ class GangFit:
         policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
         seats: list[Seat] = []
         next_ = [0] * len(gang.members)
-        for share in shares:
-            members = gang.members[share.members]
-            pods, needs, first = members.pods, members.needs, next_[share.members]
+        for fill in fills:
+            members = gang.members[fill.members]
+            pods, needs, first = members.pods, members.needs, next_[fill.members]
             amounts = [amount for _, amount in self.table.shape(needs).devices]
-            for index, (node, count) in enumerate(zip(share.nodes, share.counts, strict=True)):
+            for index, (node, count) in enumerate(zip(fill.nodes, fill.counts, strict=True)):
                 name = self.names[node]
                 for number in range(count):
                     own: tuple[int, ...] = ()
                     if amounts:
-                        picked = zip(share.devices, amounts, strict=True)
+                        picked = zip(fill.devices, amounts, strict=True)
                         own = tuple(row for of, n in picked for row in of[index][number * n : number * n + n])
                     seats.append(Seat(pods[first], name, needs, own))
                     first += 1
-            next_[share.members] = first
+            next_[fill.members] = first
         left = tuple(
             pod
             for members, seated in zip(gang.members, next_, strict=True)
@@ -253,7 +254,7 @@ class GangFit:
             for pod in members.pods[seated:]
         )
         whole = policy.node_exclusive
-        held = self._columns(seats, whole=whole, guest=True, view=view)
+        held = self._columns(seats, whole=whole, uses_node=True, view=view)
         return Seated(job, at, end, reserved, tuple(seats), left, whole, held, self.matcher.tree)
 
     def _record(self, seated: Seated) -> Seated:
@@ -266,7 +267,7 @@ class GangFit:
         """Record what the seats of a job come to."""
         if columns is None:
             columns = self._columns(
-                seating.seats.values(), whole=seating.whole, guest=seating.guest, view=self.room.view
+                seating.seats.values(), whole=seating.whole, uses_node=seating.uses_node, view=self.room.view
             )
         rows, needs, exclusive = columns
         record = self.matcher.ledger.add(
@@ -286,7 +287,7 @@ class GangFit:
         self.matcher.cancel(job)
         self.jobs.pop(job, None)
 
-    def _columns(self, seats: Iterable[Seat], *, whole: bool, guest: bool, view: FreeView) -> Columns:
+    def _columns(self, seats: Iterable[Seat], *, whole: bool, uses_node: bool, view: FreeView) -> Columns:
         """The vertices, amounts and exclusiveness that seats come to; nodes that are gone do not count."""
         graph = self.matcher.graph
         taken: dict[int, int] = {}
@@ -308,13 +309,15 @@ class GangFit:
             for row, amount in self.table.rest(list(used), view):
                 taken[row] = max(amount, taken.get(row, 0))
         way: dict[int, bool] = {}  # node and all above it; is it the job's own?
-        for node in used if guest else ():
+        for node in used if uses_node else ():
             first, *above = self.table.way(node)
             way[first] = whole
             way.update(dict.fromkeys(above, False))
+        # Pods that run may say that they take anything: it is counted as far as can be.
+        amounts = np.array([min(amount, MOST) for amount in taken.values()], np.int64)
         return (
             np.array([*taken, *way], np.int32),
-            np.concatenate((np.array([*taken.values()], np.int64), graph.size[[*way]])),
+            np.concatenate((amounts, graph.size[[*way]])),
             np.array([*(True for _ in taken), *way.values()], np.bool_),
         )
 

@@ -17,8 +17,9 @@ from fluence.match.policy import MatchPolicy
 from fluence.placer.availability import FreeView
 
 ALL = slice(None)
-_SHAPES = 4096
-_POLICIES = 16
+_NEVER = 1 << 62  # more than all vertices of a graph together: see `fluence.graph.graph`
+_KEPT_SHAPES = 4096
+_KEPT_ORDERS = 32  # policies
 
 
 class Devices:
@@ -73,8 +74,8 @@ class NodeTable:
         self.pools: dict[str, Rows] = {}  # per type: the row of each node's pool; past the end: none
         self.devices: dict[str, Devices] = {}
         self._node = matcher.graph.types.code("node")
-        self._shapes: LRUCache[tuple[tuple[str, int], ...], NeedShape] = LRUCache(_SHAPES)
-        self._orders: LRUCache[MatchPolicy, Ints] = LRUCache(_POLICIES)
+        self._shapes: LRUCache[tuple[tuple[str, int], ...], NeedShape] = LRUCache(_KEPT_SHAPES)
+        self._orders: LRUCache[MatchPolicy, Ints] = LRUCache(_KEPT_ORDERS)
         self._up: Mask | None = None
         self._ways: dict[int, tuple[int, ...]] = {}
         self._shape_at = -1
@@ -103,9 +104,10 @@ class NodeTable:
         found = self._shapes.get(key)
         if found is None:
             absent = np.full(len(self.nodes), self._matcher.graph.rows, np.int32)
+            wanted = [(t, min(n, _NEVER)) for t, n in key if n > 0]
             found = NeedShape(
-                tuple((self.pools.get(t, absent), n) for t, n in key if n > 0 and t not in self.devices),
-                tuple((self.devices[t], n) for t, n in key if n > 0 and t in self.devices),
+                tuple((self.pools.get(t, absent), n) for t, n in wanted if t not in self.devices),
+                tuple((self.devices[t], n) for t, n in wanted if t in self.devices),
             )
             self._shapes[key] = found
         return found
@@ -205,7 +207,7 @@ class NodeTable:
         above = place[tree.parent[below]]
         below, above = below[above >= 0], above[above >= 0]
         self.pools, self.devices, self._ways = {}, {}, {}
-        self._shapes = LRUCache(_SHAPES)
+        self._shapes.clear()
         pools = self._matcher.extensions.quantities
         types = graph.type[below]
         for code in np.unique(types).tolist():

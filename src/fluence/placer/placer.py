@@ -1,6 +1,6 @@
-"""Who sits where: the members of a gang on the nodes of a table, given what is free.
+"""Which pod goes where: the members of a gang on the nodes of a table, given what is free.
 
-Members are seated one after the other, the hardest first: those for which there are fewest seats for each of
+Members are placed one after the other, the hardest first: those for which there are fewest seats for each of
 them. Members that find no seat are tried again before all others.
 """
 
@@ -38,34 +38,34 @@ class Placer:
     def __init__(self, table: NodeTable) -> None:
         self.table = table
 
-    def arrange(self, gang: GangRequest, view: FreeView, at: int) -> list[NodeFill] | None:
-        """Who sits where, in the order in which they sat; None if too few find a seat."""
+    def place(self, gang: GangRequest, view: FreeView, at: int) -> list[NodeFill] | None:
+        """Which members go where, in the order in which they were placed; None if too few find a seat."""
         policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
         order = self.table.order(policy)
         if gang.domains is not None:
             return self._in_one_domain(gang, gang.domains, view, at, order)
         if len(gang.members) == 1 and gang.rules is None:
-            share = self._share(gang.members[0], 0, view, policy, order, None, None, None)
+            fill = self._fill(gang.members[0], 0, view, policy, order, None, None, None)
             wanted = gang.size if gang.minimum is None else gang.minimum
-            return [share] if sum(share.counts) >= wanted and share.counts else None
+            return [fill] if sum(fill.counts) >= wanted and fill.counts else None
         turns = self._turns(gang, view)
         if gang.rules is not None:
-            turns = gang.rules.arrange(turns)
+            turns = gang.rules.order(turns)
         promoted: set[int] = set()
         while True:
-            shares, stuck = self._attempt(gang, turns, view, at, policy, order, partial=False)
+            fills, stuck = self._attempt(gang, turns, view, at, policy, order, partial=False)
             if stuck is None:
-                return shares
+                return fills
             if stuck in promoted or turns[0] == stuck:
                 break
             promoted.add(stuck)
             turns = [stuck, *(turn for turn in turns if turn != stuck)]
             if gang.rules is not None:
-                turns = gang.rules.arrange(turns)
+                turns = gang.rules.order(turns)
         if gang.minimum is None or gang.minimum >= gang.size:
             return None
-        shares, _ = self._attempt(gang, turns, view, at, policy, order, partial=True)
-        return shares if sum(sum(share.counts) for share in shares) >= max(gang.minimum, 1) else None
+        fills, _ = self._attempt(gang, turns, view, at, policy, order, partial=True)
+        return fills if sum(sum(fill.counts) for fill in fills) >= max(gang.minimum, 1) else None
 
     def _in_one_domain(
         self, gang: GangRequest, domains: Ints, view: FreeView, at: int, order: Ints
@@ -82,13 +82,13 @@ class Placer:
                     continue
                 inside = domains == domain
                 members = tuple(replace(each, allowed=self.allowed(each) & inside) for each in gang.members)
-                found = self.arrange(replace(gang, members=members, minimum=minimum, domains=None), view, at)
+                found = self.place(replace(gang, members=members, minimum=minimum, domains=None), view, at)
                 if found is not None:
                     return found
         return None
 
     def domain_seats(self, gang: GangRequest, domains: Ints, view: FreeView) -> Ints:
-        """How many pods of a gang could sit in each domain at most, each kind by itself."""
+        """How many pods of a gang could be in each domain at most, each kind by itself."""
         found = np.zeros(int(domains.max(initial=-1)) + 1, np.int64)
         inside = domains >= 0
         for members in gang.members:
@@ -124,43 +124,43 @@ class Placer:
         *,
         partial: bool,
     ) -> tuple[list[NodeFill], int | None]:
-        """Seat members in turn; says whose pods did not all find a seat. The view is as it was afterwards."""
-        sitting = gang.rules.begin(at) if gang.rules is not None else None
-        mine = np.zeros(len(self.table.nodes), np.bool_)  # nodes that the gang already uses
+        """Place members in turn; says whose pods did not all find a seat. The view is left as it was."""
+        attempt = gang.rules.begin(at) if gang.rules is not None else None
+        own = np.zeros(len(self.table.nodes), np.bool_)  # nodes that the gang already uses
         undo: list[tuple[Rows, Ints]] = []
-        shares: list[NodeFill] = []
+        fills: list[NodeFill] = []
         stuck: int | None = None
         try:
             for number in turns:
                 members = gang.members[number]
                 seated = 0
-                for share in self._sit(members, number, view, policy, order, mine, sitting, partial=partial):
-                    seated += sum(share.counts)
-                    rows, taken = self.taken(members, share)
+                for fill in self._fills(members, number, view, policy, order, own, attempt, partial=partial):
+                    seated += sum(fill.counts)
+                    rows, taken = self.taken(members, fill)
                     view.free[rows] -= taken
                     undo.append((rows, taken))
-                    mine[share.nodes] = True
-                    shares.append(share)
-                    if sitting is not None:
-                        for node, count in zip(share.nodes, share.counts, strict=True):
-                            sitting.sit(number, node, count)
+                    own[fill.nodes] = True
+                    fills.append(fill)
+                    if attempt is not None:
+                        for node, count in zip(fill.nodes, fill.counts, strict=True):
+                            attempt.assign(number, node, count)
                 if seated < len(members.pods) and not partial:
                     stuck = number
                     break
         finally:
             for rows, taken in undo:
                 view.free[rows] += taken
-        return shares, stuck
+        return fills, stuck
 
-    def _sit(
+    def _fills(
         self,
         members: Members,
         number: int,
         view: FreeView,
         policy: MatchPolicy,
         order: Ints,
-        mine: Mask,
-        sitting: Attempt | None,
+        own: Mask,
+        attempt: Attempt | None,
         *,
         partial: bool,
     ) -> Iterator[NodeFill]:
@@ -168,10 +168,10 @@ class Placer:
         left = len(members.pods)
         used: dict[int, int] = {}
         while left:
-            open_ = sitting.open(number) if sitting is not None else None
-            together = sitting.together(number) if sitting is not None and not partial else None
-            if together is not None:
-                fits = self.table.fits(self.table.shape(together), view)
+            open_ = attempt.open_nodes(number) if attempt is not None else None
+            required = attempt.required_free(number) if attempt is not None and not partial else None
+            if required is not None:
+                fits = self.table.fits(self.table.shape(required), view)
                 open_ = fits if open_ is None else open_ & fits
             if members.most is not None:
                 full = [node for node, count in used.items() if count >= members.most]
@@ -179,30 +179,32 @@ class Placer:
                     open_ = np.ones(len(self.table.nodes), np.bool_) if open_ is None else open_.copy()
                     open_[full] = False
             # The first may change the rules for all others, and these not for each other.
-            single = sitting is not None and (sitting.alone(number) or (used and members.most is not None))
-            liked = sitting.score(number) if sitting is not None else None
-            share = self._share(
-                members, number, view, policy, order, mine, open_, liked, count=1 if single else left
+            single = attempt is not None and (
+                attempt.one_at_a_time(number) or (used and members.most is not None)
             )
-            if not share.counts:
+            preferred = attempt.score(number) if attempt is not None else None
+            fill = self._fill(
+                members, number, view, policy, order, own, open_, preferred, count=1 if single else left
+            )
+            if not fill.counts:
                 return
-            for node, count in zip(share.nodes, share.counts, strict=True):
+            for node, count in zip(fill.nodes, fill.counts, strict=True):
                 used[node] = used.get(node, 0) + count
-            left -= sum(share.counts)
-            yield share
+            left -= sum(fill.counts)
+            yield fill
             if not single:
                 return
 
-    def _share(
+    def _fill(
         self,
         members: Members,
         number: int,
         view: FreeView,
         policy: MatchPolicy,
         order: Ints,
-        mine: Mask | None,
+        own: Mask | None,
         open_: Mask | None,
-        liked: Ints | None,
+        preferred: Ints | None,
         *,
         count: int | None = None,
     ) -> NodeFill:
@@ -213,11 +215,11 @@ class Placer:
         if open_ is not None:
             allowed = allowed & open_
         if policy.node_exclusive:
-            untouched = view.guests[self.table.nodes] == 0
-            allowed = allowed & (untouched if mine is None else untouched | mine)
+            untouched = view.users[self.table.nodes] == 0
+            allowed = allowed & (untouched if own is None else untouched | own)
         score = members.score
-        if liked is not None:
-            score = liked if score is None else score + liked
+        if preferred is not None:
+            score = preferred if score is None else score + preferred
         nodes: list[int]
         counts: list[int]
         if wanted == 1:
@@ -247,23 +249,23 @@ class Placer:
         )
         return NodeFill(number, nodes, counts, devices)
 
-    def taken(self, members: Members, share: NodeFill) -> tuple[Rows, Ints]:
-        """What a share takes: rows, each once, and amounts."""
+    def taken(self, members: Members, fill: NodeFill) -> tuple[Rows, Ints]:
+        """What members on some nodes take: rows, each once, and amounts."""
         shape = self.table.shape(members.needs)
-        nodes = np.array(share.nodes, np.int64)
-        counts = np.array(share.counts, np.int64)
+        nodes = np.array(fill.nodes, np.int64)
+        counts = np.array(fill.counts, np.int64)
         rows = [pool[nodes] for pool, _ in shape.pools]
         taken = [counts * amount for _, amount in shape.pools]
-        for picked in share.devices:
-            own = [row for of in picked for row in of]
-            rows.append(np.array(own, np.int32))
-            taken.append(np.ones(len(own), np.int64))
+        for picked in fill.devices:
+            devices = [row for of in picked for row in of]
+            rows.append(np.array(devices, np.int32))
+            taken.append(np.ones(len(devices), np.int64))
         if not rows:
             return np.empty(0, np.int32), np.empty(0, np.int64)
         return np.concatenate(rows), np.concatenate(taken)
 
     def allowed(self, members: Members) -> Mask:
-        """The nodes on which some members may sit, whatever is free."""
+        """The nodes on which some members may be, whatever is free."""
         if members.allowed is None:
             return self.table.up
         if len(members.allowed) != len(self.table.nodes):
@@ -275,9 +277,9 @@ class SeatBound:
     """Whether there could be enough seats, kept while a sweep goes on: only nodes that changed are counted
     again. What starts later in the window is not looked at, so a search has the last word."""
 
-    def __init__(self, arranger: Placer, gang: GangRequest, view: FreeView) -> None:
-        self._arranger = arranger
-        self._node_of = arranger.table.node_of()
+    def __init__(self, placer: Placer, gang: GangRequest, view: FreeView) -> None:
+        self._placer = placer
+        self._node_of = placer.table.node_of()
         self._gang = gang
         self._each: list[Ints] = []
         for members in gang.members:
@@ -286,10 +288,10 @@ class SeatBound:
         self._slack = total - (total if gang.minimum is None else gang.minimum)
 
     def _count(self, members: Members, view: FreeView, some: Ints | slice) -> Ints:
-        table = self._arranger.table
+        table = self._placer.table
         found = table.capacity(table.shape(members.needs), view, some)
         np.minimum(found, members.most or len(members.pods), out=found)
-        return np.where(self._arranger.allowed(members)[some], found, 0)
+        return np.where(self._placer.allowed(members)[some], found, 0)
 
     def suffices(self, view: FreeView, rows: Rows) -> bool:
         nodes = np.unique(self._node_of[rows])

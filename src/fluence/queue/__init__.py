@@ -11,7 +11,8 @@ from fluence.queue.job import Dependency, JobRecord, Phase, Submission
 from fluence.queue.planner import Planner
 from fluence.queue.policy import QueuePolicy
 from fluence.queue.pool_planner import PoolPlanner, counted
-from fluence.queue.queue import Queue, QueueRules, Start
+from fluence.queue.queue import Queue, Start
+from fluence.queue.rules import QueueRules
 
 __all__ = [
     "Dependency",

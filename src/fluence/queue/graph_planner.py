@@ -1,9 +1,12 @@
-"""A space that plans by matching: a reservation names its resources."""
+"""A planner that matches jobspecs: a reservation names its resources.
+
+The queue uses it, in the simulator and in what-if, for every request that `PoolPlanner` does not understand.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -15,35 +18,28 @@ from fluence.match.placement import Never, Operation, Placed
 from fluence.match.request import Request
 from fluence.model.count import Count
 from fluence.model.jobspec import Jobspec
-from fluence.queue.journal import Journal
+from fluence.model.reason import Code, Reason
+from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.planner import Outlook, Planner, PlanRequest
 from fluence.queue.totals import Amounts, Totals, asked_for, expected
-
-
-@dataclass(slots=True)
-class _Task:
-    number: int  # in the matcher
-    request: Request
-    end: int
 
 
 class GraphPlanner:
     """All that a matcher can place, one request at a time."""
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: Matcher, allocations: Allocations | None = None) -> None:
         self.matcher = matcher
         self.freed = self.opened = self.lost = 0
-        self.tasks: dict[str, _Task] = {}
-        self.reservations: dict[str, Placed] = {}
+        self.allocations = Allocations() if allocations is None else allocations
+        self._places: dict[Allocation, Placed] = {}  # of reservations: what is held again when one is undone
         self._number = max(matcher.ledger.jobs, default=0)
         self._shapes: dict[Hashable, int] = {}
         # By identity, since hashing a jobspec costs more than finding it; the jobspec is kept with it.
         self._requests: dict[int, tuple[Hashable, Request]] = {}
-        self._journal = Journal()
         self._state = matcher.graph.state_generation
         self._usable = self._find_usable()
-        self._judged: dict[int, str | None] = {}  # per shape
-        self._judged_at = self._state
+        self._feasible: dict[int, Reason | None] = {}  # per shape
+        self._feasible_at = self._state
         self._asked: dict[Hashable, Amounts] = {}  # per shape
         self._capacity: Amounts = {}
         self._capacity_at = -1
@@ -56,50 +52,42 @@ class GraphPlanner:
     def widened(self) -> Planner:
         return self
 
-    def adopt(self, task: str, number: int, request: Hashable, end: int, now: int) -> None:
+    def adopt(self, task: str, number: int, request: Hashable, start: int, end: int, now: int) -> Allocation:
         """Take over a task that already holds resources in the matcher."""
-        self.take_over(task, number, self._known(request), end)
-
-    def take_over(self, task: str, number: int, request: Request, end: int) -> None:
-        """The same, with a request that is compiled already."""
-        self.tasks[task] = _Task(number, request, end)
+        held = Allocation(task, request, start, end, number=number)
+        self.allocations.add(held)
         self._number = max(self._number, number)
+        return held
 
-    def holding(self, task: str) -> tuple[int, int]:
-        """The number of a task in the matcher, and when it ends by its limit."""
-        return self.tasks[task].number, self.tasks[task].end
-
-    def adopt_reservation(self, task: str, request: Hashable, placed: Placed) -> None:
+    def adopt_reservation(self, task: str, request: Hashable, placed: Placed) -> Allocation:
         """Take over a place in the plan."""
         self.matcher.hold(placed)
-        self.reservations[task] = placed
+        held = Allocation(task, request, placed.at, placed.end, reserved=True, number=placed.job)
+        self.allocations.add(held)
+        self._places[held] = placed
         self._number = max(self._number, placed.job)
-
-    def reserving(self, task: str) -> tuple[int | None, int]:
-        """The number of a reservation in the matcher, and its end."""
-        return self.reservations[task].job, self.reservations[task].end
+        return held
 
     def shape(self, request: Hashable) -> int:
         return self._shapes.setdefault(self._known(request).shape, len(self._shapes))
 
-    def judge(self, request: Hashable) -> str | None:
+    def feasibility(self, request: Hashable) -> Reason | None:
         shape = self.shape(request)
-        if self._judged_at != self.matcher.graph.state_generation:
-            self._judged_at = self.matcher.graph.state_generation
-            self._judged.clear()
-        if shape not in self._judged:
-            self._judged[shape] = self._judge(self._known(request))
-        return self._judged[shape]
+        if self._feasible_at != self.matcher.graph.state_generation:
+            self._feasible_at = self.matcher.graph.state_generation
+            self._feasible.clear()
+        if shape not in self._feasible:
+            self._feasible[shape] = self._feasibility(self._known(request))
+        return self._feasible[shape]
 
-    def _judge(self, request: Request) -> str | None:
+    def _feasibility(self, request: Request) -> Reason | None:
         try:
             outcome = self.matcher.match(Operation.JUDGE, request)
         except (NothingHeld, InvalidInput) as fault:
-            return str(fault)
+            return Reason.of(Code.INVALID_REQUEST, fault=str(fault))
         if not isinstance(outcome, Never):
             return None
-        cause = explain(self.matcher, request).cause
-        return f"no empty cluster could hold it: {cause}"
+        return Reason.of(Code.NO_EMPTY_CLUSTER, cause=explain(self.matcher, request).cause)
 
     def relaxed(self, request: Hashable) -> Hashable | None:
         assert isinstance(request, Jobspec)
@@ -118,43 +106,46 @@ class GraphPlanner:
             self.lost += bool((before[0] & ~self._usable[0][: len(before[0])]).any())
             self.lost += before[1] != self._usable[1]
 
-    def start(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> bool:
-        return self._match(Operation.ALLOCATE, task, request, now, limit, clear) is not None
+    def start(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> Allocation | None:
+        return self._match(Operation.ALLOCATE, task, request, now, limit, clear)
 
-    def start_or_reserve(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> int | None:
+    def start_or_reserve(
+        self, task: str, request: Hashable, now: int, limit: int, clear: int
+    ) -> Allocation | None:
         return self._match(Operation.ALLOCATE_OR_RESERVE, task, request, now, limit, clear)
 
-    def may_move(self, task: str, now: int) -> bool:
+    def may_move(self, allocation: Allocation, now: int) -> bool:
         return True  # only a match can tell
 
-    def drop(self, task: str) -> None:
-        placed = self._unreserve(task)
-        self._journal.note(lambda: self._reserve_again(task, placed))
+    def drop(self, allocation: Allocation) -> None:
+        placed = self._unreserve(allocation)
+        self.allocations.drop(allocation, lambda: self._reserve_again(allocation, placed))
 
     def drop_all(self) -> None:
-        for task in list(self.reservations):
-            self.drop(task)
+        for allocation in list(self.allocations.reserved.values()):
+            self.drop(allocation)
 
-    def end(self, task: str, now: int) -> None:
-        held = self._cancel(task)
+    def end(self, allocation: Allocation, now: int) -> None:
+        self.allocations.finish(allocation)
+        self.matcher.cancel(allocation.number)
         self.freed += 1
-        if now < held.end:
+        if now < allocation.end:
             self.opened += 1
 
-    def stretch(self, task: str, end: int) -> None:
-        held = self.tasks[task]
-        self.matcher.ledger.stretch(held.number, end)
-        held.end = end
+    def extend(self, allocation: Allocation, end: int) -> None:
+        self.matcher.ledger.stretch(allocation.number, end)
+        self.allocations.extend(allocation, end)
         self.lost += 1
 
     def mark(self) -> object:
-        return self._journal.mark()
+        return self.allocations.mark()
 
     def undo(self, mark: object) -> None:
-        self._journal.undo(mark)
+        assert isinstance(mark, int)
+        self.allocations.undo(mark)
 
-    def settle(self, now: int) -> list[str]:
-        self._journal.settle()
+    def settle(self, now: int) -> list[Allocation]:
+        self.allocations.settle()
         return []
 
     def rule_out(self, shape: int, limit: int, blocked: Ints, now: int) -> None:
@@ -162,25 +153,28 @@ class GraphPlanner:
 
     # -- thinking ahead --------------------------------------------------------------------------------------
 
-    def sketch(self, now: int, asks: Sequence[PlanRequest], *, in_order: bool) -> list[int | None]:
-        wanted = ((self._amounts(self._known(ask.request)), ask.limit) for ask in asks)
+    def sketch(self, now: int, waiting: Sequence[PlanRequest], *, in_order: bool) -> list[int | None]:
+        wanted = ((self._amounts(self._known(ask.request)), ask.limit) for ask in waiting)
         return self._totals(now, {}).place_all(wanted, now, in_order=in_order)
 
     def expect(
-        self, now: int, ends: Mapping[str, int], asks: Sequence[PlanRequest], wanted: Collection[int]
+        self, now: int, ends: Mapping[str, int], waiting: Sequence[PlanRequest], wanted: Collection[int]
     ) -> dict[int, int]:
-        some = asks[: max(wanted, default=-1) + 1]
+        some = waiting[: max(wanted, default=-1) + 1]
         lasting = ((self._amounts(self._known(ask.request)), ask.duration) for ask in some)
         return expected(self._totals(now, ends).place_all(lasting, now), wanted)
 
-    def room(self, request: Hashable, now: int, limit: int) -> Outlook:
+    def outlook(self, request: Hashable, now: int, limit: int) -> Outlook:
         assert isinstance(request, Jobspec)
         wanted = replace(self._known(request), duration=limit)
         future = self.matcher.match(Operation.TRY_FUTURE, wanted, now=now)
         told = None if self._fits(wanted, now) else explain(self.matcher, wanted, now=now)
-        return Outlook(
+        causes: tuple[Reason, ...] = ()
+        if told is not None:
             # Times inside are milliseconds, which are no words for a user; and that it waits is known.
-            cause="" if told is None else told.cause,
+            causes = (Reason.of(Code.MATCHER_EXPLAINS, cause=told.cause),)
+        return Outlook(
+            causes,
             start=future.at if isinstance(future, Placed) else None,
             fewer=self._most(request, now, limit),
             shorter=self._longest(wanted, now, limit),
@@ -204,8 +198,8 @@ class GraphPlanner:
 
     def _match(
         self, operation: Operation, task: str, request: Hashable, now: int, limit: int, clear: int
-    ) -> int | None:
-        if task in self.tasks or task in self.reservations:
+    ) -> Allocation | None:
+        if task in self.allocations:
             raise Conflict(f"{task} already holds resources")
         wanted = replace(self._known(request), duration=clear)
         self._number += 1
@@ -215,27 +209,21 @@ class GraphPlanner:
         if limit < clear:
             self.matcher.ledger.stretch(placed.job, placed.at + limit)
             placed = replace(placed, end=placed.at + limit)
+        held = Allocation(task, request, placed.at, placed.end, reserved=placed.reserved, number=placed.job)
         if placed.reserved:
-            self.reservations[task] = placed
-            self._journal.note(lambda: self._unreserve(task))
+            self._places[held] = placed
+            self.allocations.add(held, lambda: self._unreserve(held))
         else:
-            self.tasks[task] = _Task(placed.job, wanted, placed.end)
-            self._journal.note(lambda: self._cancel(task))
-        return placed.at
-
-    def _cancel(self, task: str) -> _Task:
-        held = self.tasks.pop(task)
-        self.matcher.cancel(held.number)
+            self.allocations.add(held, lambda: self.matcher.cancel(held.number))
         return held
 
-    def _unreserve(self, task: str) -> Placed:
-        placed = self.reservations.pop(task)
-        self.matcher.cancel(placed.job)
-        return placed
+    def _unreserve(self, allocation: Allocation) -> Placed:
+        self.matcher.cancel(allocation.number)
+        return self._places.pop(allocation)
 
-    def _reserve_again(self, task: str, placed: Placed) -> None:
+    def _reserve_again(self, allocation: Allocation, placed: Placed) -> None:
         self.matcher.hold(placed, now=0)
-        self.reservations[task] = placed
+        self._places[allocation] = placed
 
     def _totals(self, now: int, ends: Mapping[str, int]) -> Totals:
         graph = self.matcher.graph
@@ -249,7 +237,8 @@ class GraphPlanner:
             sums = np.bincount(graph.type[up], weights=graph.size[up])
             self._capacity = {kind: int(amount) for kind, amount in enumerate(sums.tolist()) if amount}
         running = (
-            (ends.get(name, task.end), self._amounts(task.request)) for name, task in self.tasks.items()
+            (ends.get(name, each.end), self._amounts(self._known(each.request)))
+            for name, each in self.allocations.running.items()
         )
         return Totals(now, self._capacity, running)
 
@@ -261,8 +250,9 @@ class GraphPlanner:
 
     def _named(self, numbers: Collection[int]) -> tuple[str, ...]:
         """The tasks of these jobs of the matcher, those that end first in front."""
-        found = [(held.end, name) for name, held in self.tasks.items() if held.number in numbers]
-        found += [(held.at, name) for name, held in self.reservations.items() if held.job in numbers]
+        running, reserved = self.allocations.running.values(), self.allocations.reserved.values()
+        found = [(held.end, held.task) for held in running if held.number in numbers]
+        found += [(held.start, held.task) for held in reserved if held.number in numbers]
         return tuple(name for _, name in sorted(found))
 
     def _fits(self, wanted: Request, now: int) -> bool:

@@ -1,13 +1,16 @@
-"""Jobs: what was submitted, the states it goes through, and its story.
+"""Jobs: what was submitted, the phases that it goes through, and its story.
 
-    pending ─► starting ─► running ─► done
-      ▲  │        │           │
-      │  ▼        │           │      a job that loses its nodes goes back to pending;
-    reserved ─────┘           │      any job that is not over can be cancelled;
-      ▲                       │      never: this cluster cannot hold it, or it waits for what cannot come
-      └───────── pending ◄────┘
+    gathering ─► pending ─► binding ─► running ─► done
+                  ▲  │       ▲   │        │
+                  │  ▼       │   ▼        │     a job that loses its nodes goes back to pending;
+                reserved ────┘ preparing  │     any job that is not over can be cancelled;
+                  ▲                       │     never: this cluster cannot hold it, or it waits for
+                  └────── pending ◄───────┘            what cannot come
 
-Times are whole milliseconds, so that a scaled trace and a real clock are both exact.
+There is one record per job and one table of transitions. The queue moves a record between pending, reserved,
+binding and its ends. The live scheduler's records (`fluence.schedule.pod_set.PodSet`) are the same with pods:
+they gather before they are submitted, and prepare volumes between their start and their binds. Times are
+whole milliseconds, so that a scaled trace and a real clock are both exact.
 """
 
 from __future__ import annotations
@@ -17,17 +20,21 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from fluence.errors import Conflict, InvalidInput
+from fluence.model.reason import Reason
+from fluence.queue.allocations import Allocation
 
 SECOND = 1000
 FOREVER = 100 * 365 * 86_400 * SECOND  # the limit of a job that has none
 
 
 class Phase(Enum):
-    """Where a job is; it is in one state at a time."""
+    """Where a job is; it is in one phase at a time."""
 
+    GATHERING = "gathering"  # some of it is not there yet
     PENDING = "pending"
     RESERVED = "reserved"  # pending, with a place in the plan
-    STARTING = "starting"  # its resources are held; the order to start it is on its way
+    PREPARING = "preparing"  # its resources are held; its volumes are being bound
+    BINDING = "binding"  # its resources are held; the order to start it is on its way
     RUNNING = "running"
     DONE = "done"
     CANCELLED = "cancelled"
@@ -35,7 +42,12 @@ class Phase(Enum):
 
     @property
     def is_waiting(self) -> bool:
-        return self in (Phase.PENDING, Phase.RESERVED)
+        return self in (Phase.GATHERING, Phase.PENDING, Phase.RESERVED)
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has resources."""
+        return self in (Phase.PREPARING, Phase.BINDING, Phase.RUNNING)
 
     @property
     def is_over(self) -> bool:
@@ -44,9 +56,12 @@ class Phase(Enum):
 
 _ENDS = frozenset((Phase.DONE, Phase.CANCELLED))
 TRANSITIONS: dict[Phase, frozenset[Phase]] = {
-    Phase.PENDING: frozenset((Phase.RESERVED, Phase.STARTING, Phase.CANCELLED, Phase.NEVER)),
-    Phase.RESERVED: frozenset((Phase.PENDING, Phase.RESERVED, Phase.STARTING, Phase.CANCELLED, Phase.NEVER)),
-    Phase.STARTING: frozenset((Phase.RUNNING, Phase.PENDING)) | _ENDS,
+    Phase.GATHERING: frozenset((Phase.PENDING, Phase.RUNNING, Phase.CANCELLED, Phase.NEVER)),
+    Phase.PENDING: frozenset((Phase.RESERVED, Phase.BINDING, Phase.CANCELLED, Phase.NEVER)),
+    Phase.RESERVED: frozenset((Phase.PENDING, Phase.RESERVED, Phase.BINDING, Phase.CANCELLED, Phase.NEVER)),
+    # To running: those of its pods that wait for volumes are gone, and the others are bound.
+    Phase.PREPARING: frozenset((Phase.BINDING, Phase.RUNNING, Phase.PENDING)) | _ENDS,
+    Phase.BINDING: frozenset((Phase.PREPARING, Phase.RUNNING, Phase.PENDING)) | _ENDS,
     Phase.RUNNING: frozenset((Phase.PENDING,)) | _ENDS,
     Phase.DONE: frozenset(),
     Phase.CANCELLED: frozenset(),
@@ -76,7 +91,7 @@ class Dependency:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was submitted. ``request`` is whatever the space understands: a jobspec, or the pods of a gang."""
+    """What was submitted. ``request`` is whatever the planner understands: a jobspec, or a gang's pods."""
 
     key: str
     request: Hashable
@@ -104,8 +119,8 @@ class StoryStep:
     """One line of a job's story."""
 
     at: int
-    state: Phase
-    reason: str
+    phase: Phase
+    reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,26 +129,25 @@ class BrokenPromise:
 
     at: int
     promised: int
-    cause: str
+    cause: Reason
 
 
 @dataclass(slots=True, eq=False)
 class JobRecord:
-    """A job on its way through the queue."""
+    """A job on its way through the queue; what it holds and until when is in its allocations."""
 
     job: Submission
-    order: tuple[int, int, int]
-    shape: int  # jobs of equal shape get equal answers
-    limit: int  # what is planned with: the job's own limit, its queue's default, or history
-    bounded: bool  # False: nothing ends the job at its limit
-    state: Phase = Phase.PENDING
+    phase: Phase = Phase.PENDING
+    order: tuple[int, int, int] = (0, 0, 0)  # the queue's order: less is earlier
+    shape: int = -1  # jobs of equal shape get equal answers
+    limit: int = FOREVER  # what is planned with: the job's own limit, its queue's default, or history
+    bounded: bool = False  # False: nothing ends the job at its limit
     waiting: int = 1  # tasks that have not started
     fresh: int = 0  # the first task that was never started
     again: list[int] = field(default_factory=list)  # tasks that are to be started once more
-    running: dict[str, int] = field(default_factory=dict)  # task -> when it started
-    reserved_at: int | None = None  # start of its place in the plan
-    reserved_as: str = ""  # the task that the place is for
-    deadline: int | None = None  # the first such start: the plan keeps to it
+    running: dict[str, Allocation] = field(default_factory=dict)  # by task
+    reservation: Allocation | None = None  # its place in the plan
+    deadline: int | None = None  # the first start that the plan had for it: the plan keeps to it
     no_later_than: int | None = None  # what the user was told
     told: int = 0  # when that was
     promised: int | None = None  # what the user was told first
@@ -155,12 +169,17 @@ class JobRecord:
         """Whose limit it counts against: its queue and user."""
         return self.job.queue, self.job.user
 
-    def move(self, state: Phase, at: int, reason: str) -> None:
-        """Go to a state, if the table allows it, and remember why."""
-        if state not in TRANSITIONS[self.state]:
-            raise Conflict(f"job {self.key} is {self.state.value} and cannot become {state.value}")
-        self.state = state
-        self.story.append(StoryStep(at, state, reason))
+    @property
+    def reserved_at(self) -> int | None:
+        """The start of its place in the plan."""
+        return None if self.reservation is None else self.reservation.start
+
+    def move(self, phase: Phase, at: int, reason: Reason) -> None:
+        """Go to a phase, if the table allows it, and remember why."""
+        if phase not in TRANSITIONS[self.phase]:
+            raise Conflict(f"job {self.key} is {self.phase.value} and cannot become {phase.value}")
+        self.phase = phase
+        self.story.append(StoryStep(at, phase, reason))
 
     def task(self) -> str:
         """The key under which the next task holds resources."""

@@ -14,49 +14,49 @@ _CHUNK = 1024
 
 
 class Pending:
-    """Entries sorted by their order; ``shape`` and ``limit`` are columns over them."""
+    """Records sorted by their order; ``shape`` and ``limit`` are columns over them."""
 
     def __init__(self) -> None:
-        self.entries: list[JobRecord] = []
+        self.records: list[JobRecord] = []
         self._orders: list[tuple[int, int, int]] = []
         self._shape: Ints = np.zeros(16, np.int64)
         self._limit: Ints = np.zeros(16, np.int64)
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self.records)
 
     def __iter__(self) -> Iterator[JobRecord]:
-        return iter(self.entries)
+        return iter(self.records)
 
-    def add(self, entry: JobRecord) -> int:
-        """Put an entry in its place and say which that is."""
-        place, size = bisect_left(self._orders, entry.order), len(self.entries)
+    def add(self, record: JobRecord) -> int:
+        """Put a record in its place and say which that is."""
+        place, size = bisect_left(self._orders, record.order), len(self.records)
         if size == len(self._shape):
             self._shape, self._limit = np.resize(self._shape, 2 * size), np.resize(self._limit, 2 * size)
-        for column, value in ((self._shape, entry.shape), (self._limit, entry.limit)):
+        for column, value in ((self._shape, record.shape), (self._limit, record.limit)):
             column[place + 1 : size + 1] = column[place:size]
             column[place] = value
-        self.entries.insert(place, entry)
-        self._orders.insert(place, entry.order)
+        self.records.insert(place, record)
+        self._orders.insert(place, record.order)
         return place
 
-    def remove(self, entry: JobRecord) -> int:
-        """Take an entry out and say where it stood."""
-        place, size = self.place(entry), len(self.entries)
+    def remove(self, record: JobRecord) -> int:
+        """Take a record out and say where it stood."""
+        place, size = self.place(record), len(self.records)
         for column in (self._shape, self._limit):
             column[place : size - 1] = column[place + 1 : size]
-        del self.entries[place], self._orders[place]
+        del self.records[place], self._orders[place]
         return place
 
     def reshape(self) -> None:
-        """The shapes of the entries have changed."""
-        self._shape[: len(self.entries)] = [entry.shape for entry in self.entries]
+        """The shapes of the records have changed."""
+        self._shape[: len(self.records)] = [record.shape for record in self.records]
 
-    def place(self, entry: JobRecord) -> int:
-        """Where an entry stands."""
-        place = bisect_left(self._orders, entry.order)
-        if place == len(self.entries) or self.entries[place] is not entry:
-            raise KeyError(entry.key)
+    def place(self, record: JobRecord) -> int:
+        """Where a record stands."""
+        place = bisect_left(self._orders, record.order)
+        if place == len(self.records) or self.records[place] is not record:
+            raise KeyError(record.key)
         return place
 
     def next_unblocked(self, place: int, end: int, blocked: Ints) -> int:

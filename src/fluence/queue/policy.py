@@ -2,7 +2,7 @@
 
 A policy is a small function of a `SchedulingPass`. These are Fluxion's (qmanager), by their depth of
 reservation, and first-fit for comparison. A site adds its own by an entry point in the group
-`fluence.queue_policies` that names a `QueuePolicy`, or a function of a turn; it runs with a time budget, and
+`fluence.queue_policies` that names a `QueuePolicy`, or a function of a pass; it runs with a time budget, and
 `easy` takes its place for a cycle in which it fails.
 """
 
@@ -32,28 +32,28 @@ class QueuePolicy:
     built_in: bool = False
 
 
-def fcfs(turn: SchedulingPass) -> None:
+def fcfs(jobs: SchedulingPass) -> None:
     """First come, first served: nobody overtakes."""
-    for entry in turn:
-        if not turn.start(entry):
+    for record in jobs:
+        if not jobs.start(record):
             return
 
 
-def first_fit(turn: SchedulingPass) -> None:
+def first_fit(jobs: SchedulingPass) -> None:
     """Whoever fits, in order; nobody holds anything for later."""
-    turn.backfill()
+    jobs.backfill()
 
 
 def backfill(depth: int | None) -> Callable[[SchedulingPass], None]:
     """The first ``depth`` jobs that must wait get a reservation; the others go ahead if they delay none of
     those. None: all get one."""
 
-    def run(turn: SchedulingPass) -> None:
-        for entry in turn:
-            if depth is not None and turn.reserved >= depth:
-                turn.backfill()
+    def run(jobs: SchedulingPass) -> None:
+        for record in jobs:
+            if depth is not None and jobs.reserved >= depth:
+                jobs.backfill()
                 return
-            turn.start_or_reserve(entry)
+            jobs.start_or_reserve(record)
 
     return run
 
@@ -82,7 +82,7 @@ def find(name: str) -> QueuePolicy:
     if isinstance(found, QueuePolicy):
         return found
     if not callable(found):
-        raise InvalidInput(f"the queue policy {name!r} is neither a QueuePolicy nor a function of a turn")
+        raise InvalidInput(f"the queue policy {name!r} is neither a QueuePolicy nor a function of a pass")
     return QueuePolicy(name, found)
 
 

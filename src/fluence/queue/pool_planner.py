@@ -1,12 +1,13 @@
-"""A space of equal units: jobs take so many, whichever; the plan is a count over time.
+"""A planner of equal units: jobs take so many, whichever; the plan is a count over time.
 
-Only a start names the units, through the matcher. See `timeline` for why counts suffice.
+The queue uses it for workloads whose jobs all ask for some of many equal units. Only a start names the units,
+through the matcher. See `timeline` for why counts suffice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -16,18 +17,12 @@ from fluence.match.matcher import Matcher
 from fluence.match.placement import Operation, Placed
 from fluence.match.request import Request
 from fluence.model.jobspec import Jobspec
+from fluence.model.reason import Code, Reason
+from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.forecast import forward
 from fluence.queue.graph_planner import GraphPlanner
 from fluence.queue.planner import Outlook, Planner, PlanRequest
 from fluence.queue.timeline import Timeline
-
-
-@dataclass(slots=True)
-class _Task:
-    request: Request
-    units: int
-    end: int
-    number: int = -1  # in the matcher; -1: not named yet
 
 
 def counted(matcher: Matcher, request: Request) -> tuple[int, int] | None:
@@ -62,14 +57,13 @@ class PoolPlanner:
             raise InvalidInput(f"the graph has no {unit!r}")
         self.unit = code
         self.freed = self.opened = self.lost = 0
-        self.tasks: dict[str, _Task] = {}
-        self.reservations: dict[str, tuple[int, int, int]] = {}  # start, end, units
+        self.allocations = Allocations()
         self._number = max(matcher.ledger.jobs, default=0)
         # By identity, since hashing a jobspec costs more than planning it; the request is kept with it.
         self._requests: dict[int, tuple[Hashable, tuple[Request, int] | None]] = {}
         self._shapes: dict[int, int] = {}
         self._units: Ints = np.zeros(0, np.int64)  # per shape
-        self._unnamed: list[str] = []
+        self._unnamed: list[Allocation] = []  # started in this pass, not yet matched
         self._after: dict[tuple[int, int], int] = {}  # (units, limit) -> where the last such search ended
         self._state = matcher.graph.state_generation
         self.capacity = 0
@@ -82,37 +76,28 @@ class PoolPlanner:
         return self._read(request) is not None
 
     def widened(self) -> Planner:
-        wider = GraphPlanner(self.matcher)
+        self.drop_all()
+        self.allocations.settle()
+        wider = GraphPlanner(self.matcher, self.allocations)
         wider.freed, wider.opened, wider.lost = self.freed + 1, self.opened + 1, self.lost
-        for name, task in self.tasks.items():
-            wider.take_over(name, task.number, task.request, task.end)
         return wider
 
-    def adopt(self, task: str, number: int, request: Hashable, end: int, now: int) -> None:
+    def adopt(self, task: str, number: int, request: Hashable, start: int, end: int, now: int) -> Allocation:
         """Take over a task that already holds resources in the matcher."""
-        wanted, units = self._known(request)
-        self.tasks[task] = _Task(wanted, units, end, number)
+        units = self._known(request)[1]
+        held = Allocation(task, request, start, end, number=number, units=units)
+        self.allocations.add(held)
         if end > now:
             self._take(now, end, units)
         self._number = max(self._number, number)
+        return held
 
-    def holding(self, task: str) -> tuple[int, int]:
-        """The number of a task in the matcher, and when it ends by its limit."""
-        return self.tasks[task].number, self.tasks[task].end
-
-    def adopt_reservation(self, task: str, request: Hashable, placed: Placed) -> None:
+    def adopt_reservation(self, task: str, request: Hashable, placed: Placed) -> Allocation:
         """Take over a place in the plan; only its time is looked at."""
         units = self._known(request)[1]
-        if self._plan is None:
-            self._plan = self._base.copy()
-        begin = max(placed.at, self._plan.times[0])
-        if begin < placed.end:
-            self._plan.take(begin, placed.end, units)
-        self.reservations[task] = (placed.at, placed.end, units)
-
-    def reserving(self, task: str) -> tuple[int | None, int]:
-        """The number of a reservation in the matcher, if it has one, and its end."""
-        return None, self.reservations[task][1]
+        held = Allocation(task, request, placed.at, placed.end, reserved=True, units=units)
+        self._reserve(held)
+        return held
 
     def shape(self, request: Hashable) -> int:
         units = self._known(request)[1]
@@ -122,12 +107,12 @@ class PoolPlanner:
             self._units = np.append(self._units, units)
         return found
 
-    def judge(self, request: Hashable) -> str | None:
+    def feasibility(self, request: Hashable) -> Reason | None:
         units = self._known(request)[1]
         total = len(self.matcher.graph.vertices_of_type(self.unit))
         if units <= total:
             return None
-        return f"it asks for {units} {self._word()}; this cluster has {total}"
+        return Reason.of(Code.TOO_FEW_UNITS, units=units, unit=self._type(), total=total)
 
     def relaxed(self, request: Hashable) -> Hashable | None:
         return None
@@ -139,11 +124,11 @@ class PoolPlanner:
             self._state = self.matcher.graph.state_generation
             before, self._base = self._base, self._measure(now)
             self._after.clear()
-            if self.reservations:
+            if self.allocations.reserved:
                 self._plan = self._base.copy()
-                for start, end, units in self.reservations.values():
-                    if end > now:
-                        self._plan.take(max(start, now), end, units)
+                for each in self.allocations.reserved.values():
+                    if each.end > now:
+                        self._plan.take(max(each.start, now), each.end, each.units)
             # One node may come as another goes: the number of units alone does not tell.
             times = {now, *(time for time in (*before.times, *self._base.times) if time > now)}
             changes = [self._base.at(time) - before.at(time) for time in times]
@@ -154,15 +139,16 @@ class PoolPlanner:
         if self._plan is not None:
             self._plan.forget_before(now)
 
-    def start(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> bool:
-        wanted, units = self._known(request)
+    def start(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> Allocation | None:
+        units = self._known(request)[1]
         if (self._plan or self._base).least(now, now + clear) < units:
-            return False
-        self._hold(task, wanted, units, now, limit)
-        return True
+            return None
+        return self._hold(task, request, units, now, limit)
 
-    def start_or_reserve(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> int | None:
-        wanted, units = self._known(request)
+    def start_or_reserve(
+        self, task: str, request: Hashable, now: int, limit: int, clear: int
+    ) -> Allocation | None:
+        units = self._known(request)[1]
         # Nothing has been given back since the last search for as much, so this one cannot end before it.
         begin = max(now, self._after.get((units, clear), now))
         start = (self._plan or self._base).earliest(units, clear, begin)
@@ -170,76 +156,74 @@ class PoolPlanner:
             return None
         self._after[units, clear] = start
         if start == now:
-            self._hold(task, wanted, units, now, limit)
-            return now
-        if self._plan is None:
-            self._plan = self._base.copy()
-        self._plan.take(start, start + limit, units)
-        self.reservations[task] = (start, start + limit, units)
-        return start
+            return self._hold(task, request, units, now, limit)
+        held = Allocation(task, request, start, start + limit, reserved=True, units=units)
+        self._reserve(held)
+        return held
 
-    def may_move(self, task: str, now: int) -> bool:
-        start, end, units = self.reservations[task]
+    def may_move(self, allocation: Allocation, now: int) -> bool:
         assert self._plan is not None  # from its start on, what it needs is its own
-        return self._plan.is_free_before(units, end - start, now, start)
+        lasts = allocation.end - allocation.start
+        return self._plan.is_free_before(allocation.units, lasts, now, allocation.start)
 
-    def drop(self, task: str) -> None:
-        start, end, units = self.reservations.pop(task)
-        if not self.reservations:
+    def drop(self, allocation: Allocation) -> None:
+        self.allocations.drop(allocation)
+        if not self.allocations.reserved:
             self._forget_plan()
         elif self._plan is not None:
-            begin = max(start, self._plan.times[0])
-            if begin < end:
-                self._plan.take(begin, end, -units)
+            begin = max(allocation.start, self._plan.times[0])
+            if begin < allocation.end:
+                self._plan.take(begin, allocation.end, -allocation.units)
             self._after.clear()
 
     def drop_all(self) -> None:
-        self.reservations.clear()
+        for allocation in list(self.allocations.reserved.values()):
+            self.allocations.drop(allocation)
         self._forget_plan()
 
-    def end(self, task: str, now: int) -> None:
-        held = self.tasks.pop(task)
-        if held.number >= 0:
-            self.matcher.cancel(held.number)
+    def end(self, allocation: Allocation, now: int) -> None:
+        self.allocations.finish(allocation)
+        if allocation.number >= 0:
+            self.matcher.cancel(allocation.number)
         else:
-            self._unnamed.remove(task)
+            self._unnamed.remove(allocation)
         self.freed += 1
-        if now < held.end:
+        if now < allocation.end:
             self.opened += 1
-            self._take(now, held.end, -held.units)
+            self._take(now, allocation.end, -allocation.units)
             self._after.clear()
 
-    def stretch(self, task: str, end: int) -> None:
-        held = self.tasks[task]
-        self._take(held.end, end, held.units)
-        held.end = end
-        if held.number >= 0:
-            self.matcher.ledger.stretch(held.number, end)
+    def extend(self, allocation: Allocation, end: int) -> None:
+        self._take(allocation.end, end, allocation.units)
+        self.allocations.extend(allocation, end)
+        if allocation.number >= 0:
+            self.matcher.ledger.stretch(allocation.number, end)
         self.lost += 1
 
     def mark(self) -> object:
         plan = None if self._plan is None else self._plan.copy()
-        return self._base.copy(), plan, self.tasks.copy(), self.reservations.copy(), len(self._unnamed)
+        return self.allocations.mark(), self._base.copy(), plan, len(self._unnamed)
 
     def undo(self, mark: object) -> None:
         assert isinstance(mark, tuple)
-        self._base, self._plan, self.tasks, self.reservations, unnamed = mark
+        held, self._base, self._plan, unnamed = mark
+        self.allocations.undo(held)
         del self._unnamed[unnamed:]
         self._after.clear()
 
-    def settle(self, now: int) -> list[str]:
+    def settle(self, now: int) -> list[Allocation]:
+        self.allocations.settle()
         failed = []
-        for name in self._unnamed:
-            task = self.tasks[name]
+        for each in self._unnamed:
             self._number += 1
-            wanted = replace(task.request, duration=task.end - now)
+            wanted = replace(self._known(each.request)[0], duration=each.end - now)
             if self.matcher.match(Operation.ALLOCATE, wanted, job=self._number, now=now):
-                task.number = self._number
+                each.number = self._number
             else:
-                failed.append(name)
+                failed.append(each)
         self._unnamed.clear()
-        for name in failed:
-            self.tasks.pop(name)
+        for each in failed:
+            self.allocations.finish(each)
         return failed
 
     def rule_out(self, shape: int, limit: int, blocked: Ints, now: int) -> None:
@@ -249,12 +233,12 @@ class PoolPlanner:
 
     # -- thinking ahead --------------------------------------------------------------------------------------
 
-    def sketch(self, now: int, asks: Sequence[PlanRequest], *, in_order: bool) -> list[int | None]:
+    def sketch(self, now: int, waiting: Sequence[PlanRequest], *, in_order: bool) -> list[int | None]:
         plan = self._base.copy()
         after: dict[tuple[int, int], int] = {}
         starts: list[int | None] = []
         last = now
-        for ask in asks:
+        for ask in waiting:
             units = self._known(ask.request)[1]
             kind = (units, ask.limit)
             start = plan.earliest(units, ask.limit, max(last, after.get(kind, now)))
@@ -267,26 +251,26 @@ class PoolPlanner:
         return starts
 
     def expect(
-        self, now: int, ends: Mapping[str, int], asks: Sequence[PlanRequest], wanted: Collection[int]
+        self, now: int, ends: Mapping[str, int], waiting: Sequence[PlanRequest], wanted: Collection[int]
     ) -> dict[int, int]:
-        running = [(ends.get(name, task.end), task.end, task.units) for name, task in self.tasks.items()]
-        pending = [(self._known(ask.request)[1], ask.duration, ask.limit) for ask in asks]
+        held = self.allocations.running
+        running = [(ends.get(name, each.end), each.end, each.units) for name, each in held.items()]
+        pending = [(self._known(ask.request)[1], ask.duration, ask.limit) for ask in waiting]
         return forward(now, self._base.at(now), running, pending, wanted)
 
-    def room(self, request: Hashable, now: int, limit: int) -> Outlook:
+    def outlook(self, request: Hashable, now: int, limit: int) -> Outlook:
         units = self._known(request)[1]
         line = self._plan or self._base
         free, most = line.at(now), line.least(now, now + limit)
-        word = self._word()
+        causes: tuple[Reason, ...] = ()
         if free < units:
-            cause = f"it needs {units} {word} and {free} of {self.capacity} are free"
+            busy = Reason.of(Code.UNITS_BUSY, units=units, unit=self._type(), free=free, total=self.capacity)
+            causes = (busy,)
         elif most < units:
-            cause = f"{free} {word} are free, but only {most} of them for as long as it may run"
-        else:
-            cause = ""
+            causes = (Reason.of(Code.UNITS_PROMISED, unit=self._type(), free=free, most=most),)
         until = line.until(units, now)
         return Outlook(
-            cause=cause,
+            causes=causes,
             start=line.earliest(units, limit, now),
             fewer=most if 0 < most < units else None,
             shorter=until - now if until is not None and now < until < now + limit else None,
@@ -312,15 +296,25 @@ class PoolPlanner:
             raise Conflict("this request asks for more than some of many equal units")
         return found
 
-    def _word(self) -> str:
-        return f"{self.matcher.graph.types.words[self.unit]}s"
+    def _type(self) -> str:
+        return self.matcher.graph.types.words[self.unit]
 
-    def _hold(self, task: str, wanted: Request, units: int, now: int, limit: int) -> None:
-        if task in self.tasks:
+    def _hold(self, task: str, request: Hashable, units: int, now: int, limit: int) -> Allocation:
+        if task in self.allocations.running:
             raise Conflict(f"{task} already holds resources")
         self._take(now, now + limit, units)
-        self.tasks[task] = _Task(wanted, units, now + limit)
-        self._unnamed.append(task)
+        held = Allocation(task, request, now, now + limit, units=units)
+        self.allocations.add(held)
+        self._unnamed.append(held)
+        return held
+
+    def _reserve(self, held: Allocation) -> None:
+        if self._plan is None:
+            self._plan = self._base.copy()
+        begin = max(held.start, self._plan.times[0])
+        if begin < held.end:
+            self._plan.take(begin, held.end, held.units)
+        self.allocations.add(held)
 
     def _take(self, start: int, end: int, units: int) -> None:
         for line in (self._base, self._plan):
@@ -341,19 +335,19 @@ class PoolPlanner:
             usable[vertex] = bool(graph.up[vertex]) and all(graph.up[a] for a in tree.ancestors(vertex))
         self.capacity = int(usable.sum())
         line = Timeline(now, self.capacity)
-        for name, task in self.tasks.items():
-            if name not in self._unnamed:
-                rows = ledger.vertex[ledger.job(task.number).spans]
-                task.units = int(usable[rows].sum())
-            if task.end > now:
-                line.take(now, task.end, task.units)
+        for each in self.allocations.running.values():
+            if each.number >= 0:
+                rows = ledger.vertex[ledger.job(each.number).spans]
+                each.units = int(usable[rows].sum())
+            if each.end > now:
+                line.take(now, each.end, each.units)
         return line
 
     def _blockers(self, missing: int) -> tuple[str, ...]:
         found = []
-        for name, task in sorted(self.tasks.items(), key=lambda item: item[1].end):
+        for each in sorted(self.allocations.running.values(), key=lambda each: each.end):
             if missing <= 0:
                 break
-            found.append(name)
-            missing -= task.units
+            found.append(each.task)
+            missing -= each.units
         return tuple(found)

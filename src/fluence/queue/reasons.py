@@ -1,4 +1,7 @@
-"""Why a job waits, for whom, and the smallest change that would start it now or sooner."""
+"""Why a job waits, for whom, and the smallest change that would start it now or sooner.
+
+What-if and the simulator ask it; text is made from its answer at the edge.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,13 @@ from dataclasses import dataclass
 from enum import Enum
 
 from fluence.errors import NotFound
+from fluence.model.reason import Code, Reason
 from fluence.queue.job import FOREVER, SECOND, JobRecord, Phase
 from fluence.queue.planner import Outlook
 from fluence.queue.queue import Queue
 
-_AHEAD = 5  # jobs ahead that are named
 
-
-class Kind(Enum):
+class BlockedBy(Enum):
     """What blocks a job."""
 
     NOTHING = "nothing"  # the next cycle will start it
@@ -34,95 +36,90 @@ class Change:
     value: int | None  # units, or ms; None: drop it
     start: int  # when the job would start then
 
-    def words(self, now: int) -> str:
-        how = {
-            "size": f"ask for {self.value} instead",
-            "limit": f"lower its limit to {span(self.value or 0)}",
-            "constraint": "drop its constraint",
-        }[self.what]
-        return f"{how}: it would start {'now' if self.start <= now else 'in ' + span(self.start - now)}"
-
 
 @dataclass(frozen=True, slots=True)
 class WaitReason:
-    """Why a job waits; ``text`` is for its user."""
+    """Why a job waits, and what would help."""
 
-    kind: Kind
-    text: str
+    kind: BlockedBy
+    reasons: tuple[Reason, ...]
     waits_for: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
 
 
 def why(queue: Queue, key: str) -> WaitReason:
     """Why a job is not running, as of the queue's last event."""
-    entry = queue.entries.get(key)
-    if entry is None:
+    record = queue.records.get(key)
+    if record is None:
         raise NotFound(f"no job {key}")
-    if entry.state is Phase.NEVER:
-        return WaitReason(Kind.NEVER, entry.story[-1].reason)
-    if entry.state.is_over or not entry.waiting:
-        return WaitReason(Kind.NOTHING, f"it is {entry.state.value}: {entry.story[-1].reason}")
+    last = record.story[-1].reason
+    if record.phase is Phase.NEVER:
+        return WaitReason(BlockedBy.NEVER, (last,))
+    if record.phase.is_over or not record.waiting:
+        reason = Reason.of(Code.IN_PHASE, phase=record.phase.value, last=last)
+        return WaitReason(BlockedBy.NOTHING, (reason,))
     if key in queue.held:
-        others = queue.dependencies(entry)
-        return WaitReason(Kind.DEPENDENCY, f"it waits for {_names(others)} to end", others)
-    if not queue.is_admitted(entry):
-        most = queue.rules[entry.job.queue].max_running_per_user
-        who, where = entry.job.user or "its user", entry.job.queue
-        return WaitReason(
-            Kind.LIMIT, f"{who} runs, or is promised, {most} jobs in queue {where!r}: no more are allowed"
-        )
-    return _short_of(queue, entry)
+        others = queue.dependencies.of(record)
+        return WaitReason(BlockedBy.DEPENDENCY, (Reason.of(Code.DEPENDENCY, jobs=others),), others)
+    if not queue.is_admitted(record):
+        most = queue.rules.of(record.job.queue).max_running_per_user
+        reason = Reason.of(Code.USER_LIMIT, user=record.job.user, most=most, queue=record.job.queue)
+        return WaitReason(BlockedBy.LIMIT, (reason,))
+    return _short_of(queue, record)
 
 
-def _short_of(queue: Queue, entry: JobRecord) -> WaitReason:
-    """What the space has too little of; the job's own place in the plan does not stand in its way."""
-    now, space, request = queue.now, queue.space, entry.job.request
-    clear = entry.limit if entry.bounded else FOREVER
-    place = queue.pending.place(entry)
-    ahead = tuple(other.key for other in queue.pending.entries[:place])
-    mark = space.mark()
-    if entry.reserved_at is not None:
-        space.drop(entry.reserved_as)
+def _short_of(queue: Queue, record: JobRecord) -> WaitReason:
+    """What the planner has too little of; the job's own place in the plan does not stand in its way."""
+    now, planner, request = queue.now, queue.planner, record.job.request
+    clear = record.limit if record.bounded else FOREVER
+    place = queue.pending.place(record)
+    ahead = tuple(other.key for other in queue.pending.records[:place])
+    mark = planner.mark()
+    if record.reservation is not None:
+        planner.drop(record.reservation)
     try:
-        room = space.room(request, now, clear)
+        outlook = planner.outlook(request, now, clear)
         if queue.depth is not None and place >= queue.depth:
-            text = f"only the first {queue.depth} jobs are looked at, and {len(ahead)} are ahead of it"
-            return WaitReason(Kind.AHEAD, text, ahead)
+            reason = Reason.of(Code.BEYOND_DEPTH, depth=queue.depth, ahead=len(ahead))
+            return WaitReason(BlockedBy.AHEAD, (reason,), ahead)
         if ahead and queue.policy.promise == "order":  # nobody overtakes, however small
-            fits = "" if room.cause else "it would fit, but "
-            return WaitReason(Kind.AHEAD, f"{fits}{_names(ahead)} must start first", ahead)
-        blockers = _jobs(queue, room.blockers)
-        changes = _changes(queue, entry, room, clear)
-        relaxed = space.relaxed(request) if room.cause else None
-        if relaxed is not None and not (free := space.room(relaxed, now, clear)).cause:
+            return _behind(ahead, fits=not outlook.causes)
+        blockers = _jobs(queue, outlook.blockers)
+        changes = _changes(queue, record, outlook, clear)
+        relaxed = planner.relaxed(request) if outlook.causes else None
+        if relaxed is not None and not (free := planner.outlook(relaxed, now, clear)).causes:
             changes = (Change("constraint", None, free.start or now), *changes)
-            text = f"its constraint leaves too little: {room.cause}"
-            return WaitReason(Kind.CONSTRAINT, text, blockers, changes)
+            reason = Reason.of(Code.CONSTRAINT_TOO_NARROW, causes=outlook.causes)
+            return WaitReason(BlockedBy.CONSTRAINT, (reason,), blockers, changes)
     finally:
-        space.undo(mark)
-    if room.cause:
-        return WaitReason(Kind.RESOURCE, room.cause, blockers, changes)
+        planner.undo(mark)
+    if outlook.causes:
+        return WaitReason(BlockedBy.RESOURCE, outlook.causes, blockers, changes)
     if not ahead:
-        return WaitReason(Kind.NOTHING, "it fits and is first: the next cycle starts it")
-    return WaitReason(Kind.AHEAD, f"it would fit, but {_names(ahead)} must start first", ahead)
+        return WaitReason(BlockedBy.NOTHING, (Reason.of(Code.FIRST_IN_QUEUE),))
+    return _behind(ahead, fits=True)
 
 
-def _changes(queue: Queue, entry: JobRecord, room: Outlook, clear: int) -> tuple[Change, ...]:
+def _behind(ahead: tuple[str, ...], *, fits: bool) -> WaitReason:
+    return WaitReason(BlockedBy.AHEAD, (Reason.of(Code.MUST_START_FIRST, fits=fits, jobs=ahead),), ahead)
+
+
+def _changes(queue: Queue, record: JobRecord, outlook: Outlook, clear: int) -> tuple[Change, ...]:
     """Fewer units, or a shorter limit, that start now; else a limit that starts sooner."""
     now, found = queue.now, []
-    if room.shorter is not None and (shorter := _whole(queue, room.shorter)):
+    if outlook.shorter is not None and (shorter := _whole(queue, outlook.shorter)):
         found.append(Change("limit", shorter, now))
-    if room.fewer is not None:
-        found.append(Change("size", room.fewer, now))
-    if not found and room.start is not None:
-        found.extend(_sooner(queue, entry.job.request, clear, room.start))
+    if outlook.fewer is not None:
+        found.append(Change("size", outlook.fewer, now))
+    if not found and outlook.start is not None:
+        found.extend(_sooner(queue, record.job.request, clear, outlook.start))
     return tuple(found)
 
 
 def _sooner(queue: Queue, request: Hashable, clear: int, start: int) -> list[Change]:
     limit = clear // 2
     while limit >= 60 * SECOND and (shorter := _whole(queue, limit)):
-        earlier = queue.space.room(request, queue.now, shorter).start
+        earlier = queue.planner.outlook(request, queue.now, shorter).start
         if earlier is not None and earlier < start:
             return [Change("limit", shorter, earlier)]
         limit //= 2
@@ -137,21 +134,4 @@ def _whole(queue: Queue, limit: int) -> int:
 
 def _jobs(queue: Queue, tasks: tuple[str, ...]) -> tuple[str, ...]:
     """The jobs of some tasks, each once."""
-    return tuple(dict.fromkeys(task if task in queue.entries else task.rpartition("[")[0] for task in tasks))
-
-
-def _names(keys: tuple[str, ...]) -> str:
-    shown = ", ".join(keys[:_AHEAD])
-    more = len(keys) - _AHEAD
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def span(milliseconds: int) -> str:
-    """A length of time for people: its two largest units."""
-    seconds = -(-milliseconds // SECOND)
-    parts = []
-    for unit, length in (("d", 86_400), ("h", 3600), ("min", 60), ("s", 1)):
-        count, seconds = divmod(seconds, length)
-        if count:
-            parts.append(f"{count} {unit}")
-    return " ".join(parts[:2]) or "0 s"
+    return tuple(dict.fromkeys(task if task in queue.records else task.rpartition("[")[0] for task in tasks))

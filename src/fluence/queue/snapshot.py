@@ -92,8 +92,8 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 def save(queue: Queue, matcher: Matcher) -> bytes:
     """The document of a queue that plans on a matcher."""
-    jobs = [_saved(entry, queue, matcher) for entry in queue.entries.values() if not entry.state.is_over]
-    space = queue.space
+    jobs = [_saved(record, queue, matcher) for record in queue.records.values() if not record.phase.is_over]
+    planner = queue.planner
     specs: dict[Hashable, int] = {}
     runs = [
         SavedRun(specs.setdefault(job.request, len(specs)), runtime, job.user, job.limit)
@@ -108,11 +108,11 @@ def save(queue: Queue, matcher: Matcher) -> bytes:
             pools=sorted(matcher.extensions.quantities),
             jobs=jobs,
             graph=msgspec.Raw(matcher.graph.render("jgf").encode()),
-            unit=matcher.graph.types.words[space.unit] if isinstance(space, PoolPlanner) else None,
+            unit=matcher.graph.types.words[planner.unit] if isinstance(planner, PoolPlanner) else None,
             depth=queue.depth,
             window=queue.window,
             resolution=queue.resolution,
-            calibration=queue.calibration.place,
+            calibration=queue.promises.calibration.place,
             specs=[spec.to_value() for spec in specs if isinstance(spec, Jobspec)],
             runs=runs,
         )
@@ -125,7 +125,7 @@ def restore(text: bytes, *, source: str = "snapshot", policy: str | None = None)
         saved = msgspec.json.decode(text, type=Snapshot)
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
         raise InvalidInput(
-            f"is no snapshot: {fault}; make one with fluence simulate --snapshot", where=source
+            f"is not a valid snapshot: {fault}; make one with fluence simulate --snapshot", where=source
         ) from None
     if saved.version != VERSION:
         raise InvalidInput(f"has version {saved.version}; this program reads {VERSION}", where=source)
@@ -139,35 +139,34 @@ def restore(text: bytes, *, source: str = "snapshot", policy: str | None = None)
     )
     specs: dict[bytes, Jobspec] = {}
     jobs = [(_job(each, specs, source), each) for each in saved.jobs]
-    space = _space(matcher, saved.unit, [job for job, _ in jobs], saved.now)
+    planner = _planner(matcher, saved.unit, [job for job, _ in jobs], saved.now)
     queue = Queue(
-        space,
+        planner,
         find(policy or saved.policy),
         now=saved.now,
         depth=saved.depth,
         window=saved.window,
         resolution=saved.resolution,
     )
-    queue.calibration.place = saved.calibration
+    queue.promises.calibration.place = saved.calibration
     _learn(queue, saved, source)
     number = 0
     for job, each in jobs:
+        spans = {}
         for task, held in each.running.items():
             number += 1
             _hold(matcher, number, held, source)
-            space.adopt(task, number, job.request, held.end, saved.now)
-        spans = {task: (held.start, held.end) for task, held in each.running.items()}
+            spans[task] = planner.adopt(task, number, job.request, held.start, held.end, saved.now)
         queue.resume(job, spans, each.waiting, saved.now)
-        entry = queue.entries[job.key]
-        entry.no_later_than = entry.promised = each.no_later_than
-        entry.told, entry.deadline = saved.now, each.deadline
+        record = queue.records[job.key]
+        record.no_later_than = record.promised = each.no_later_than
+        record.told, record.deadline = saved.now, each.deadline
     if policy is None or policy == saved.policy:
         for job, each in jobs:
             for task, held in each.reserved.items():
                 number += 1
                 placed = _placed(matcher, number, held, source, reserved=True)
-                space.adopt_reservation(task, job.request, placed)
-                queue.resume_place(job.key, task, held.start)
+                queue.resume_reservation(job.key, planner.adopt_reservation(task, job.request, placed))
     return queue
 
 
@@ -177,9 +176,9 @@ def _learn(queue: Queue, saved: Snapshot, source: str) -> None:
         if not 0 <= run.spec < len(specs):
             raise InvalidInput(f"a run is of spec {run.spec}; there are {len(specs)}", where=source)
         request = specs[run.spec]
-        if queue.space.understands(request):
+        if queue.planner.understands(request):
             job = Submission("", request, 0, limit=run.limit, user=run.user)
-            queue.learn(job, queue.space.shape(request), run.runtime)
+            queue.learn(job, queue.planner.shape(request), run.runtime)
 
 
 def _check(saved: Snapshot, source: str) -> None:
@@ -212,32 +211,29 @@ def _number(job: SavedJob, task: str) -> int | None:
     return int(digits) if int(digits) < job.tasks else None
 
 
-def _space(
+def _planner(
     matcher: Matcher, unit: str | None, jobs: list[Submission], now: int
 ) -> PoolPlanner | GraphPlanner:
     if unit is not None:
-        space = PoolPlanner(matcher, unit, now)
-        if all(space.understands(job.request) for job in jobs):
-            return space
+        planner = PoolPlanner(matcher, unit, now)
+        if all(planner.understands(job.request) for job in jobs):
+            return planner
     return GraphPlanner(matcher)
 
 
-def _saved(entry: JobRecord, queue: Queue, matcher: Matcher) -> SavedJob:
-    job = entry.job
+def _saved(record: JobRecord, queue: Queue, matcher: Matcher) -> SavedJob:
+    job = record.job
     assert isinstance(job.request, Jobspec)
-    running = {}
-    space = queue.space
-    assert isinstance(space, PoolPlanner | GraphPlanner)
-    for task, start in entry.running.items():
-        number, end = space.holding(task)
-        running[task] = SavedTask(start, end, _held(matcher, number))
+    running = {
+        task: SavedTask(held.start, held.end, _held(matcher, held.number))
+        for task, held in record.running.items()
+    }
     reserved = {}
-    if entry.reserved_at is not None:
-        named, end = space.reserving(entry.reserved_as)
-        holds = [] if named is None else _held(matcher, named)
-        reserved[entry.reserved_as] = SavedTask(entry.reserved_at, end, holds)
-    known = ((each.job, queue.entries.get(each.job)) for each in job.after if each.job)
-    over = {key for key, other in known if other is None or other.state.is_over}
+    if (held := record.reservation) is not None:
+        holds = [] if held.number < 0 else _held(matcher, held.number)
+        reserved[held.task] = SavedTask(held.start, held.end, holds)
+    known = ((each.job, queue.records.get(each.job)) for each in job.after if each.job)
+    over = {key for key, other in known if other is None or other.phase.is_over}
     return SavedJob(
         key=job.key,
         jobspec=job.request.to_value(),
@@ -250,9 +246,9 @@ def _saved(entry: JobRecord, queue: Queue, matcher: Matcher) -> SavedJob:
         priority=job.priority,
         after=[(each.kind, each.job) for each in job.after if each.job not in over],
         tasks=job.tasks,
-        waiting=[*reversed(entry.again), *range(entry.fresh, job.tasks)] if entry.fresh else None,
-        no_later_than=entry.no_later_than,
-        deadline=entry.deadline,
+        waiting=[*reversed(record.again), *range(record.fresh, job.tasks)] if record.fresh else None,
+        no_later_than=record.no_later_than,
+        deadline=record.deadline,
         running=running,
         reserved=reserved,
     )

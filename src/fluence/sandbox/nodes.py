@@ -21,21 +21,24 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import yaml
 
 from fluence.errors import InvalidInput
-from fluence.kube.client import Client
 from fluence.kube.errors import AlreadyExists
-from fluence.kube.reflector import Reflector
 from fluence.kube.resource import NODES, Json
 from fluence.model.node import Node
 from fluence.units import parse_quantity
 
+if TYPE_CHECKING:
+    from fluence.kube.client import Client
+
 RACK = "topology.kubernetes.io/rack"
 ZONE = "topology.kubernetes.io/zone"
 GPU = "nvidia.com/gpu"
+_MOST = 1_000_000  # nodes of a kind, about 2 GB
 SIMULATED = "sandbox.fluence.flux-framework.org/simulated"
 
 
@@ -83,6 +86,8 @@ def read_nodes(path: Path) -> list[NodeKind]:
 def check(kind: NodeKind, *, where: str) -> None:
     if kind.count < 0 or kind.gpu < 0 or kind.racks < 0 or kind.pods < 1:
         raise InvalidInput("count, gpu, racks must not be negative, and pods at least 1", where=where)
+    if kind.count > _MOST:
+        raise InvalidInput(f"count must be {_MOST} at most", where=where)
     for field, text in {"cpu": kind.cpu, "memory": kind.memory, **kind.resources}.items():
         try:
             if parse_quantity(str(text)) < 0:
@@ -170,6 +175,8 @@ async def wait_ready(
 ) -> int:
     """Wait until ``count`` nodes are Ready and rid of the taints they were born with; how many are at the
     end. It gives up when for ``patience_s`` none has become Ready: thousands take a busy machine minutes."""
+    from fluence.kube.reflector import Reflector  # NB with the client, which reading a file needs not
+
     reflector = Reflector(client, NODES)
     ready: set[str] = set()
     grown = asyncio.Event()

@@ -23,7 +23,7 @@ from fluence.sandbox.faults import Rule, verb_of
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"}
 
 
-class Seen(msgspec.Struct, frozen=True):
+class SeenRequest(msgspec.Struct, frozen=True):
     verb: str
     path: str
     status: int
@@ -34,7 +34,7 @@ class Proxy:
 
     def __init__(self, upstream: Access, rules: list[Rule] | None = None, *, port: int = 0) -> None:
         self.rules = rules if rules is not None else []
-        self.seen: list[Seen] = []
+        self.seen: list[SeenRequest] = []
         self._upstream = upstream
         self._port = port
         self._session: aiohttp.ClientSession | None = None
@@ -79,7 +79,7 @@ class Proxy:
         if rule.latency_s:
             await asyncio.sleep(rule.latency_s)
         if rule.status is not None:
-            self.seen.append(Seen(verb, request.path, rule.status))
+            self.seen.append(SeenRequest(verb, request.path, rule.status))
             return _refusal(rule.status, rule.retry_after)
         assert self._session is not None
         headers = {name: value for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP}
@@ -88,7 +88,7 @@ class Proxy:
             async with self._session.request(
                 request.method, url, data=await request.read() or None, headers=headers
             ) as answer:
-                self.seen.append(Seen(verb, request.path, answer.status))
+                self.seen.append(SeenRequest(verb, request.path, answer.status))
                 return await self._forward(request, answer, rule, is_watch=verb == "watch")
         except (aiohttp.ClientError, OSError):
             _abort(request)  # the server behind us is gone: so are we

@@ -316,7 +316,7 @@ class Sandbox:
                     why = str(error)
                 for process in state.parts.values():
                     if process.name in parts and not process.is_alive:
-                        raise FluenceError(f"{process.name} died: {last_words(self.at.log(process.name))}")
+                        raise FluenceError(f"{process.name} died: {log_tail(self.at.log(process.name))}")
                 if time.monotonic() > deadline:
                     raise FluenceError(
                         f"waited {READY_S:.0f} s for {what}: {why}; see `fluence sandbox logs`"
@@ -364,7 +364,7 @@ def clear_stale(prefix: str) -> None:
                 orphan.down()
 
 
-def last_words(log: Path, lines: int = 3) -> str:
+def log_tail(log: Path, lines: int = 3) -> str:
     """The end of a log, on one line, for an error message."""
     try:
         text = log.read_text(errors="replace")

@@ -1,14 +1,18 @@
-"""Terms: what users say of a gang in annotations: how long, which queue, which policy, which nodes.
+"""Annotations: what users say of a gang: how long, which queue, which policy, which nodes.
 
-Said on a pod, on its owner, or on its PodGroup; the first of these that says it counts.
+Called by `gang.build`. Said on a pod, on its owner, or on its PodGroup; the first of these that says a thing
+counts. `excluded-nodes` is the exception: all of them count, since the scheduler itself adds to the pods'.
+An annotation that cannot be read, or is longer than its limit, is a fault: the gang is held back with the
+reason and the cure. Texts are parsed once and kept by text, a bounded number of them.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import TypeVar
 
 from fluence import names
 from fluence.errors import InvalidInput, InvalidJobspec
@@ -16,11 +20,19 @@ from fluence.match.policy import find
 from fluence.model import constraint as constraints
 from fluence.model.constraint import Constraint
 from fluence.model.group import Group
-from fluence.model.jobspec import Jobspec
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
+from fluence.model.reason import Code, Reason
+from fluence.schedule.jobspecs import MAX_JOBSPEC_BYTES, MAX_LIMIT, JobspecRequest, read_jobspec
 from fluence.units import parse_duration
 
+MAX_CONSTRAINT_BYTES = 16 * 1024
+MAX_EXCLUDED_NODES = 1000
+"""Nodes that one annotation may exclude; the scheduler writes no more either."""
+
+T = TypeVar("T")
+
+_MAX_BYTES = {names.CONSTRAINTS: MAX_CONSTRAINT_BYTES, names.JOBSPEC: MAX_JOBSPEC_BYTES}
 _KEYS = frozenset(
     (
         names.DURATION,
@@ -37,6 +49,8 @@ _KEYS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class GangAnnotations:
+    """What the annotations of a gang say, those of its jobspec included."""
+
     limit: int | None = None  # ms
     bounded: bool = False  # the kubelet or the Job controller ends it at its limit
     soft_limit: int | None = None  # ms
@@ -44,66 +58,127 @@ class GangAnnotations:
     policy: str | None = None
     user: str = ""
     constraint: Constraint | None = None
-    jobspec: Jobspec | None = None
-    fault: str = ""
+    jobspec: JobspecRequest | None = None
+    excluded: frozenset[str] = frozenset()  # names of nodes
+    fault: Reason | None = None
+    warnings: tuple[Reason, ...] = ()
 
 
-def terms_of(
-    pods: Sequence[Pod], owners: Sequence[Owner], group: Group | None, *, warnings: list[str]
-) -> GangAnnotations:
-    """The terms of a gang with these pods, in their order."""
-    said = _said(pods, owners, group, warnings).get
-    fault = ""
-    policy, constraint, jobspec = said(names.POLICY, ""), None, None
-    try:
-        if policy:
-            find(policy)
-        constraint = _constraint(said(names.CONSTRAINTS, ""))
-        jobspec = _jobspec(said(names.JOBSPEC, ""))
-    except InvalidInput as error:
-        where = f"{names.POLICY}: " if policy and not isinstance(error, InvalidJobspec) else ""
-        fault = f"annotation {where}{error}"
-    if backend := said(names.REQUIRE_BACKEND, ""):
-        fault = (
-            f"annotation {names.REQUIRE_BACKEND}: backend {backend[:60]!r} is asked for, and this scheduler "
-            "has none to give: remove the annotation, or name a scheduler that has"
+def gang_annotations(pods: Sequence[Pod], owners: Sequence[Owner], group: Group | None) -> GangAnnotations:
+    """The annotations of a gang with these pods, in their order."""
+    levels = _levels(pods, owners, group)
+    values, warnings = _first_values(levels)
+    excluded, faults = _excluded(levels)
+    if not values:
+        limit, bounded = _with_deadline(None, _deadline(pods, owners))
+        return GangAnnotations(
+            limit=limit,
+            bounded=bounded,
+            user=_account(pods),
+            excluded=excluded,
+            fault=faults[0] if faults else None,
         )
-    limit, bounded = _limit(said(names.DURATION, ""), _deadline(pods, owners), warnings)
+    given = values.get
+    faults += _too_long(values)
+    policy = given(names.POLICY)
+    if policy:
+        faults += _policy_faults(policy)
+    constraint = _kept(read_constraint(text), faults) if (text := _short(values, names.CONSTRAINTS)) else None
+    jobspec = _kept(read_jobspec(text), faults) if (text := _short(values, names.JOBSPEC)) else None
+    if backend := given(names.REQUIRE_BACKEND):
+        faults.insert(0, Reason.of(Code.BACKEND_UNAVAILABLE, key=names.REQUIRE_BACKEND, backend=backend[:60]))
+    limit = _kept(_duration(names.DURATION, given(names.DURATION)), faults)
+    soft_limit = _kept(_duration(names.SOFT_DURATION, given(names.SOFT_DURATION)), faults)
+    queue = given(names.QUEUE, "")
+    if jobspec is not None:
+        faults += _conflicts(jobspec, limit, queue)
+        limit = jobspec.limit if limit is None else limit
+        queue = queue or jobspec.queue
+        constraint = both(constraint, jobspec.constraint)
+    limit, bounded = _with_deadline(limit or None, _deadline(pods, owners))
     return GangAnnotations(
         limit=limit,
         bounded=bounded,
-        soft_limit=_duration(names.SOFT_DURATION, said(names.SOFT_DURATION, ""), warnings),
-        queue=said(names.QUEUE, ""),
+        soft_limit=soft_limit or None,
+        queue=queue,
         policy=policy or None,
-        user=said(names.USER, "") or _account(pods),
+        user=given(names.USER) or _account(pods),
         constraint=constraint,
         jobspec=jobspec,
-        fault=fault,
+        excluded=excluded,
+        fault=faults[0] if faults else None,
+        warnings=warnings,
     )
 
 
-def _said(
-    pods: Sequence[Pod], owners: Sequence[Owner], group: Group | None, warnings: list[str]
-) -> dict[str, str]:
-    """Each term from the first level that says it."""
+def both(one: Constraint | None, other: Constraint | None) -> Constraint | None:
+    """A constraint that holds where both do."""
+    if one is None or other is None:
+        return one or other
+    return one if one == other else Constraint("and", children=(one, other))
+
+
+@lru_cache(maxsize=1024)
+def read_constraint(text: str) -> Constraint | Reason:
+    """An RFC 31 constraint as JSON."""
+    try:
+        return constraints.parse(_json(text), names.CONSTRAINTS)
+    except InvalidInput as error:
+        return Reason.of(Code.INVALID_ANNOTATION, error=str(error))
+
+
+def _json(text: str) -> object:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise InvalidJobspec(
+            'is not valid JSON: write {"properties": ["gpu"]} or another RFC 31 constraint',
+            where=names.CONSTRAINTS,
+        ) from None
+
+
+# -- who says what -------------------------------------------------------------------------------------------
+
+_Levels = tuple[tuple[str, list[Mapping[str, str]]], ...]
+
+
+def _levels(pods: Sequence[Pod], owners: Sequence[Owner], group: Group | None) -> _Levels:
+    """Annotations by who carries them, those that go first in front."""
+    of_group = group.annotations if group is not None else None
+    return (
+        ("pods", [each.metadata.annotations for each in pods if each.metadata.annotations]),
+        ("owners", [each.metadata.annotations for each in owners if each.metadata.annotations]),
+        ("PodGroup", [of_group] if of_group else []),
+    )
+
+
+def _first_values(levels: _Levels) -> tuple[dict[str, str], tuple[Reason, ...]]:
+    """Each annotation from the first level that has it, and where objects of one level disagree."""
     found: dict[str, str] = {}
-    for where, level in (
-        ("pods", [each.metadata.annotations for each in pods]),
-        ("owners", [each.metadata.annotations for each in owners]),
-        ("PodGroup", [group.annotations if group is not None else None]),
-    ):
+    warnings: dict[Reason, None] = {}
+    for level, objects in levels:
         here: dict[str, str] = {}
-        for marks in level:
-            if not marks:
-                continue
-            for key in sorted(_KEYS.intersection(marks)):
-                value = marks[key].strip()
+        for values in objects:
+            for key in sorted(_KEYS.intersection(values)):
+                value = values[key].strip()
                 if value and here.setdefault(key, value) != value:
-                    warnings.append(
-                        f"its {where} say different things in {key}: {here[key][:60]!r} counts; write one"
-                    )
+                    shown = here[key][:60]
+                    warnings[Reason.of(Code.DIFFERENT_ANNOTATIONS, level=level, key=key, value=shown)] = None
         found = {**here, **found}
-    return found
+    return found, tuple(warnings)
+
+
+def _excluded(levels: _Levels) -> tuple[frozenset[str], list[Reason]]:
+    """The nodes that any of them excludes."""
+    found: set[str] = set()
+    texts = (each[names.EXCLUDED] for _, objects in levels for each in objects if names.EXCLUDED in each)
+    for text in dict.fromkeys(texts):
+        given = text.count(",") + 1
+        if given > MAX_EXCLUDED_NODES:
+            many = Reason.of(Code.TOO_MANY_EXCLUDED, key=names.EXCLUDED, given=given, most=MAX_EXCLUDED_NODES)
+            return frozenset(found), [many]
+        found.update(name for each in text.split(",") if (name := each.strip()))
+    return frozenset(found), []
 
 
 def _account(pods: Sequence[Pod]) -> str:
@@ -111,6 +186,53 @@ def _account(pods: Sequence[Pod]) -> str:
         return ""
     pod = pods[0]
     return f"{pod.metadata.namespace}/{pod.spec.service_account_name or 'default'}"
+
+
+# -- single annotations --------------------------------------------------------------------------------------
+
+
+def _kept(value: T | Reason, faults: list[Reason]) -> T | None:
+    if isinstance(value, Reason):
+        faults.append(value)
+        return None
+    return value
+
+
+def _short(values: Mapping[str, str], key: str) -> str:
+    """The text of an annotation, unless it is too long to be read."""
+    text = values.get(key, "")
+    return text if len(text.encode()) <= _MAX_BYTES[key] else ""
+
+
+def _too_long(values: Mapping[str, str]) -> Iterator[Reason]:
+    for key, most in _MAX_BYTES.items():
+        size = len(values.get(key, "").encode())
+        if size > most:
+            yield Reason.of(Code.ANNOTATION_TOO_LONG, key=key, size=size, most=most)
+
+
+def _policy_faults(policy: str) -> list[Reason]:
+    try:
+        find(policy)
+    except InvalidInput as error:
+        return [Reason.of(Code.INVALID_ANNOTATION, error=f"{names.POLICY}: {error}")]
+    return []
+
+
+def _conflicts(jobspec: JobspecRequest, limit: int | None, queue: str) -> Iterator[Reason]:
+    """What the annotations beside a jobspec say otherwise."""
+    if limit is not None and jobspec.limit is not None and limit != jobspec.limit:
+        yield Reason.of(
+            Code.JOBSPEC_DURATION, key=names.JOBSPEC, other=names.DURATION, limit=jobspec.limit, given=limit
+        )
+    if queue and jobspec.queue and queue != jobspec.queue:
+        yield Reason.of(
+            Code.JOBSPEC_QUEUE,
+            key=names.JOBSPEC,
+            other=names.QUEUE,
+            queue=jobspec.queue[:60],
+            given=queue[:60],
+        )
 
 
 def _deadline(pods: Sequence[Pod], owners: Sequence[Owner]) -> int | None:
@@ -131,35 +253,17 @@ def _deadline(pods: Sequence[Pod], owners: Sequence[Owner]) -> int | None:
     return max(ends, default=None)
 
 
-def _limit(text: str, deadline: int | None, warnings: list[str]) -> tuple[int | None, bool]:
-    limit = _duration(names.DURATION, text, warnings)
+def _with_deadline(limit: int | None, deadline: int | None) -> tuple[int | None, bool]:
     if deadline is not None and (limit is None or deadline <= limit):
         return max(1, deadline), True
     return limit, False
 
 
-def _duration(key: str, text: str, warnings: list[str]) -> int | None:
+def _duration(key: str, text: str | None) -> int | Reason | None:
+    """Milliseconds; 0: no limit."""
     if not text:
         return None
     found = parse_duration(text)
-    if found is None:
-        warnings.append(f"annotation {key}={text[:40]!r} is ignored: write seconds, or 2h30m")
-    return found or None  # 0: no limit
-
-
-@lru_cache(maxsize=1024)
-def _constraint(text: str) -> Constraint | None:
-    if not text:
-        return None
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise InvalidJobspec(
-            'is no JSON: write {"properties": ["gpu"]} or another RFC 31 constraint', where=names.CONSTRAINTS
-        ) from None
-    return constraints.parse(value, names.CONSTRAINTS)
-
-
-@lru_cache(maxsize=1024)
-def _jobspec(text: str) -> Jobspec | None:
-    return Jobspec.parse(text, source=names.JOBSPEC) if text else None
+    if found is None or found > MAX_LIMIT:
+        return Reason.of(Code.INVALID_DURATION, key=key, value=text[:40])
+    return found

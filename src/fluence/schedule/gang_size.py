@@ -1,7 +1,8 @@
-"""Sizes: how many pods of a gang must start together, and how many that still leaves to place.
+"""Gang size: how many pods of a gang must start together, and how many that still leaves to place.
 
-The order (interfaces of all five predecessors): the PodGroup's minCount or minMember; a size said on a pod or
-its owner; what the owners run at a time; 1. A said size may be smaller than the owner's and still wins.
+Called by `gang.build`. The order (interfaces of all five predecessors): the PodGroup's minCount or minMember;
+a size declared on a pod or its owner; what the owners run at a time; 1. A declared size may be smaller than
+the owner's and still wins.
 
 A gang that runs is not asked to start together again: members that run or have succeeded count, so the
 replacement of a failed rank needs no company. Members that are being deleted do not: they may belong to a Job
@@ -15,56 +16,79 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fluence import names
 from fluence.model.group import Group
 from fluence.model.meta import OwnerReference
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
-from fluence.schedule.group_labels import size_of
+from fluence.model.reason import Code, Reason
+from fluence.schedule.group_labels import MAX_SIZE, declared_size
 
 
 @dataclass(frozen=True, slots=True)
 class GangSize:
-    """How many, and who says so."""
+    """How many start together, or what is to be known first."""
 
-    minimum: int
-    pods: int  # that there will be at a time, as far as owners and sizes say
-    source: str
-    waits: str = ""  # what must be known first
+    minimum: int = 1
+    pods: int = 1  # that there will be at a time, as far as owners and sizes say
+    waits: Reason | None = None  # what must be known first
+    fault: Reason | None = None  # a declared size that is not valid
+    warnings: tuple[Reason, ...] = ()
 
 
-def declared(
+@dataclass(frozen=True, slots=True)
+class _Declared:
+    """What labels and annotations say."""
+
+    size: int | None = None
+    fault: Reason | None = None
+    warnings: tuple[Reason, ...] = ()
+
+
+def gang_size(
     pods: Sequence[Pod],
     owners: Sequence[Owner],
     *,
     group: Group | None,
     above: Sequence[Owner] = (),
     unseen: Sequence[OwnerReference] = (),
-    group_may_come: str = "",
-    warnings: list[str],
+    awaited_group: str | None = None,
 ) -> GangSize:
-    """The size of a gang with these pods. A Deployment stands ``above`` an owner: a size that it says counts,
-    its replicas do not. ``group_may_come`` names a PodGroup that does not exist yet."""
-    said = _said(pods, (*owners, *above), warnings)
+    """The size of a gang with these pods. A Deployment stands ``above`` an owner: a size that it declares
+    counts, its replicas do not. ``awaited_group`` is a PodGroup that is named and does not exist yet."""
+    declared = _declared(pods, (*owners, *above))
     made = sum(owner.pods for owner in owners)
     if group is not None and group.min_count is not None:
-        if said is not None and said != group.min_count:
-            warnings.append(
-                f"group-size {said} is not used: PodGroup {group.key} says {group.min_count}; change it there"
-            )
-        return GangSize(group.min_count, max(group.min_count, made), f"PodGroup {group.key}")
-    if said is not None:
-        return GangSize(said, max(said, made), "group-size")
+        return _from_group(group, group.min_count, made, declared)
+    fault, warnings = declared.fault, declared.warnings
+    if declared.size is not None:
+        return GangSize(declared.size, max(declared.size, made), fault=fault, warnings=warnings)
     if unseen:
-        ref = unseen[0]
-        return GangSize(1, 1, "", waits=f"waits for its {ref.kind} {ref.name} to be seen")
+        return GangSize(waits=owner_not_seen(unseen[0]), fault=fault, warnings=warnings)
     if owners:
-        return GangSize(made, made, " and ".join(f"{each.kind} {each.key}" for each in owners))
-    if group_may_come:
-        return GangSize(
-            1, 1, "", waits=f"waits for its {group_may_come}: create it, or say its size in group-size"
-        )
-    warnings.append("no size is said, so its pods start one by one: add the annotation group-size")
-    return GangSize(1, 1, "nothing")
+        return GangSize(made, made, fault=fault, warnings=warnings)
+    if awaited_group is not None:
+        waits = Reason.of(Code.POD_GROUP_OR_SIZE_MISSING, group=awaited_group)
+        return GangSize(waits=waits, fault=fault, warnings=warnings)
+    return GangSize(fault=fault, warnings=(*warnings, Reason.of(Code.NO_SIZE)))
+
+
+def single_size(
+    pod: Pod, owners: Sequence[Owner], *, group: Group | None, unseen: Sequence[OwnerReference]
+) -> GangSize:
+    """The size of a pod by itself: 1, whatever is declared; a size that cannot be read is a fault."""
+    waits = owner_not_seen(unseen[0]) if unseen else None
+    if group is not None:
+        return GangSize(waits=waits)  # a basic PodGroup says outright that this is no gang
+    declared = _declared([pod], owners)
+    warnings: tuple[Reason, ...] = ()
+    if declared.size is not None and declared.size > 1 and waits is None:
+        warnings = (Reason.of(Code.SIZE_WITHOUT_GROUP, size=declared.size, key=names.GROUP_LABEL),)
+    return GangSize(waits=waits, fault=declared.fault, warnings=warnings)
+
+
+def owner_not_seen(ref: OwnerReference) -> Reason:
+    return Reason.of(Code.OWNER_NOT_SEEN, kind=ref.kind, name=ref.name)
 
 
 def needed(
@@ -76,10 +100,41 @@ def needed(
         failed = sum(pod.status.phase != "Succeeded" for pod in begun)
         return max(0, minimum - living - _succeeded(ended, owners) - failed)
     left = [owner.remaining for owner in owners]
-    if owners and None not in left and all(_owned(pod, owners) for pod in pods):
+    if owners and None not in left and all(_is_owned(pod, owners) for pod in pods):
         # Ranks that succeeded are not run again: do not wait for them.
         minimum = min(minimum, sum(each or 0 for each in left))
     return max(0, minimum - len(begun)) if begun else max(1, minimum)
+
+
+def _from_group(group: Group, minimum: int, made: int, declared: _Declared) -> GangSize:
+    """The PodGroup counts, whatever else is declared."""
+    warnings = list(declared.warnings)
+    if declared.fault is not None:
+        warnings.append(declared.fault)
+    elif declared.size is not None and declared.size != minimum:
+        warnings.append(Reason.of(Code.SIZE_NOT_USED, size=declared.size, group=group.key, minimum=minimum))
+    fault = None
+    if minimum > MAX_SIZE:
+        fault = Reason.of(Code.GROUP_TOO_LARGE, group=group.key, minimum=minimum, maximum=MAX_SIZE)
+    return GangSize(minimum, max(minimum, made), fault=fault, warnings=tuple(warnings))
+
+
+def _declared(pods: Sequence[Pod], owners: Sequence[Owner]) -> _Declared:
+    """The size that pods declare, else the one that their owners do; the largest of several."""
+    for level, found in (
+        ("pods", {declared_size(pod) for pod in pods}),
+        ("owners", {declared_size(owner) for owner in owners}),
+    ):
+        sizes = sorted(size for size in found if isinstance(size, int))
+        faults = sorted(
+            (size for size in found if isinstance(size, Reason)), key=lambda each: str(each.params)
+        )
+        warnings: tuple[Reason, ...] = ()
+        if len(sizes) > 1:
+            warnings = (Reason.of(Code.DIFFERENT_SIZES, level=level, sizes=tuple(sizes)),)
+        if sizes or faults:
+            return _Declared(sizes[-1] if sizes else None, faults[0] if faults else None, warnings)
+    return _Declared()
 
 
 def _begun(pods: Sequence[Pod], ended: Sequence[Pod]) -> list[Pod]:
@@ -107,21 +162,6 @@ def _succeeded(ended: Sequence[Pod], owners: Sequence[Owner]) -> int:
     return free + sum(max(seen[owner.metadata.uid], owner.succeeded) for owner in owners)
 
 
-def _owned(pod: Pod, owners: Sequence[Owner]) -> bool:
+def _is_owned(pod: Pod, owners: Sequence[Owner]) -> bool:
     uids = {owner.metadata.uid for owner in owners}
     return any(each.uid in uids for each in pod.metadata.owner_references or ())
-
-
-def _said(pods: Sequence[Pod], owners: Sequence[Owner], warnings: list[str]) -> int | None:
-    for where, sizes in (
-        ("pods", {size_of(pod, warnings) for pod in pods}),
-        ("owners", {size_of(owner, warnings) for owner in owners}),
-    ):
-        sizes.discard(None)
-        found = sorted(each for each in sizes if each is not None)
-        if len(found) > 1:
-            told = " and ".join(map(str, found))
-            warnings.append(f"its {where} say different sizes, {told}: the largest is used; write one")
-        if found:
-            return found[-1]
-    return None

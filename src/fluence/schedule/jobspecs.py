@@ -1,74 +1,211 @@
-"""A jobspec of the user's own, checked against what the pods request: it may ask for more, never for less."""
+"""A jobspec of the user's own, in the annotation `jobspec`: what it asks of the gang, or why it is refused.
+
+Called by `annotations` (what it says by itself: duration, queue, constraints) and by `gang.build` (whether it
+describes the pods). A jobspec is placed by or refused, never read and then ignored:
+
+    resources    one slot on top, with a count: a slot is a pod, so the count is the gang's size. In the slot:
+                 cores, memory with a unit, and devices that the pods request, side by side, at most as
+                 much as each pod requests
+    attributes   system.duration, queue and constraints hold for the gang; cwd, environment, shell and user
+                 options say nothing of where it runs
+    tasks        not read: the pods' containers say what runs
+
+Refused, with the place in the jobspec and the cure: levels above or inside the slot (node, rack, socket),
+since counts per node are not kept; exclusive resources; ranges; several slots; resources that no pod
+requests, or fewer of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
 
 from fluence import names
 from fluence.errors import InvalidInput
+from fluence.model.constraint import Constraint
 from fluence.model.jobspec import Jobspec, JobspecResource
 from fluence.model.pod import Pod
+from fluence.model.reason import Code, Reason
 from fluence.model.resources import pod_requests
-from fluence.units import format_amount
 
-_BYTES = {"b": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+MAX_JOBSPEC_BYTES = 64 * 1024
+"""The longest jobspec that is read: the server takes 256 KiB of annotations."""
+MAX_LIMIT = 100 * 365 * 86_400_000
+"""The longest walltime, in ms: 100 years."""
+
+_LEVELS = frozenset(("cluster", "zone", "block", "subnet", "rack", "blade", "node", "numanode", "socket"))
+_UNITS: dict[str, int] = {
+    **{f"{letter}{end}": 1000**power for power, letter in enumerate("kMGT", 1) for end in ("", "B")},
+    **{f"{letter}i{end}": 1024**power for power, letter in enumerate("KMGT", 1) for end in ("", "B")},
+    "B": 1,
+    "K": 1000,
+    "KB": 1000,
+}
+_ON_EVERY_NODE = frozenset(("cpu", "memory", "ephemeral-storage"))
+_MOST = 1 << 60  # more than any node has, and less than what overflows where nodes are added up
 
 
-def fault(jobspec: Jobspec | None, pods: Sequence[Pod], *, minimum: int) -> str:
-    """Why this jobspec does not cover these pods, one slot each; "" if it does."""
-    if jobspec is None or not pods:
-        return ""
-    slots = list(_slots(jobspec.resources, 1))
-    count = sum(number for number, _ in slots)
-    if not minimum <= count <= max(minimum, len(pods)):
-        return (
-            f"annotation {names.JOBSPEC} asks for {count} slots and the gang has {len(pods)} pods, of which "
-            f"{minimum} start together: ask for one slot per pod"
+@dataclass(frozen=True, slots=True)
+class JobspecRequest:
+    """What a jobspec asks of a gang."""
+
+    jobspec: Jobspec
+    slots: int
+    per_slot: Mapping[str, int] = field(default_factory=dict)  # `cpu` in milli, bytes, or a device's type
+    limit: int | None = None  # ms
+    queue: str = ""
+    constraint: Constraint | None = None
+
+
+class _Refused(Exception):
+    """Why a jobspec is refused; it does not leave this module."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(reason.code)
+        self.reason = reason
+
+
+@lru_cache(maxsize=256)
+def read_jobspec(text: str) -> JobspecRequest | Reason:
+    """What the annotation's text asks for. It is read once: every pod of a gang carries the same."""
+    try:
+        jobspec = Jobspec.parse(text, source=names.JOBSPEC)
+        return _request(jobspec)
+    except InvalidInput as error:
+        return Reason.of(Code.INVALID_ANNOTATION, error=str(error))
+    except _Refused as refused:
+        return refused.reason
+
+
+def mismatch(request: JobspecRequest, pods: Sequence[Pod], *, minimum: int, size: int) -> Reason | None:
+    """Why the slots do not describe these pods. A slot may not ask for more than its pod requests, since
+    that is what the kubelet gives it, whatever a jobspec says."""
+    if request.slots not in (minimum, size):
+        return Reason.of(
+            Code.JOBSPEC_SLOTS, key=names.JOBSPEC, slots=request.slots, pods=size, minimum=minimum
         )
-    for _, slot in slots:
-        has = dict(_contents(slot.with_, 1))
-        for pod in pods:
-            try:
-                wants = pod_requests(pod)
-            except InvalidInput:
-                return ""  # the pod itself will be refused
-            for resource, amount in wants.items():
-                type_ = _type(resource)
-                if type_ in has and has[type_] < amount:
-                    given, asked = format_amount(resource, has[type_]), format_amount(resource, amount)
-                    return (
-                        f"annotation {names.JOBSPEC} gives a slot {given} {resource} and pod {pod.key} "
-                        f"requests {asked}: ask for as much"
-                    )
-    return ""
+    try:
+        requested = [pod_requests(pod) for pod in pods]
+    except InvalidInput:
+        return None  # the pod itself will be refused
+    for type_, amount in request.per_slot.items():
+        resource = _resource(type_, requested)
+        if resource is None:
+            return Reason.of(Code.JOBSPEC_RESOURCE, key=names.JOBSPEC, type=type_)
+        least = min(each.get(resource, 0) for each in requested)
+        if least < amount:
+            return Reason.of(
+                Code.JOBSPEC_MORE, key=names.JOBSPEC, resource=resource, asked=amount, requested=least
+            )
+    return None
 
 
-def _type(resource: str) -> str:
-    if resource == "cpu":
-        return "core"
-    return resource.rpartition("/")[2]
+def _resource(type_: str, requested: Iterable[Mapping[str, int]]) -> str | None:
+    """What Kubernetes calls a type of the jobspec: `gpu` is the one `…/gpu` that the pods request."""
+    if type_ in _ON_EVERY_NODE:
+        return type_
+    known = {name for each in requested for name in each if name != "pods"}
+    found = {name for name in known if type_ in (name, name.rpartition("/")[2])}
+    return found.pop() if len(found) == 1 else None
 
 
-def _slots(resources: tuple[JobspecResource, ...], times: int) -> Iterator[tuple[int, JobspecResource]]:
-    for each in resources:
-        number = times * max(1, each.count.min)
+# -- reading -------------------------------------------------------------------------------------------------
+
+
+def _request(jobspec: Jobspec) -> JobspecRequest:
+    slot = _slot(jobspec.resources)
+    attributes = jobspec.attributes
+    if "dependencies" in attributes.other:
+        part = "attributes.system.dependencies"
+        raise _Refused(Reason.of(Code.JOBSPEC_DEPENDENCIES, key=names.JOBSPEC, part=part))
+    limit = None
+    if attributes.duration:
+        if attributes.duration * 1000 > MAX_LIMIT:
+            part, value = "attributes.system.duration", f"{attributes.duration:g}"
+            raise _Refused(Reason.of(Code.JOBSPEC_TOO_LONG, key=names.JOBSPEC, part=part, value=value))
+        limit = math.ceil(attributes.duration * 1000)
+    return JobspecRequest(
+        jobspec=jobspec,
+        slots=slot.count.min,
+        per_slot=_contents(slot.with_),
+        limit=limit,
+        queue=attributes.queue or "",
+        constraint=attributes.constraints,
+    )
+
+
+def _slot(resources: tuple[JobspecResource, ...]) -> JobspecResource:
+    """The one slot on top of a jobspec."""
+    for i, each in enumerate(resources):
+        if not each.is_slot:
+            part = f"resources[{i}]"
+            if _holds_slot(each):
+                raise _Refused(Reason.of(Code.JOBSPEC_LEVEL, key=names.JOBSPEC, part=part, type=each.type))
+            raise _Refused(Reason.of(Code.JOBSPEC_NO_SLOT, key=names.JOBSPEC, part=part, type=each.type))
+    if len(resources) != 1:
+        slots = len(resources)
+        raise _Refused(
+            Reason.of(Code.JOBSPEC_SEVERAL_SLOTS, key=names.JOBSPEC, part="resources", slots=slots)
+        )
+    _check(resources[0], "resources[0]")
+    return resources[0]
+
+
+def _contents(resources: tuple[JobspecResource, ...]) -> dict[str, int]:
+    """What one slot holds, in Kubernetes' units."""
+    found: dict[str, int] = {}
+    for i, each in enumerate(resources):
+        part = f"resources[0].with[{i}]"
         if each.is_slot:
-            yield number, each
-        else:
-            yield from _slots(each.with_, number)
+            raise _Refused(Reason.of(Code.JOBSPEC_SEVERAL_SLOTS, key=names.JOBSPEC, part=part, slots=2))
+        if each.type in _LEVELS:
+            raise _Refused(Reason.of(Code.JOBSPEC_LEVEL, key=names.JOBSPEC, part=part, type=each.type))
+        if each.with_:
+            raise _Refused(
+                Reason.of(Code.JOBSPEC_NESTED, key=names.JOBSPEC, part=f"{part}.with", type=each.type)
+            )
+        _check(each, part)
+        type_ = "cpu" if each.type == "core" else each.type
+        amount = each.count.min * _scale(each, part)
+        found[type_] = found.get(type_, 0) + amount
+        if found[type_] > _MOST:
+            raise _Refused(
+                Reason.of(Code.JOBSPEC_TOO_LARGE, key=names.JOBSPEC, part=f"{part}.count", type=each.type)
+            )
+    return found
 
 
-def _contents(resources: tuple[JobspecResource, ...], times: int) -> Iterator[tuple[str, int]]:
-    """What one slot holds at least, in Kubernetes' units; a size without a unit is not compared."""
-    for each in resources:
-        number = times * each.count.min
-        if each.type == "core":
-            yield "core", number * 1000
-        elif each.type == "memory":
-            unit = (each.unit or "").lower()
-            if unit[:1] in _BYTES and unit:
-                scale = _BYTES[unit[0]] if "i" not in unit else 1024 ** "bkmgt".index(unit[0])
-                yield "memory", number * scale
-        else:
-            yield each.type, number
-        yield from _contents(each.with_, number)
+def _scale(resource: JobspecResource, part: str) -> int:
+    """How much one of a resource is in Kubernetes' units."""
+    if resource.type in ("memory", "ephemeral-storage") or resource.type.startswith("hugepages-"):
+        scale = _UNITS.get(resource.unit or "")
+        if scale is None:
+            unit = (resource.unit or "")[:40]
+            raise _Refused(
+                Reason.of(
+                    Code.JOBSPEC_UNIT,
+                    key=names.JOBSPEC,
+                    part=f"{part}.unit",
+                    type=resource.type,
+                    unit=unit,
+                )
+            )
+        return scale
+    if resource.unit:
+        raise _Refused(
+            Reason.of(Code.JOBSPEC_NO_UNIT, key=names.JOBSPEC, part=f"{part}.unit", type=resource.type)
+        )
+    return 1000 if resource.type in ("core", "cpu") else 1
+
+
+def _check(resource: JobspecResource, part: str) -> None:
+    if not resource.count.is_fixed:
+        raise _Refused(Reason.of(Code.JOBSPEC_RANGE, key=names.JOBSPEC, part=f"{part}.count"))
+    if resource.exclusive:
+        raise _Refused(Reason.of(Code.JOBSPEC_EXCLUSIVE, key=names.JOBSPEC, part=f"{part}.exclusive"))
+
+
+def _holds_slot(resource: JobspecResource) -> bool:
+    return any(each.is_slot or _holds_slot(each) for each in resource.with_)

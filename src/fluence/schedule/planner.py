@@ -1,15 +1,17 @@
-"""SeatSpace: the queue's space over a live cluster, where a request is the pods of a gang.
+"""ClusterPlanner: the queue's planner over a live cluster, where a request is the pods of a gang.
 
-Times are whole milliseconds, as everywhere in the queue. A job without a limit holds its seats for ever, so
-that nothing is planned on its end; what can start at no time that is known holds nobody up.
+The scheduler's queue calls it. Times are whole milliseconds, as everywhere in the queue. A job without a
+limit holds its seats for ever, so that nothing is planned on its end; what can start at no time that is known
+holds nobody up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from cachetools import LRUCache
 
 from fluence.cluster.graph import ClusterGraph, Refused, TopologyDomain
 from fluence.errors import Conflict
@@ -19,14 +21,16 @@ from fluence.match.policy import MatchPolicy
 from fluence.match.policy import find as find_policy
 from fluence.model.constraint import Constraint
 from fluence.model.pod import Pod
+from fluence.model.reason import Code, Reason
 from fluence.placer.gang import GangRequest, Seated, Seating
+from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.job import FOREVER
-from fluence.queue.journal import Journal
 from fluence.queue.planner import Outlook, Planner, PlanRequest
 from fluence.queue.totals import Amounts, Totals, expected
-from fluence.schedule.groups import Gang as Group
+from fluence.schedule.gang import Gang as Group
 
 HORIZON = 1 << 50  # milliseconds since 1970: the year 37,000
+_SHAPES = 10_000  # distinct shapes of which something is remembered; users can make up any number
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,52 +46,43 @@ class PodSetRequest:
     topology: TopologyDomain | None = None  # all in one domain of a label
 
 
-@dataclass(slots=True)
-class _Task:
-    number: int
-    end: int
-
-
 class ClusterPlanner:
     """What a cluster's seats look like to the queue."""
 
     def __init__(self, cluster: ClusterGraph) -> None:
         self.cluster = cluster
         self.freed = self.opened = self.lost = 0
-        self.tasks: dict[str, _Task] = {}
-        self.reservations: dict[str, int] = {}  # task -> number
-        self._names: dict[int, str] = {}  # number -> task, to name who is in the way
-        self._shapes: dict[Hashable, int] = {}
+        self.allocations = Allocations()
+        self._shapes: MutableMapping[Hashable, int] = LRUCache(_SHAPES)
         self._next_shape = 0
-        self._mixed: set[int] = set()  # of several kinds of pods, whose reasons name some of them
-        self._of: dict[PodSetRequest, int] = {}
-        self._asked: dict[int, dict[Hashable, int]] = {}  # per shape
-        self._judged: dict[int, tuple[tuple[int, int, int], str | None]] = {}
-        self._journal = Journal()
+        self._of: dict[PodSetRequest, tuple[int, bool]] = {}  # shape; of several kinds of pods
+        self._asked: MutableMapping[int, dict[Hashable, int]] = LRUCache(_SHAPES)  # per shape
+        self._feasible: MutableMapping[int, tuple[tuple[int, int, int], Reason | None]] = LRUCache(_SHAPES)
         # Shapes that were told "at no time": it stays so while the plan only fills up.
         self._hopeless: dict[int, int] = {}
 
     # -- what happens outside --------------------------------------------------------------------------------
 
-    def more(self) -> None:
+    def note_freed(self) -> None:
         """Something came free that nobody planned on: a foreign pod left, a node came."""
         self.freed += 1
         self.opened += 1
         self._hopeless.clear()
 
-    def less(self) -> None:
+    def note_taken(self) -> None:
         """Something was taken, or is gone."""
         self.lost += 1
 
-    def adopt(self, task: str, number: int, end: int) -> None:
+    def adopt(self, task: str, request: PodSetRequest, start: int, end: int | None) -> Allocation:
         """A task that already has its seats, after a restart."""
-        self.tasks[task] = _Task(number, end)
-        self._names[number] = task
+        until = HORIZON if end is None else end
+        held = Allocation(task, request, start, until, number=request.number)
+        self.allocations.add(held)
+        return held
 
-    def forget(self, request: Hashable) -> None:
+    def forget(self, request: PodSetRequest) -> None:
         """A request that is not asked for again."""
-        if isinstance(request, PodSetRequest):
-            self._of.pop(request, None)
+        self._of.pop(request, None)
 
     # -- requests --------------------------------------------------------------------------------------------
 
@@ -98,12 +93,19 @@ class ClusterPlanner:
         return self
 
     def shape(self, request: Hashable) -> int:
-        request = _pods(request)
+        return self._kind(_pods(request))[0]
+
+    def shares_reasons(self, request: PodSetRequest) -> bool:
+        """Whether all requests of its shape can be told the same: reasons about several kinds of pods name
+        some of them."""
+        return not self._kind(request)[1]
+
+    def _kind(self, request: PodSetRequest) -> tuple[int, bool]:
         found = self._of.get(request)
         if found is None:
-            alike = self.cluster.alike(request.pods)
+            alike = self.cluster.equivalence_key(request.pods)
             if alike is None:
-                found = self._next_shape
+                shape = self._next_shape
             else:
                 key = (
                     alike,
@@ -113,45 +115,49 @@ class ClusterPlanner:
                     request.constraint,
                     request.topology,
                 )
-                found = self._shapes.setdefault(key, self._next_shape)
-                if len(alike) > 1:
-                    self._mixed.add(found)
-            self._next_shape = max(self._next_shape, found + 1)
-            self._of[request] = found
+                shape = self._shapes.setdefault(key, self._next_shape)
+            self._next_shape = max(self._next_shape, shape + 1)
+            found = self._of[request] = (shape, alike is None or len(alike) > 1)
         return found
 
-    def shares_reasons(self, shape: int) -> bool:
-        """Whether all requests of a shape can be told the same."""
-        return shape not in self._mixed
-
-    def judge(self, request: Hashable) -> str | None:
+    def feasibility(self, request: Hashable) -> Reason | None:
         """Why the cluster as it is could not hold a request, if it were empty; judged once per shape."""
         graph = self.cluster.graph
         # Taints are in the columns alone.
         at = (graph.shape_generation, graph.state_generation, self.cluster.columns.generation)
         request = _pods(request)
-        shape = self.shape(request)
-        known = self._judged.get(shape)
-        if known is not None and known[0] == at and (known[1] is None or self.shares_reasons(shape)):
+        shape, mixed = self._kind(request)
+        known = self._feasible.get(shape)
+        if known is not None and known[0] == at and (known[1] is None or not mixed):
             return known[1]
         gang = self._gang(request)
-        told: str | None = None
+        reason: Reason | None = None
         if isinstance(gang, Refused):
             return gang.reason  # not remembered: a claim may come while all nodes stay as they are
         if self.cluster.is_impossible(gang):
             causes = self.why(request, self.cluster.seats.room.now, FOREVER)
-            told = "; ".join(causes) or "the cluster has no nodes for it"
+            reason = Reason.of(Code.CLUSTER_CANNOT_HOLD, causes=tuple(causes))
         if not self.cluster.mounts_claims(request.pods):  # volumes come while all nodes stay as they are
-            self._judged[shape] = (at, told)
-        return told
-
-    def refusal(self, request: Hashable) -> str | None:
-        """Why a request is not tried at all, whatever the cluster has."""
-        gang = self._gang(_pods(request))
-        return gang.reason if isinstance(gang, Refused) else None
+            self._feasible[shape] = (at, reason)
+        return reason
 
     def relaxed(self, request: Hashable) -> Hashable | None:
         return None
+
+    def is_overcommitted(self, node: str, pod: str, number: int) -> bool:
+        """Whether a node has less than what its pods take, of something that this pod has its seat for: since
+        it got the seat, somebody else took the room."""
+        seats = self.cluster.seats
+        seating, at = seats.jobs.get(number), seats.position.get(node)
+        if seating is None or at is None or pod not in seating.seats:
+            return False
+        seat, free = seating.seats[pod], seats.room.view.free
+        rows = [
+            int(seats.table.pools[kind][at])
+            for kind, n in seat.needs.items()
+            if n and kind in seats.table.pools
+        ]
+        return any(free[row] < 0 for row in (*rows, *seat.devices))
 
     # -- starting and planning -------------------------------------------------------------------------------
 
@@ -159,49 +165,50 @@ class ClusterPlanner:
         self.cluster.advance(now)
         self._hopeless.clear()
 
-    def start(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> bool:
-        found = self._place(task, request, now, limit, clear, later=False)
-        return found is not None
+    def start(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> Allocation | None:
+        return self._place(task, request, now, limit, clear, later=False)
 
-    def start_or_reserve(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> int | None:
+    def start_or_reserve(
+        self, task: str, request: Hashable, now: int, limit: int, clear: int
+    ) -> Allocation | None:
         return self._place(task, request, now, limit, clear, later=True)
 
-    def may_move(self, task: str, now: int) -> bool:
+    def may_move(self, allocation: Allocation, now: int) -> bool:
         return True  # only a match can tell
 
-    def drop(self, task: str) -> None:
-        number = self.reservations.pop(task)
-        seating = self._lift(number)
-        self._journal.note(lambda: self._put_back(task, seating))
+    def drop(self, allocation: Allocation) -> None:
+        seating = self._lift(allocation)
+        self.allocations.drop(allocation, lambda: self._put_back(seating))
         self._hopeless.clear()
 
     def drop_all(self) -> None:
-        for task in list(self.reservations):
-            self.drop(task)
+        for allocation in list(self.allocations.reserved.values()):
+            self.drop(allocation)
 
-    def end(self, task: str, now: int) -> None:
-        held = self._give_up(task)
+    def end(self, allocation: Allocation, now: int) -> None:
+        self.allocations.finish(allocation)
+        self._give_up(allocation)
         self.freed += 1
         self._hopeless.clear()
-        if now < held.end:
+        if now < allocation.end:
             self.opened += 1
 
-    def stretch(self, task: str, end: int) -> None:
-        held = self.tasks[task]
-        held.end = end
-        if held.number in self.cluster.seats.jobs:
-            self.cluster.prolong(held.number, end)
+    def extend(self, allocation: Allocation, end: int) -> None:
+        self.allocations.extend(allocation, end)
+        if allocation.number in self.cluster.seats.jobs:
+            self.cluster.prolong(allocation.number, end)
         self.lost += 1
 
     def mark(self) -> object:
-        return self._journal.mark()
+        return self.allocations.mark()
 
     def undo(self, mark: object) -> None:
-        self._journal.undo(mark)
+        assert isinstance(mark, int)
+        self.allocations.undo(mark)
         self._hopeless.clear()
 
-    def settle(self, now: int) -> list[str]:
-        self._journal.settle()
+    def settle(self, now: int) -> list[Allocation]:
+        self.allocations.settle()
         return []
 
     def rule_out(self, shape: int, limit: int, blocked: Ints, now: int) -> None:
@@ -211,36 +218,33 @@ class ClusterPlanner:
 
     # -- thinking ahead --------------------------------------------------------------------------------------
 
-    def sketch(self, now: int, asks: Sequence[PlanRequest], *, in_order: bool) -> list[int | None]:
-        wanted = ((self._amounts(_pods(ask.request)), ask.limit) for ask in asks)
+    def sketch(self, now: int, waiting: Sequence[PlanRequest], *, in_order: bool) -> list[int | None]:
+        wanted = ((self._amounts(_pods(ask.request)), ask.limit) for ask in waiting)
         return self._totals(now, {}).place_all(wanted, now, in_order=in_order)
 
     def expect(
-        self, now: int, ends: Mapping[str, int], asks: Sequence[PlanRequest], wanted: Collection[int]
+        self, now: int, ends: Mapping[str, int], waiting: Sequence[PlanRequest], wanted: Collection[int]
     ) -> dict[int, int]:
-        some = asks[: max(wanted, default=-1) + 1]
+        some = waiting[: max(wanted, default=-1) + 1]
         lasting = ((self._amounts(_pods(ask.request)), ask.duration) for ask in some)
         return expected(self._totals(now, ends).place_all(lasting, now), wanted)
 
-    def room(self, request: Hashable, now: int, limit: int) -> Outlook:
+    def outlook(self, request: Hashable, now: int, limit: int) -> Outlook:
         request = _pods(request)
         gang = self._gang(request)
         if isinstance(gang, Refused):
-            return Outlook(gang.reason)
+            return Outlook((gang.reason,))
         duration = _duration(limit)
         found = self.cluster.earliest(gang, now=now, duration=duration)
-        if isinstance(found, Seated):
-            start: int | None = found.at
-        else:
-            start = None
-        causes = [] if start == now else self.why(request, now, limit)
-        return Outlook("; ".join(causes), start=start, fewer=self._most(gang, now, duration))
+        start = found.at if isinstance(found, Seated) else None
+        causes = () if start == now else tuple(self.why(request, now, limit))
+        return Outlook(causes, start=start, fewer=self._most(gang, now, duration))
 
-    def why(self, request: Hashable, now: int, limit: int) -> list[str]:
-        """What stands in the way of a request now, in words; its own place in the plan does not."""
-        request = _pods(request)
-        task = self._names.get(request.number, "")
-        planned = self._lift(request.number) if task in self.reservations else None
+    def why(self, request: PodSetRequest, now: int, limit: int) -> list[Reason]:
+        """What stands in the way of a request now; its own place in the plan does not."""
+        reserved = self.allocations.reserved.values()
+        own = next((each for each in reserved if each.number == request.number), None)
+        planned = None if own is None else self._lift(own)
         told = self.cluster.why(
             request.pods,
             now=now,
@@ -249,8 +253,13 @@ class ClusterPlanner:
             exclude=self._excluded(request),
             topology=request.topology,
         )
-        self._put_back(task, planned)
-        return [each.reason if isinstance(each, Refused) else str(each) for each in told]
+        self._put_back(planned)
+        return told
+
+    def refusal(self, request: PodSetRequest) -> Reason | None:
+        """Why a request is not tried at all, whatever the cluster has."""
+        gang = self._gang(request)
+        return gang.reason if isinstance(gang, Refused) else None
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -271,17 +280,10 @@ class ClusterPlanner:
         return request.exclude | ruled_out if request.exclude else ruled_out
 
     def _place(
-        self,
-        task: str,
-        request: Hashable,
-        now: int,
-        limit: int,
-        clear: int,
-        *,
-        later: bool,
-    ) -> int | None:
+        self, task: str, request: Hashable, now: int, limit: int, clear: int, *, later: bool
+    ) -> Allocation | None:
         request = _pods(request)
-        if task in self.tasks or task in self.reservations:
+        if task in self.allocations:
             raise Conflict(f"{task} already has seats")
         shape = self.shape(request)
         if clear >= self._hopeless.get(shape, FOREVER + 1):
@@ -298,37 +300,25 @@ class ClusterPlanner:
             return None
         end = seated.end
         if limit < clear:
-            end = seated.at + limit
-            self.cluster.prolong(number, min(end, HORIZON))
-        self._names[number] = task
-        if seated.reserved:
-            self.reservations[task] = number
-            self._journal.note(lambda: self._unreserve(task))
-        else:
-            self.tasks[task] = _Task(number, end)
-            self._journal.note(lambda: self._give_up(task))
-        return seated.at
+            end = min(seated.at + limit, HORIZON)
+            self.cluster.prolong(number, end)
+        held = Allocation(task, request, seated.at, end, reserved=seated.reserved, number=number)
+        undo = self._lift if seated.reserved else self._give_up
+        self.allocations.add(held, lambda: undo(held))
+        return held
 
-    def _unreserve(self, task: str) -> None:
-        self._lift(self.reservations.pop(task))
-
-    def _lift(self, number: int) -> Seating | None:
+    def _lift(self, allocation: Allocation) -> Seating | None:
         """Take a plan's seats out and say what they were; nodes may have gone, and seats with them."""
-        self._names.pop(number, None)
-        seating = self.cluster.seats.jobs.get(number)
+        seating = self.cluster.seats.jobs.get(allocation.number)
         if seating is None:
             return None
-        kept = Seating(
-            number, seating.start, seating.end, seating.reserved, seating.whole, seats=dict(seating.seats)
-        )
-        self.cluster.seats.release(number)
+        kept = replace(seating, seats=dict(seating.seats))
+        self.cluster.seats.release(allocation.number)
         return kept
 
-    def _put_back(self, task: str, seating: Seating | None) -> None:
+    def _put_back(self, seating: Seating | None) -> None:
         if seating is None:
             return
-        self.reservations[task] = seating.job
-        self._names[seating.job] = task
         self.cluster.seats.hold(
             seating.job,
             seating.seats.values(),
@@ -338,13 +328,10 @@ class ClusterPlanner:
             whole=seating.whole,
         )
 
-    def _give_up(self, task: str) -> _Task:
-        held = self.tasks.pop(task)
-        self._names.pop(held.number, None)
+    def _give_up(self, allocation: Allocation) -> None:
         # The cluster gives a job back by itself when its last pod has ended.
-        if held.number in self.cluster.seats.jobs:
-            self.cluster.release(held.number)
-        return held
+        if allocation.number in self.cluster.seats.jobs:
+            self.cluster.release(allocation.number)
 
     def _totals(self, now: int, ends: Mapping[str, int]) -> Totals:
         """What is free now, summed over the nodes, and what tasks give back when they end."""
@@ -353,7 +340,7 @@ class ClusterPlanner:
             kind: int(np.maximum(seats.free(kind), 0).sum()) for kind in seats.types
         }
         running = []
-        for name, task in self.tasks.items():
+        for name, task in self.allocations.running.items():
             seating = seats.jobs.get(task.number)
             if seating is None or task.end <= now:
                 continue

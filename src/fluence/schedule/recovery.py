@@ -19,7 +19,7 @@ from fluence.names import ALLOCATION, EXCLUDED, JOBID
 _EXCLUDED = 1000  # nodes that an annotation names; the server takes 256 KiB of annotations
 
 
-class Allocation(msgspec.Struct, frozen=True, omit_defaults=True):
+class AllocationNote(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a pod says of the job that it was started with; times in milliseconds."""
 
     start: int
@@ -40,7 +40,7 @@ def annotations_for(number: int, start: int, end: int | None) -> dict[str, str]:
     """What a binding says, to be read again after a restart."""
     return {
         JOBID: str(number),
-        ALLOCATION: msgspec.json.encode(Allocation(start, end)).decode(),
+        ALLOCATION: msgspec.json.encode(AllocationNote(start, end)).decode(),
     }
 
 
@@ -78,12 +78,12 @@ def job_of(annotations: Mapping[str, str], fallback: int) -> int:
     return number if 0 < number < 1 << 62 else fallback
 
 
-def _allocation(pod: Pod) -> Allocation | None:
+def _allocation(pod: Pod) -> AllocationNote | None:
     text = pod.annotations.get(ALLOCATION)
     if text is None:
         return None
     try:
-        said = msgspec.json.decode(text, type=Allocation)
+        said = msgspec.json.decode(text, type=AllocationNote)
     except msgspec.MsgspecError:
         return None  # anybody may write annotations
     sane = 0 <= said.start < 1 << 49 and (said.end is None or said.start < said.end < 1 << 49)

@@ -1,4 +1,6 @@
-"""Settings: everything that ``fluence scheduler run`` can be told, with defaults, units and reasons.
+"""Settings of the scheduler: every one with its default, its unit and what it is for.
+
+Loaded by `fluence scheduler run` and `fluence explain`; docs/settings.md is made from it.
 
 loaded = load(SchedulerSettings, file="fluence.yaml", environ=os.environ, flags=flags)
 loaded.settings.match_policy, loaded.origins["match_policy"]
@@ -16,7 +18,7 @@ from fluence.cluster.layout import GPU, ZONE, GraphLayout
 from fluence.errors import InvalidInput
 from fluence.match import policy as match_policies
 from fluence.queue import policy as queue_policies
-from fluence.queue.queue import QueueRules
+from fluence.queue.rules import QueueRules
 from fluence.units import parse_duration
 
 _S = {"unit": "seconds"}
@@ -161,7 +163,7 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     ] = "info"
 
     def __post_init__(self) -> None:
-        """What no type can say; each fault names its setting, so that its origin can be added."""
+        """Rules that no type can express; each fault names its setting, so that its origin can be added."""
         _checked("match-policy", match_policies.find, self.match_policy)
         _checked("queue-policy", queue_policies.find, self.queue_policy)
         if not self.lease_retry < self.lease_renew < self.lease_duration:
@@ -196,7 +198,8 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             limit = parse_duration(text)
             if not limit:
                 raise InvalidInput(
-                    f"{queue}={text[:40]!r} is no time: write seconds, or 2h30m", where="default-durations"
+                    f"{queue}={text[:40]!r} is not a valid duration: write seconds, or 2h30m",
+                    where="default-durations",
                 )
             found[queue] = QueueRules(default_limit=limit)
         return found

@@ -1,9 +1,9 @@
-"""Telling: what those that wait are told: at once when they are new, later only if something changed.
+"""Status reports: what those that wait are told: at once when they are new, later only if something changed.
 
-Reasons are worked out once per shape and for so many shapes per cycle: a thousand gangs that ask for the same
-get the same answer, and a long queue is told over several cycles. A group whose members still come is told
-what is missing when they have stopped coming: a word with each new member would be a write for every member
-that is there, and the square of its size until it is whole.
+The cycle asks for a round of them at its end. Reasons are worked out once per shape and for so many shapes
+per cycle: a thousand gangs that ask for the same get the same answer, and a long queue is told over several
+cycles. A group whose members still come is told what is missing when they have stopped coming: a report with
+each new member would be a write for every member that is there, and the square of its size until it is whole.
 """
 
 from __future__ import annotations
@@ -11,13 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from fluence.model.pod import Pod
+from fluence.model.reason import Code, Reason
 from fluence.queue import Phase, Queue
-from fluence.schedule.conditions import SchedulingStatus, StatusReport
-from fluence.schedule.groups import Gang, Groups
+from fluence.schedule.gang import Gang
+from fluence.schedule.groups import Groups
 from fluence.schedule.planner import ClusterPlanner
-from fluence.schedule.pod_set import PodSet, Stage
+from fluence.schedule.status import SchedulingStatus, StatusReport
+
+if TYPE_CHECKING:
+    from fluence.schedule.pod_set import PodSet
 
 _AGAIN = 30_000  # a reason that may have changed is looked at again after so long
 _SHAPES = 24  # reasons worked out per cycle
@@ -34,41 +39,43 @@ class Waiting:
     report: StatusReport
 
     @property
-    def reason(self) -> str:
-        return self.report.reason
+    def reasons(self) -> tuple[Reason, ...]:
+        return self.report.reasons
 
 
 class StatusReports:
     """What was said last, and what is to be said."""
 
-    def __init__(self, groups: Groups, queue: Queue, space: ClusterPlanner) -> None:
-        self.said: dict[str, Waiting] = {}  # by part; by group if it is incomplete or refused
+    def __init__(self, groups: Groups, queue: Queue, planner: ClusterPlanner) -> None:
+        self.said: dict[str, Waiting] = {}  # by pod set; by group if it is incomplete or refused
         self._groups = groups
         self._queue = queue
-        self._space = space
-        self._next: dict[str, None] = {}  # parts that wait and are to be told why
+        self._planner = planner
+        self._next: dict[str, None] = {}  # pod sets that wait and are to be told why
         # By group: since when it gathers, when it is told, and what; in the order in which they are told.
         self._gathering: dict[str, tuple[int, int, Waiting]] = {}
+        self.subject = ""  # the group whose reason is being worked out, to name it if that fails
         self._looked_at = 0
         self._counts = (0, 0)
 
-    def want(self, part: str) -> None:
-        self._next[part] = None
+    def want(self, key: str) -> None:
+        """A pod set waits, and is to be told why."""
+        self._next[key] = None
 
-    def starts(self, part: str) -> None:
-        self._next.pop(part, None)
+    def starts(self, key: str) -> None:
+        self._next.pop(key, None)
 
-    def over(self, part: str) -> None:
+    def over(self, key: str) -> None:
         """It waits no more, whatever became of it."""
-        self._next.pop(part, None)
-        self.said.pop(part, None)
+        self._next.pop(key, None)
+        self.said.pop(key, None)
 
     def next_due(self) -> int | None:
         """When to look again even if nothing happens."""
         if self._next:
             return 0
         times = [due for _, due, _ in islice(self._gathering.values(), 1)]
-        if self._queue.pending and self._counts != (self._space.freed, self._space.lost):
+        if self._queue.pending and self._counts != (self._planner.freed, self._planner.lost):
             times.append(self._looked_at + _AGAIN)
         return min(times, default=None)
 
@@ -82,44 +89,44 @@ class StatusReports:
             self._gathering[key] = (since, now + _QUIET, waiting)
         return ()
 
-    def whole(self, group: str) -> None:
+    def complete(self, group: str) -> None:
         """Nothing is missing any more, or nothing waits."""
         self._gathering.pop(group, None)
         said = self.said.get(group)
-        if said is not None and said.report.outcome in (
-            SchedulingStatus.INCOMPLETE,
-            SchedulingStatus.REFUSED,
-        ):
+        ended = (SchedulingStatus.INCOMPLETE, SchedulingStatus.REFUSED)
+        if said is not None and said.report.outcome in ended:
             del self.said[group]
 
-    def round(self, now: int, parts: Mapping[str, PodSet]) -> Iterable[Waiting]:
+    def round(self, now: int, pod_sets: Mapping[str, PodSet]) -> Iterable[Waiting]:
         """What is new to say."""
         while (due := next(iter(self._gathering.values()), None)) is not None and due[1] <= now:
             yield from self.say(due[2].gang.key, due[2])
-        counts = (self._space.freed, self._space.lost)
+        counts = (self._planner.freed, self._planner.lost)
         if counts != self._counts and now - self._looked_at >= _AGAIN:
             self._counts, self._looked_at = counts, now
-            self._next.update(dict.fromkeys(key for key, part in parts.items() if part.stage is Stage.QUEUED))
+            waiting = (key for key, each in pod_sets.items() if _waits(each))
+            self._next.update(dict.fromkeys(waiting))
         by_shape: dict[int, StatusReport] = {}
         worked_out = 0
         for key in list(islice(self._next, 8 * _SHAPES)):
-            part = parts[key]
-            gang = self._groups.gang(part.gang)
-            entry = self._queue.entries.get(key)
-            if gang is None or entry is None:
+            pod_set = pod_sets.get(key)
+            gang = None if pod_set is None else self._groups.gang(pod_set.group)
+            if pod_set is None or gang is None or not _waits(pod_set):
                 del self._next[key]
                 continue
-            report = by_shape.get(entry.shape)
+            report = by_shape.get(pod_set.shape)
             if report is None:
                 if worked_out >= _SHAPES:
                     break
-                report = self._why(part, now)
+                self.subject = pod_set.group
+                report = self._report(pod_set, now)
+                self.subject = ""
                 worked_out += 1
-                if self._space.shares_reasons(entry.shape):
-                    by_shape[entry.shape] = report
+                if self._planner.shares_reasons(pod_set.request):
+                    by_shape[pod_set.shape] = report
             del self._next[key]
-            report = replace(report, no_later_than=entry.no_later_than, expected=entry.expected)
-            yield from self.say(key, Waiting(gang, part.request.pods, report))
+            report = replace(report, no_later_than=pod_set.no_later_than, expected=pod_set.expected)
+            yield from self.say(key, Waiting(gang, pod_set.pods, report))
 
     def say(self, key: str, waiting: Waiting) -> Iterable[Waiting]:
         """The same again, unless all of its pods were told so before."""
@@ -135,16 +142,14 @@ class StatusReports:
         told = {pod.metadata.uid for pod in before.pods}
         return told.issuperset(pod.metadata.uid for pod in waiting.pods)
 
-    def _why(self, part: PodSet, now: int) -> StatusReport:
-        entry = self._queue.entries[part.key]
-        if entry.state is Phase.NEVER:
-            refused = self._space.refusal(part.request)
-            if refused is not None:  # a claim that is missing says nothing of the cluster
-                return StatusReport(SchedulingStatus.NEVER, refused)
-            return StatusReport(
-                SchedulingStatus.NEVER, f"the cluster as it is cannot hold it: {entry.story[-1].reason}"
-            )
-        told = self._space.why(part.request, now, entry.limit)
-        return StatusReport(
-            SchedulingStatus.WAITS, "; ".join(told) or "jobs in front of it hold what it needs"
-        )
+    def _report(self, pod_set: PodSet, now: int) -> StatusReport:
+        if pod_set.phase is Phase.NEVER:
+            # A claim that is missing says nothing of the cluster.
+            reason = self._planner.refusal(pod_set.request) or pod_set.story[-1].reason
+            return StatusReport(SchedulingStatus.NEVER, (reason,))
+        reasons = tuple(self._planner.why(pod_set.request, now, pod_set.limit))
+        return StatusReport(SchedulingStatus.WAITS, reasons or (Reason.of(Code.QUEUED_BEHIND_OTHERS),))
+
+
+def _waits(pod_set: PodSet) -> bool:
+    return not pod_set.phase.holds and pod_set.phase is not Phase.GATHERING

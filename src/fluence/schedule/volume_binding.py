@@ -1,28 +1,29 @@
-"""Preparing: pods that have seats and wait there for their volumes; none is bound before all claims are.
+"""Volume binding: pods that have seats wait there for their volumes; none is bound before all claims are.
 
-    seats ──► choices are written ──► every claim bound, and reachable ──► binds
+    seats ──► decisions are written ──► every claim bound, and reachable ──► binds
                     │
-                    └─ a claim or a node is lost, the provisioner takes the choice back, or time is up:
-                       the seats are given up, the choices taken back, and the pods seated anew
+                    └─ a claim or a node is lost, the provisioner takes the decision back, or time is up:
+                       the seats are given up, the decisions taken back, and the pods placed anew
 
+This is kube-scheduler's VolumeBinding plug-in (Reserve and PreBind) for a whole pod set. The cycle calls it.
 Nothing here is remembered across a restart: a claim itself says which node was chosen, and if it is bound.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fluence.cluster.claims import Claim
+from fluence.cluster.filters.volumes import VolumeDecision
 from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.volume_matching import VolumeDecision, mounts
 from fluence.model.node import closed_to
 from fluence.model.pod import Pod
+from fluence.model.reason import Code, Reason
 from fluence.model.volume import Key
 from fluence.schedule.actions import Bind, ClaimUpdate
 
 _NAMED = 3  # claims that a reason names
-_SHUN = 60_000  # a node on which a group got no volume is left out for so long: there may be room again
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class Ready:
 class Failed:
     """It will not come about like this; ``nodes`` turned out not to suit."""
 
-    reason: str
+    reason: Reason
     nodes: frozenset[str] = frozenset()
 
 
@@ -45,214 +46,161 @@ class Waits:
 
 @dataclass(slots=True)
 class VolumeBinding:
-    """The claims of pods that start together, from their seats to their binds."""
+    """The claims of a pod set, from its seats to its binds."""
 
-    stows: Sequence[VolumeDecision]
+    decisions: Sequence[VolumeDecision]
     binds: list[Bind]
     deadline: int
-    seen: set[Key] = field(default_factory=set)  # claims that showed our choice: they may lose it
+    seen: set[Key] = field(default_factory=set)  # claims that showed our decision: they may lose it
 
     def begin(self, cluster: ClusterGraph) -> list[ClaimUpdate]:
-        """What is to be written first; a choice that is there already, after a restart, is not."""
+        """What is to be written first; a decision that is there already, after a restart, is not."""
         found = []
-        for stow in self.stows:
-            claim = cluster.claim(stow.claim)
-            self.saw(stow.claim, claim)
-            if stow.claim not in self.seen:
-                found.append(ClaimUpdate(stow.claim, stow.uid, stow.node, stow.volume))
+        for decision in self.decisions:
+            self.observe(decision.claim, cluster.claim(decision.claim))
+            if decision.claim not in self.seen:
+                found.append(ClaimUpdate(decision.claim, decision.uid, decision.node, decision.volume))
         return found
 
-    def saw(self, key: Key, claim: Claim | None) -> None:
+    def observe(self, key: Key, claim: Claim | None) -> None:
         """A claim as it is now."""
-        for stow in self.stows:
-            if (
-                stow.claim == key
-                and stow.volume is None
-                and claim is not None
-                and claim.selected == stow.node
-            ):
+        for decision in self.decisions:
+            made = decision.claim == key and decision.volume is None
+            if made and claim is not None and claim.selected == decision.node:
                 self.seen.add(key)
 
-    def look(self, cluster: ClusterGraph, unbound: Mapping[str, str], now: int) -> Ready | Waits | Failed:
+    def check(self, cluster: ClusterGraph, unbound: Mapping[str, str], now: int) -> Ready | Waits | Failed:
         """How far it is."""
         left: list[VolumeDecision] = []
-        for stow in self.stows:
-            verdict = self._claim(stow, cluster)
+        for decision in self.decisions:
+            verdict = self._check_claim(decision, cluster)
             if isinstance(verdict, Failed):
                 return verdict
             if not verdict:
-                left.append(stow)
+                left.append(decision)
         for bind in self.binds:
             lost = _lost(bind, cluster, unbound)
-            if lost:
+            if lost is not None:
                 return Failed(lost)
         if not left:
             return Ready()
         if now >= self.deadline:
-            nodes = frozenset(stow.node for stow in left)
-            return Failed(f"claim {left[0].claim[1]!r} was not bound in time", nodes)
+            nodes = frozenset(decision.node for decision in left)
+            return Failed(Reason.of(Code.CLAIM_TIMED_OUT, claim=left[0].claim[1]), nodes)
         return Waits()
 
     @property
-    def reason(self) -> str:
+    def reason(self) -> Reason:
         """What all of them wait for. It is said once: a gang of a thousand is not told of each claim."""
         if len(self.binds) == 1:
             return self.reason_of(self.binds[0].uid)
-        told = ", ".join(map(_what, self.stows[:_NAMED]))
-        more = f" and {len(self.stows) - _NAMED} more" if len(self.stows) > _NAMED else ""
-        return f"waits for the claims of its pods: {told}{more}"
+        named = tuple(map(_what, self.decisions[:_NAMED]))
+        return Reason.of(Code.WAITS_FOR_CLAIMS_OF_PODS, claims=named, more=len(self.decisions) - len(named))
 
-    def reason_of(self, uid: str) -> str:
+    def reason_of(self, uid: str) -> Reason:
         """What one pod waits for."""
-        own = [stow for stow in self.stows if uid in stow.pods]
+        own = tuple(_what(decision) for decision in self.decisions if uid in decision.pods)
         if not own:
-            return "waits for the claims of its group"
-        claims = "claim" if len(own) == 1 else "claims"
-        return f"waits for its {claims} {', '.join(map(_what, own))}"
+            return Reason.of(Code.WAITS_FOR_CLAIMS_OF_GROUP)
+        return Reason.of(Code.WAITS_FOR_ITS_CLAIMS, claims=own)
 
     def end(self, cluster: ClusterGraph) -> list[ClaimUpdate]:
         """What is to be taken back."""
         found = []
-        for stow in self.stows:
-            claim = cluster.claim(stow.claim)
-            if stow.volume is None and claim is not None and claim.state == "waits" and claim.uid == stow.uid:
-                found.append(ClaimUpdate(stow.claim, stow.uid, None, was=stow.node))
+        for decision in self.decisions:
+            claim = cluster.claim(decision.claim)
+            if (
+                decision.volume is None
+                and claim is not None
+                and claim.state == "waits"
+                and claim.uid == decision.uid
+            ):
+                found.append(ClaimUpdate(decision.claim, decision.uid, None, was=decision.node))
         return found
 
-    def _claim(self, stow: VolumeDecision, cluster: ClusterGraph) -> bool | Failed:
+    def _check_claim(self, decision: VolumeDecision, cluster: ClusterGraph) -> bool | Failed:
         """Whether a claim is bound as it was to be."""
-        name, claim = stow.claim[1], cluster.claim(stow.claim)
-        if claim is None or claim.uid != stow.uid:
-            return Failed(f"claim {name!r} is gone")
+        name, claim = decision.claim[1], cluster.claim(decision.claim)
+        if claim is None or claim.uid != decision.uid:
+            return Failed(Reason.of(Code.CLAIM_GONE, claim=name))
         if claim.state == "bound":
             for bind in self.binds:
-                if bind.uid in stow.pods and not cluster.reaches(claim.nodes, bind.node):
-                    return Failed(f"the volume of claim {name!r} cannot be reached from node {bind.node}")
+                if bind.uid in decision.pods and not cluster.reaches(claim.nodes, bind.node):
+                    return Failed(Reason.of(Code.BOUND_VOLUME_OUT_OF_REACH, claim=name, node=bind.node))
             return True
-        if claim.reason == "is being deleted":
-            return Failed(f"claim {name!r} {claim.reason}")
+        if claim.is_terminating:
+            return Failed(Reason.of(Code.CLAIM_DELETING, claim=name))
         if claim.state != "waits":
             return False  # bound, and its volume has not been seen yet
-        if stow.volume is not None and all(each.volume != stow.volume for each in claim.choices):
-            return Failed(f"volume {stow.volume} for claim {name!r} is not free any more")
-        if stow.claim in self.seen and claim.selected != stow.node:
-            reason = f"no volume could be made for claim {name!r} on node {stow.node}"
-            return Failed(reason, frozenset((stow.node,)))
+        if decision.volume is not None and all(each.volume != decision.volume for each in claim.choices):
+            return Failed(Reason.of(Code.VOLUME_TAKEN, claim=name, volume=decision.volume))
+        if decision.claim in self.seen and claim.selected != decision.node:
+            reason = Reason.of(Code.VOLUME_NOT_MADE, claim=name, node=decision.node)
+            return Failed(reason, frozenset((decision.node,)))
         return False
 
 
 class VolumeBindings:
-    """All that is being prepared, by part; whom a claim concerns; nodes on which there was no volume."""
+    """What is being prepared, by pod set, and what is to be written to claims."""
 
     def __init__(self, cluster: ClusterGraph, *, timeout: int) -> None:
         self.timeout = timeout  # how long claims may take before other nodes are tried
-        self.of: dict[str, VolumeBinding] = {}
-        self.choices: list[ClaimUpdate] = []  # to be written
+        self.active: dict[str, VolumeBinding] = {}
         self._cluster = cluster
-        self._claimants: dict[Key, set[str]] = {}  # claim -> parts whose pods mount it
-        self._shunned: dict[str, dict[str, int]] = {}  # per group: nodes without volumes, and until when
+        self._updates: list[ClaimUpdate] = []
 
-    # -- who mounts what -------------------------------------------------------------------------------------
+    def observe(self, key: Key, claim: Claim | None) -> None:
+        for binding in self.active.values():
+            binding.observe(key, claim)
 
-    def enlist(self, part: str, pods: Iterable[Pod]) -> None:
-        for pod in pods:
-            for claim in mounts(pod):
-                self._claimants.setdefault(claim, set()).add(part)
-
-    def strike(self, part: str, pods: Iterable[Pod]) -> None:
-        """A part that is over, or not wanted any more."""
-        self.end(part)
-        for pod in pods:
-            for claim in mounts(pod):
-                names = self._claimants.get(claim, set())
-                names.discard(part)
-                if not names:
-                    self._claimants.pop(claim, None)
-
-    def concerned(self, claim: Key) -> Collection[str]:
-        """The parts whose pods mount a claim."""
-        return self._claimants.get(claim, ())
-
-    def given_up(self, pod: Pod) -> set[str]:
-        """The parts that a pod's claims concern when it gives them up: a single pod may use some of them."""
-        return {part for claim in mounts(pod) for part in self.concerned(claim)} if self._claimants else set()
-
-    def saw(self, key: Key, claim: Claim | None) -> None:
-        for preparation in self.of.values():
-            preparation.saw(key, claim)
-
-    # -- from seats to binds ---------------------------------------------------------------------------------
-
-    def begin(self, part: str, binds: list[Bind], now: int) -> VolumeBinding | None:
+    def begin(self, key: str, binds: list[Bind], now: int) -> VolumeBinding | None:
         """Prepare the claims of pods that have seats now; None if there are none to prepare."""
-        pods = {bind.uid: bind.pod for bind in binds}
+        pods: dict[str, Pod] = {bind.uid: bind.pod for bind in binds}
         if not any(pod.spec.volumes for pod in pods.values()):
             return None
-        stows = self._cluster.stow({bind.uid: bind.node for bind in binds}, pods)
-        if not stows:
+        decisions = self._cluster.volume_decisions({bind.uid: bind.node for bind in binds}, pods)
+        if not decisions:
             return None
-        made = self.of[part] = VolumeBinding(stows, binds, now + self.timeout)
-        self.choices += made.begin(self._cluster)
-        for stow in stows:
-            self._cluster.pick(stow.claim, stow.volume)
+        made = self.active[key] = VolumeBinding(decisions, binds, now + self.timeout)
+        self._updates += made.begin(self._cluster)
+        for decision in decisions:
+            self._cluster.hold_volume(decision.claim, decision.volume)
         return made
 
-    def end(self, part: str) -> None:
-        """Choices for claims that are still without a volume are taken back, unless others count on them."""
-        preparation = self.of.pop(part, None)
-        if preparation is None:
+    def end(self, key: str) -> None:
+        """Decisions for claims still without a volume are taken back, unless others count on them."""
+        binding = self.active.pop(key, None)
+        if binding is None:
             return
-        awaited = {stow.claim for each in self.of.values() for stow in each.stows}
-        self.choices += [each for each in preparation.end(self._cluster) if each.claim not in awaited]
-        for stow in preparation.stows:
-            if stow.claim not in awaited:
-                self._cluster.pick(stow.claim, None)
+        awaited = {each.claim for other in self.active.values() for each in other.decisions}
+        self._updates += [each for each in binding.end(self._cluster) if each.claim not in awaited]
+        for decision in binding.decisions:
+            if decision.claim not in awaited:
+                self._cluster.hold_volume(decision.claim, None)
 
-    def take_choices(self) -> list[ClaimUpdate]:
-        found, self.choices = self.choices, []
+    def take_updates(self) -> list[ClaimUpdate]:
+        """What is to be written to claims, since the last call."""
+        found, self._updates = self._updates, []
         return found
 
-    # -- nodes without volumes -------------------------------------------------------------------------------
-
-    def shun(self, group: str, nodes: Iterable[str], now: int) -> None:
-        self._shunned.setdefault(group, {}).update(dict.fromkeys(nodes, now + _SHUN))
-
-    def shunned(self, group: str) -> Collection[str]:
-        return self._shunned.get(group, ())
-
-    def pardon(self, group: str) -> None:
-        self._shunned.pop(group, None)
-
-    def forgive(self, now: int) -> list[str]:
-        """Nodes that had no volume may be tried again: the groups that they are open to now."""
-        found = []
-        for group, nodes in list(self._shunned.items()):
-            kept = {node: until for node, until in nodes.items() if until > now}
-            if len(kept) < len(nodes):
-                found.append(group)
-                self._shunned[group] = kept
-            if not kept:
-                del self._shunned[group]
-        return found
-
-    def times(self) -> list[int]:
-        """When to look again even if nothing happens."""
-        until = [each for nodes in self._shunned.values() for each in nodes.values()]
-        return [*until, *(each.deadline for each in self.of.values())]
+    def next_due(self) -> int | None:
+        """When the time of the next of them is up."""
+        return min((each.deadline for each in self.active.values()), default=None)
 
 
-def _lost(bind: Bind, cluster: ClusterGraph, unbound: Mapping[str, str]) -> str:
+def _lost(bind: Bind, cluster: ClusterGraph, unbound: Mapping[str, str]) -> Reason | None:
     """Why a pod cannot be bound to its seat any more."""
     entry, node = cluster.pods.entries.get(bind.uid), cluster.node(bind.node)
     if unbound.get(bind.uid) != bind.node:
-        return f"pod {bind.pod.key} is over, or has a node already"
+        return Reason.of(Code.POD_OVER_OR_BOUND, pod=bind.pod.key)
     if node is None or entry is None or entry.node != bind.node:
-        return f"node {bind.node} is gone"
+        return Reason.of(Code.NODE_GONE, node=bind.node)
     closed = closed_to(node, entry.pod)
-    return f"node {bind.node}: {closed}" if closed else ""
+    return Reason.of(Code.NODE_CLOSED, node=bind.node, why=closed) if closed else None
 
 
-def _what(stow: VolumeDecision) -> str:
-    if stow.volume is not None:
-        return f"{stow.claim[1]} to be bound to volume {stow.volume}"
-    return f"{stow.claim[1]} to be provisioned on node {stow.node}"
+def _what(decision: VolumeDecision) -> Reason:
+    name = decision.claim[1]
+    if decision.volume is not None:
+        return Reason.of(Code.CLAIM_TO_BE_BOUND, claim=name, volume=decision.volume)
+    return Reason.of(Code.CLAIM_TO_BE_PROVISIONED, claim=name, node=decision.node)

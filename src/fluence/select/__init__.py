@@ -12,7 +12,7 @@ ruamel.yaml, boto3 and entry points are loaded only when they are needed.
 from fluence.select.backend import Backend, BackendRequest
 from fluence.select.engine import BackendSelection, NoBackend, choose
 from fluence.select.policies import BackendPolicy, NoCandidate, Verdict, parse_pipeline
-from fluence.select.providers import BackendAnswer, BackendQuery, Provider, Settings
+from fluence.select.providers import BackendAnswer, BackendQuery, Provider, ProviderSettings
 
 __all__ = [
     "Backend",
@@ -24,7 +24,7 @@ __all__ = [
     "NoBackend",
     "NoCandidate",
     "Provider",
-    "Settings",
+    "ProviderSettings",
     "Verdict",
     "choose",
     "parse_pipeline",

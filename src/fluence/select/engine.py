@@ -23,7 +23,7 @@ AUDITED_CANDIDATES: Final = 20
 AUDITED_DROPS: Final = 50
 
 
-class Drop(msgspec.Struct, frozen=True):
+class DroppedBackend(msgspec.Struct, frozen=True):
     """Why a backend was dropped, and by which step (None: before the first)."""
 
     backend: Backend
@@ -39,7 +39,7 @@ class BackendSelection(msgspec.Struct, frozen=True):
 
     policy: str
     ranked: list[Backend]
-    dropped: dict[str, Drop]
+    dropped: dict[str, DroppedBackend]
     notes: list[str] = []
 
     @property
@@ -90,7 +90,7 @@ def choose(
 
 def _apply(
     step: BackendPolicy, pool: Sequence[Backend], request: BackendRequest
-) -> tuple[list[Backend], dict[str, Drop]]:
+) -> tuple[list[Backend], dict[str, DroppedBackend]]:
     """One step; it may be somebody else's, so it must keep or drop each of the pool and nothing else."""
     try:
         verdict = step.apply(pool, request)
@@ -106,7 +106,7 @@ def _apply(
             f'policy "{step.token}" keeps {strange[0]}, which is not one of its candidates once'
         )
     gone = {
-        name: Drop(backend, reasons.get(name, "dropped"), step.token)
+        name: DroppedBackend(backend, reasons.get(name, "dropped"), step.token)
         for name, backend in by_name.items()
         if name not in names
     }
@@ -115,7 +115,7 @@ def _apply(
 
 def _intersect(
     backends: Mapping[str, Backend], offers: Iterable[str] | None, only: Sequence[str]
-) -> tuple[list[Backend], dict[str, Drop]]:
+) -> tuple[list[Backend], dict[str, DroppedBackend]]:
     wanted = set(only)
     described = {name: b for name, b in backends.items() if not wanted or name in wanted}
     # By name before the first step, and every sort is stable: ties go to the first in the alphabet.
@@ -123,10 +123,10 @@ def _intersect(
     if offers is None:
         return pool, {}
     offered = set(offers)
-    dropped = {b.name: Drop(b, NOT_OFFERED) for b in pool if b.name not in offered}
+    dropped = {b.name: DroppedBackend(b, NOT_OFFERED) for b in pool if b.name not in offered}
     for name in sorted(offered - set(described)):
         if not wanted or name in wanted:
-            dropped[name] = Drop(Backend(name), NOT_DESCRIBED)
+            dropped[name] = DroppedBackend(Backend(name), NOT_DESCRIBED)
     return [b for b in pool if b.name in offered], dropped
 
 
@@ -171,7 +171,7 @@ def _audited(backend: Backend) -> dict[str, object]:
     return fields
 
 
-def _public_reason(drop: Drop) -> str:
+def _public_reason(drop: DroppedBackend) -> str:
     error = drop.backend.text(QUERY_ERROR)
     return str(drop).removesuffix(f": {error}") if error else str(drop)
 

@@ -1,7 +1,7 @@
 """Where providers and policies come from: our own by name, those of others by entry point.
 
     [project.entry-points."fluence.select.providers"]
-    prices = "mypackage:make_provider"      # (Settings) -> Provider
+    prices = "mypackage:make_provider"      # (ProviderSettings) -> Provider
 
     [project.entry-points."fluence.select.policies"]
     within-budget = "mypackage:make_policy" # (argument or None, tolerance) -> Policy
@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from fluence.errors import FluenceError, InvalidInput
 from fluence.select.policies import BackendPolicy
-from fluence.select.providers import Provider, Settings
+from fluence.select.providers import Provider, ProviderSettings
 
 PROVIDERS: Final = "fluence.select.providers"
 POLICIES: Final = "fluence.select.policies"
@@ -26,7 +26,7 @@ OWN_FIRST: Final = ("configmap", "file")
 OWN_LAST: Final = ("braket-live",)
 
 
-def load_providers(settings: Settings, *, only: Sequence[str] = ()) -> list[Provider]:
+def load_providers(settings: ProviderSettings, *, only: Sequence[str] = ()) -> list[Provider]:
     """The providers to ask, in order; *only* names those that may be."""
     others = [name for name in sorted(_entry_points(PROVIDERS)) if name not in (*OWN_FIRST, *OWN_LAST)]
     order = [*OWN_FIRST, *others, *OWN_LAST]
@@ -36,7 +36,7 @@ def load_providers(settings: Settings, *, only: Sequence[str] = ()) -> list[Prov
     return [provider for provider in made if provider is not None]
 
 
-def _provider(name: str, settings: Settings) -> Provider | None:
+def _provider(name: str, settings: ProviderSettings) -> Provider | None:
     if name == "configmap":
         from fluence.select.providers.configmap import ConfigMapProvider
 

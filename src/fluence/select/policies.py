@@ -120,7 +120,7 @@ class AttributeBound(msgspec.Struct, frozen=True):
         return _filter(pool, self._why_not)
 
 
-class Equal(msgspec.Struct, frozen=True):
+class AttributeEqual(msgspec.Struct, frozen=True):
     """Keep the backends whose attribute is a given text, or a given number."""
 
     token: str
@@ -240,7 +240,7 @@ def _require(token: str) -> BackendPolicy:
         )
     bound, _, attribute = key.partition("_")
     if bound not in ("min", "max") or not attribute:
-        return Equal(token, canonical(key), value)
+        return AttributeEqual(token, canonical(key), value)
     limit = _number(value)
     if limit is None:
         raise InvalidInput(f'require "{token}": bad number "{value}"')

@@ -177,7 +177,7 @@ def _shots(workload: PodWorkload, annotation: str | None) -> int:
             variables = _mapping(container).get("env")
             for variable in variables if isinstance(variables, list) else []:
                 fields = _mapping(variable)
-                # The variable is the program's own: what is no count there is not for us.
+                # The variable is the program's own: what is not a count there is not for us.
                 if fields.get("name") == "N_SHOTS" and (count := _count(fields.get("value"))):
                     return count
     return DEFAULT_SHOTS

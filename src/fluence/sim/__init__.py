@@ -1,8 +1,13 @@
-"""The room of the simulator: a workload and a cluster in, figures and pictures out, the live queue between.
+"""The room of the simulator: a workload and a cluster in, figures and pictures out, and two engines between.
 
-    workload.read ──► Workload ─┐
-                                ├─► simulator ──► Record … ──► measure ──► report, pictures, page
-    platform.read ──► Platform ─┘
+    workload.read ──► TraceWorkload ────┐
+                                        ├─► simulator     the queue over the matcher   ─┐
+    platform.read ──► Platform ─────────┘                                               ├─► Record …
+    manifests.read ─► ManifestWorkload ─┐                                               │
+                                        ├─► live_cycle    the live scheduler's cycle   ─┘
+    nodes ──────────► EmbeddedCluster ──┘
+
+    Record … ──► measure ──► report, pictures, page
 
 Times inside are whole milliseconds, so that arrivals scaled by a half are exact; reports are in seconds.
 """

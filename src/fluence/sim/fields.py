@@ -21,7 +21,9 @@ def mapping(value: object, field: str, keys: Sequence[str]) -> dict[str, object]
         _fail("invalid field", f"must be a mapping, not {show(value)}", field)
     for key in value:
         if key not in keys:
-            _fail("unknown field", f"is no field here: use {', '.join(keys)}", f"{field} {show(key)}".strip())
+            _fail(
+                "unknown field", f"is not a field here: use {', '.join(keys)}", f"{field} {show(key)}".strip()
+            )
     return value
 
 

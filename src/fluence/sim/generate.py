@@ -27,7 +27,7 @@ _Draw = Callable[[random.Random], float]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class GeneratedJob:
     """A job that a recipe made."""
 
     name: str
@@ -42,7 +42,7 @@ class Made:
     priority: int
 
 
-def jobs(recipe: object, *, number: int, seed: int) -> Iterator[Made]:
+def jobs(recipe: object, *, number: int, seed: int) -> Iterator[GeneratedJob]:
     """The jobs of a recipe, by time of arrival."""
     given = fields.mapping(recipe, "", _KEYS)
     count = fields.whole(given, "count", least=1, most=_MOST_JOBS)
@@ -70,11 +70,11 @@ def _make(
     count: int, chance: random.Random, *, name: str, arrivals: Callable[[random.Random], list[float]],
     sizes: Mapping[str, _Draw], runtime: _Draw, factor: _Draw | None, users: list[str], queue: str,
     priority: int,
-) -> Iterator[Made]:  # fmt: skip
+) -> Iterator[GeneratedJob]:  # fmt: skip
     for i, at in enumerate(arrivals(chance)):
         takes = runtime(chance)
         drawn = {key: int(draw(chance)) for key, draw in sizes.items()}
-        yield Made(
+        yield GeneratedJob(
             name=f"{name}-{i + 1}",
             at=at,
             runtime=takes,

@@ -7,7 +7,7 @@ place, its field and the cure. Arrivals become offsets here, and equal requests 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -166,7 +166,7 @@ class Intake:
             if name not in self._taken or self._taken[name].at > at:
                 raise BadRecord(
                     "unknown dependency",
-                    f"{kind} names {name!r}, which is no job above that arrives before: list that one first",
+                    f"{kind} names {name!r}, not a job above that arrives before: list that one first",
                     field="after",
                 )
 
@@ -191,3 +191,9 @@ def _submission(found: IntakeJob, first: float, scale: float) -> TraceJob:
 
 def _milliseconds(seconds: float) -> int:
     return max(1, round(seconds * 1000))  # what runs at all takes time
+
+
+def left_out(skipped: Mapping[str, int]) -> str:
+    """What was left out of a workload, as the end of a sentence."""
+    told = ", ".join(f"{count} {cause}" for cause, count in sorted(skipped.items()))
+    return f"; left out: {told}" if told else ""

@@ -53,7 +53,7 @@ def read(text: bytes, intake: Intake) -> None:
     for i, item in enumerate(jobs):
         intake.take(partial(_job, item, i, intake), partial(_place, text, i))
     for i, item in enumerate(recipes):
-        # NB a recipe is no record: one that is wrong is refused, strict or not.
+        # NB a recipe is not a record: one that is wrong is refused, strict or not.
         try:
             made = generate.jobs(item, number=i, seed=intake.terms.seed)
         except BadRecord as bad:
@@ -113,7 +113,7 @@ def _job(item: object, number: int, intake: Intake) -> IntakeJob:
     )
 
 
-def _generated(made: generate.Made, intake: Intake) -> IntakeJob:
+def _generated(made: generate.GeneratedJob, intake: Intake) -> IntakeJob:
     jobspec, size = _simple(made.nodes, made.cores, made.gpus, None, intake)
     return IntakeJob(
         name=made.name,
@@ -221,7 +221,7 @@ def _place(text: bytes, index: int) -> str:
     """Where a job stands in the document; only looked up when it is asked for, by reading it again."""
     try:
         root = yaml.compose(text.decode("utf-8-sig"), Loader=yaml.SafeLoader)
-    except yaml.YAMLError:  # JSON that is no YAML: tabs in it
+    except yaml.YAMLError:  # JSON that is not valid YAML: tabs in it
         return f"jobs[{index}]"
     if isinstance(root, yaml.MappingNode):
         root = next((value for key, value in root.value if key.value == "jobs"), None)

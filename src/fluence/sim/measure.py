@@ -120,16 +120,15 @@ class Measures(msgspec.Struct, frozen=True):
     states: dict[str, int] = {}
 
 
-def measure(records: Sequence[Record], *, capacity: int) -> Measures:
-    """The figures of a run on a cluster of so many units."""
+def measure(records: Sequence[Record], *, capacity: int, until: int | None = None) -> Measures:
+    """The figures of a run on a cluster of so many units; ``until``: when it was cut short."""
     if not records:
         return Measures()
     waits = sorted(record.wait for record in records if record.wait is not None)
     slowdowns = sorted(s for record in records if (s := record.bounded_slowdown) is not None)
     wide = [r.wait for r in records if r.wait is not None and r.size * _WIDE >= capacity]
     first = min(record.submit for record in records)
-    # A run that was interrupted has jobs without an end: it lasts until the last thing that happened.
-    last = max(record.end or record.start or record.submit for record in records)
+    last = until if until is not None else last_event(records)
     return Measures(
         jobs=len(records),
         started=len(waits),
@@ -152,6 +151,11 @@ def measure(records: Sequence[Record], *, capacity: int) -> Measures:
         fairness=_fairness(records),
         states=dict(Counter(record.state for record in records)),
     )
+
+
+def last_event(records: Iterable[Record]) -> int:
+    """ms at which the last thing happened; a job that has not ended counts with its start."""
+    return max((record.end or record.start or record.submit for record in records), default=0)
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -189,23 +193,25 @@ def _utilisation(records: Sequence[Record], capacity: int, start: int, end: int,
 
 def _promise(records: Sequence[Record]) -> Promise:
     waiting = [record for record in records if record.no_later_than is not None]
-    bound = [
+    promise_errors = [
         r.start - r.no_later_than for r in waiting if r.start is not None and r.no_later_than is not None
     ]
-    hope = [r.start - r.expected for r in waiting if r.start is not None and r.expected is not None]
-    late = sum(error > LATE for error in bound)
+    expected_errors = [
+        r.start - r.expected for r in waiting if r.start is not None and r.expected is not None
+    ]
+    late = sum(error > LATE for error in promise_errors)
     return Promise(
         waiting=len(waiting),
-        started=len(bound),
+        started=len(promise_errors),
         late=late,
-        late_rate=_share(late, bound),
-        no_later_than_mae=_seconds(_mean([abs(error) for error in bound])),
-        no_later_than_median=_seconds(percentile(sorted(abs(error) for error in bound), 0.5)),
-        no_later_than_slack=_seconds(_mean([max(0, -error) for error in bound])),
-        expected=len(hope),
-        expected_late_rate=_share(sum(error > LATE for error in hope), hope),
-        expected_mae=_seconds(_mean([abs(error) for error in hope])),
-        expected_median=_seconds(percentile(sorted(abs(error) for error in hope), 0.5)),
+        late_rate=_share(late, promise_errors),
+        no_later_than_mae=_seconds(_mean([abs(error) for error in promise_errors])),
+        no_later_than_median=_seconds(percentile(sorted(abs(error) for error in promise_errors), 0.5)),
+        no_later_than_slack=_seconds(_mean([max(0, -error) for error in promise_errors])),
+        expected=len(expected_errors),
+        expected_late_rate=_share(sum(error > LATE for error in expected_errors), expected_errors),
+        expected_mae=_seconds(_mean([abs(error) for error in expected_errors])),
+        expected_median=_seconds(percentile(sorted(abs(error) for error in expected_errors), 0.5)),
         broken=dict(Counter(record.broken for record in records if record.broken)),
     )
 

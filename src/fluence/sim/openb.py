@@ -123,7 +123,7 @@ def _rows(text: bytes, columns: tuple[str, ...], source: str) -> Iterator[tuple[
         except StopIteration:
             return
         except csv.Error as error:
-            raise InvalidInput(f"line {reader.line_num}: is no CSV ({error})", where=source) from None
+            raise InvalidInput(f"line {reader.line_num}: is not valid CSV ({error})", where=source) from None
         yield reader.line_num, {column: row[column] for column in columns}
 
 

@@ -66,7 +66,8 @@ def render(runs: Sequence[Run], *, title: str = "") -> str:
     """The page of one run, or of several side by side."""
     shown = title or _title(runs)
     parts = [f"<h1>{escape(shown)}</h1>", _lead(runs), _settings(runs)]
-    parts += [f'<p class="note">{escape(note)}</p>' for note in report.notes(runs) if report.BEST not in note]
+    said = [*report.engines(runs), *report.partial(runs), *report.notes(runs)]
+    parts += [f'<p class="note">{escape(note)}</p>' for note in said if report.BEST not in note]
     if len(runs) == 1:
         parts.append(_tiles(runs[0]))
     for picture in pictures.of(runs):

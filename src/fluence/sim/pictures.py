@@ -62,7 +62,7 @@ def of(runs: Sequence[Run]) -> list[Picture]:
 def render(picture: Picture, runs: Sequence[Run], format_: str = "svg", *, theme: Theme = LIGHT) -> bytes:
     """A picture as a file's content; the same runs give the same bytes."""
     if format_ not in FORMATS:
-        raise InvalidInput(f"no format of pictures {format_!r}: choose one of {', '.join(FORMATS)}")
+        raise InvalidInput(f"{format_!r} is not a format of pictures: choose one of {', '.join(FORMATS)}")
     with themes.styled(theme):
         out = io.BytesIO()
         figure = picture.draw(runs, theme)
@@ -191,7 +191,7 @@ def _draw_waits(runs: Sequence[Run], theme: Theme) -> Figure:
         axes.step(
             [least, *np.maximum(waits[keep], least), themes.highest(longest)],
             [at_once, *np.maximum(share[keep], at_once), 100], where="post",
-            color=theme.series[i % len(theme.series)], linestyle=themes.STROKES[i % len(themes.STROKES)],
+            color=_color(i, theme), linestyle=themes.STROKES[i % len(themes.STROKES)],
             linewidth=1.9, label=f"{run.policy}: mean {themes.words(run.measures.wait.mean)}",
         )  # fmt: skip
     themes.log_seconds(axes, "x", least=least, longest=longest)
@@ -311,8 +311,10 @@ def _draw_bars(runs: Sequence[Run], theme: Theme) -> Figure:
         marked = report.best(shown, runs)
         widest = max((value or 0 for value in values), default=0) or 1
         for i, (run, value) in enumerate(zip(runs, values, strict=True)):
-            axes.barh(i, value or 0, color=theme.accent[0] if i in marked else theme.base[1], height=0.62)
-            axes.text((value or 0) + widest * 0.02, i, _short(shown, run), va="center", fontsize=9)
+            axes.barh(i, value or 0, color=_color(i, theme), height=0.62)
+            text = f"{_short(shown, run)}{f' {report.BEST}' if i in marked else ''}"
+            weight = "bold" if i in marked else "normal"
+            axes.text((value or 0) + widest * 0.02, i, text, va="center", fontsize=9, fontweight=weight)
         axes.set_yticks(range(len(runs)), [run.policy for run in runs])
         axes.set_ylim(len(runs) - 0.45, -0.55)
         axes.set_xlim(0, widest * 1.32)
@@ -324,7 +326,21 @@ def _draw_bars(runs: Sequence[Run], theme: Theme) -> Figure:
         axes.set_title(f"{shown.group}: {shown.name}  ({better})", fontsize=10)
     for axes in panels[len(wanted) :]:
         axes.set_axis_off()
+    _draw_legend(figure, runs, theme)
     return figure
+
+
+def _draw_legend(figure: Figure, runs: Sequence[Run], theme: Theme) -> None:
+    """Which policy has which colour, the same as among the waits."""
+    from matplotlib.patches import Patch
+
+    marks = [Patch(color=_color(i, theme), label=run.policy) for i, run in enumerate(runs)]
+    figure.legend(handles=marks, loc="outside lower center", ncols=4, title=f"{report.BEST} best of the runs")
+
+
+def _color(i: int, theme: Theme) -> str:
+    """The colour of the i-th run, in every picture."""
+    return theme.series[i % len(theme.series)]
 
 
 def _short(figure: report.Figure, run: Run) -> str:
@@ -391,7 +407,12 @@ PROMISES = Picture(
     has_many_marks=True,
 )
 COMPARISON = Picture(
-    "comparison", "Policies side by side", "The best of each is orange.", _describe_bars, _draw_bars, least=2
+    "comparison",
+    "Policies side by side",
+    "The best of each is starred; a policy has one colour.",
+    _describe_bars,
+    _draw_bars,
+    least=2,
 )
 
 PICTURES = (COMPARISON, SCHEDULE, USE, WAITS, PROMISES)

@@ -13,6 +13,7 @@ import msgspec
 from fluence.errors import InvalidInput
 from fluence.model.document import JsonValue, write_yaml
 from fluence.sim.run import Run
+from fluence.units import round_duration
 
 FORMATS = ("table", "json", "yaml")
 BEST = "★"
@@ -39,10 +40,7 @@ class Figure:
 def seconds(value: float) -> str:
     """A time in seconds, and in the unit that people would use."""
     exact = f"{value:,.1f} s"
-    for span, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if abs(value) >= span:
-            return f"{exact} ({value / span:.1f} {unit})"
-    return exact
+    return f"{exact} ({round_duration(value)})" if abs(value) >= 60 else exact
 
 
 def _number(value: float) -> str:
@@ -112,24 +110,31 @@ def best(figure: Figure, runs: Sequence[Run]) -> set[int]:
     return {i for i, cell in enumerate(cells) if cell == leading}
 
 
-def to_value(runs: Sequence[Run]) -> dict[str, Any]:
-    """One run as an object; several as the list `runs` of such objects."""
-    if len(runs) == 1:
+def to_value(runs: Sequence[Run], *, several: bool | None = None) -> dict[str, Any]:
+    """One run as an object; several as the list `runs` of such objects, also if only one was come to."""
+    if len(runs) == 1 and not several:
         return _value(runs[0])
     return {"runs": [_value(run) for run in runs]}
 
 
-def render(runs: Sequence[Run], format_: str = "table", *, color: bool = False, width: int = 100) -> str:
-    """The report as a text in one of `FORMATS`."""
+def render(
+    runs: Sequence[Run],
+    format_: str = "table",
+    *,
+    several: bool | None = None,
+    color: bool = False,
+    width: int = 100,
+) -> str:
+    """The report as a text in one of `FORMATS`; ``several``: so many were asked for."""
     match format_:
         case "json":
-            return json.dumps(to_value(runs), indent=2)
+            return json.dumps(to_value(runs, several=several), indent=2)
         case "yaml":
-            value: JsonValue = msgspec.to_builtins(to_value(runs))
+            value: JsonValue = msgspec.to_builtins(to_value(runs, several=several))
             return write_yaml(value).rstrip("\n")
         case "table":
             return table(runs, color=color, width=width)
-    raise InvalidInput(f"no format {format_!r}: choose one of {', '.join(FORMATS)}")
+    raise InvalidInput(f"{format_!r} is not a format of reports: choose one of {', '.join(FORMATS)}")
 
 
 def shown(runs: Sequence[Run]) -> list[Figure]:
@@ -167,7 +172,27 @@ def table(runs: Sequence[Run], *, color: bool = False, width: int = 100) -> str:
     )
     console.print(grid)
     lines = [line.rstrip() for line in out.getvalue().rstrip().splitlines()]
-    return "\n".join([*lines, *notes(runs)])
+    return "\n".join([*engines(runs), *partial(runs), *lines, *notes(runs)])
+
+
+def engines(runs: Sequence[Run]) -> list[str]:
+    """What decided who starts where and when."""
+    return [f"engine: {engine}" for engine in dict.fromkeys(run.engine for run in runs)]
+
+
+def partial(runs: Sequence[Run]) -> list[str]:
+    """For each run that was cut short, of which part its figures are."""
+    found = []
+    for run in runs:
+        if run.stopped_at is not None:
+            how = "interrupted" if run.interrupted else "stopped"
+            waiting = run.measures.jobs - run.measures.started
+            running = run.measures.started - run.measures.finished
+            found.append(
+                f"partial: {run.policy} was {how} after {seconds(run.last / 1000)} of simulated time; "
+                f"{running:,} jobs ran, {waiting:,} waited, {run.not_arrived:,} had not arrived"
+            )
+    return found
 
 
 def jobs(runs: Sequence[Run]) -> str:
@@ -189,15 +214,10 @@ def jobs(runs: Sequence[Run]) -> str:
 def notes(runs: Sequence[Run]) -> list[str]:
     """What a reader must know beside the figures."""
     found: list[str] = []
-    for causes in {tuple(sorted(run.skipped.items())) for run in runs if run.skipped}:
+    for causes in dict.fromkeys(tuple(sorted(run.skipped.items())) for run in runs if run.skipped):
         each = ", ".join(f"{count} {cause}" for cause, count in causes)
         found.append(f"left out of the workload: {each}")
     for run in runs:
-        if run.interrupted:
-            found.append(
-                f"{run.policy}: interrupted after {seconds(run.last / 1000)} of simulated time; "
-                f"jobs that had not ended: {run.measures.jobs - run.measures.finished:,}"
-            )
         for cause, count in run.measures.promise.broken.items():
             found.append(f"{run.policy}: {count} promises broken: {cause}")
     if len(runs) > 1:
@@ -212,6 +232,7 @@ def _mark(i: int, marked: set[int], runs: int) -> str:
 def _value(run: Run) -> dict[str, Any]:
     value: dict[str, Any] = {
         "policy": run.policy,
+        "engine": run.engine,
         "settings": {key: _plain(item) for key, item in run.settings.items()},
     }
     value |= msgspec.to_builtins(run.measures)
@@ -222,6 +243,9 @@ def _value(run: Run) -> dict[str, Any]:
         "wall_s": round(run.wall_s, 3),
         "skipped": dict(run.skipped),
         "interrupted": run.interrupted,
+        "partial": run.stopped_at is not None,
+        "simulated_s": run.last / 1000,
+        "not_arrived": run.not_arrived,
     }
 
 

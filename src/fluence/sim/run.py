@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from fluence.sim.measure import Measures, Record, busy, measure
+from fluence.sim.measure import Measures, Record, busy, last_event, measure
+
+MATCHER = "matcher (Fluxion's answers on a graph)"
+LIVE_CYCLE = "live cycle (gang placer, Kubernetes' rules)"
 
 
 @dataclass(frozen=True)
@@ -25,15 +28,27 @@ class Run:
     skipped: Mapping[str, int] = field(default_factory=dict)
     """Records of the workload that were left out: cause -> how many."""
     interrupted: bool = False
+    engine: str = MATCHER
+    """What decided: `MATCHER` or `LIVE_CYCLE`."""
+    stopped_at: int | None = None
+    """ms at which the run was cut short, by Ctrl-C or --until; None: it came to its end."""
+    not_arrived: int = field(default=0, init=False)
+    """Jobs that the run was cut short before; they are in no figure."""
+
+    def __post_init__(self) -> None:
+        if self.stopped_at is not None:
+            arrived = [record for record in self.records if record.submit <= self.stopped_at]
+            object.__setattr__(self, "not_arrived", len(self.records) - len(arrived))
+            object.__setattr__(self, "records", arrived)
 
     @cached_property
     def measures(self) -> Measures:
-        return measure(self.records, capacity=self.capacity)
+        return measure(self.records, capacity=self.capacity, until=self.stopped_at)
 
     @cached_property
     def last(self) -> int:
-        """ms at which the last thing happened."""
-        return max((record.end or record.start or record.submit for record in self.records), default=0)
+        """ms at which the run ended."""
+        return last_event(self.records) if self.stopped_at is None else self.stopped_at
 
     @cached_property
     def steps(self) -> list[tuple[int, int]]:

@@ -1,4 +1,4 @@
-"""Drive the queue and the matcher of the live scheduler over a workload, with a clock that jumps.
+"""Drive the live scheduler's queue and the matcher over a workload, with a clock that jumps.
 
 Decisions are made when jobs arrive, end, or are due by the plan. A job runs as long as its record says, and
 is ended at its limit.
@@ -13,6 +13,7 @@ from heapq import heappop, heappush
 
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.policy import MatchPolicy
+from fluence.messages import text
 from fluence.queue import Dependency, JobRecord, Queue, Start, Submission, history, planner_for
 from fluence.queue import priority as priorities
 from fluence.queue.job import SECOND
@@ -34,6 +35,8 @@ class Simulation:
     wall_s: float = 0.0
     decisions: int = 0  # placements tried
     interrupted: bool = False
+    stopped_at: int | None = None
+    """ms at which the run was cut short; None: it came to its end."""
 
     @property
     def decisions_per_s(self) -> float:
@@ -69,16 +72,17 @@ def simulate(
         forecasts=forecasts,
         priority=priorities.find(priority),
         predictor=history.find(predictor),
+        timer=time.perf_counter,
     )
     run = Simulation(queue, matcher)
     began = time.perf_counter()
     try:
         _run(run, workload, until, progress)
     except KeyboardInterrupt:
-        run.interrupted = True
+        run.interrupted, run.stopped_at = True, run.now
     run.wall_s = time.perf_counter() - began
     run.decisions = queue.tries
-    run.records = [_record(s, queue.entries.get(s.name), queue) for s in workload.submissions]
+    run.records = [_record(s, queue.records.get(s.name), queue) for s in workload.submissions]
     return run
 
 
@@ -100,19 +104,20 @@ def _run(
         if due is not None and run.now < due < now:
             now = due
         if until is not None and now > until:
+            run.stopped_at = until
             return
         run.now = now
         while events and events[0][0] == now:
             what = heappop(events)[3]
             if isinstance(what, Start):
-                queue.finish(what.task, now, succeeded=tasks[what.entry.key].succeeds)
+                queue.finish(what.task, now, succeeded=tasks[what.record.key].succeeds)
                 if progress is not None:
                     progress(1)
             else:
                 queue.submit(_job(what))
         for start in queue.cycle(now):
             queue.running(start.task, now)
-            runtime = tasks[start.entry.key].runtime
+            runtime = tasks[start.record.key].runtime
             heappush(events, (min(now + runtime, start.end), _END, serial, start))
             serial += 1
 
@@ -147,6 +152,6 @@ def _record(submission: TraceJob, entry: JobRecord | None, queue: Queue) -> Reco
         no_later_than=entry.promised if entry else None,
         expected=entry.first_expected if entry else None,
         backfilled=entry.backfilled if entry else False,
-        state=entry.state.value if entry else "pending",
-        broken=entry.broken[0].cause if entry and entry.broken else "",
+        state=entry.phase.value if entry else "pending",
+        broken=text(entry.broken[0].cause) if entry and entry.broken else "",
     )

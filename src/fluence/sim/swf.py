@@ -1,7 +1,7 @@
 """The Standard Workload Format: one line of 18 numbers per job, comments after a semicolon.
 
-The rules are those of the reference results: a record without a runtime or without processors is no job, and
-the limit is the larger of the requested time and the runtime, since what ran longer must have been let.
+The rules are those of the reference results: a record without runtime or processors is not a job, and the
+limit is the larger of the requested time and the runtime, since what ran longer must have been let.
 https://www.cs.huji.ac.il/labs/parallel/workload/swf.html
 """
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fluence.errors import FluenceError
+from fluence.units import round_duration
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -140,8 +141,4 @@ def log_seconds(axes: Axes, which: str, *, least: float, longest: float) -> None
 
 def words(seconds: float) -> str:
     """A time in two words at most, for a caption."""
-    size = abs(seconds)
-    for least, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
-        if size >= least:
-            return f"{seconds / least:.1f} {unit}"
-    return f"{seconds:.0f} s" if math.isfinite(seconds) else "–"
+    return round_duration(seconds) if math.isfinite(seconds) else "–"

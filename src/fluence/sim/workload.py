@@ -62,7 +62,7 @@ def parse(
 ) -> TraceWorkload:
     """The workload in a text, as `read` reads it from a file; *source* is what errors call it."""
     if kind is not None and kind not in KINDS:
-        raise InvalidInput(f"no kind of workload {kind!r}: choose one of {', '.join(KINDS)}")
+        raise InvalidInput(f"{kind!r} is not a kind of workload: choose one of {', '.join(KINDS)}")
     text = _unpacked(text, source)
     intake = Intake(source, terms or IntakeTerms())
     match cast(Kind, kind) if kind is not None else guess(text, source=source):
@@ -100,7 +100,9 @@ def guess(text: bytes, *, source: str = "workload") -> Kind:
         return "jsonl"
     if re.search(rb"(?m)^[\"{ ]*(?:jobs|generate)\"?:", start):
         return "yaml"
-    raise InvalidInput(f"looks like no workload: name its kind, one of {', '.join(KINDS)}", where=source)
+    raise InvalidInput(
+        f"does not look like a workload: name its kind, one of {', '.join(KINDS)}", where=source
+    )
 
 
 def _unpacked(text: bytes, source: str) -> bytes:
@@ -110,7 +112,7 @@ def _unpacked(text: bytes, source: str) -> bytes:
     try:
         unpacked = unpacker.decompress(text, _LARGEST)
     except zlib.error:
-        raise InvalidInput("is no whole gzip file: fetch it again", where=source) from None
+        raise InvalidInput("is not a whole gzip file: fetch it again", where=source) from None
     if unpacker.unconsumed_tail:
         raise InvalidInput(f"is over {_LARGEST // 2**20} MiB unpacked: cut it", where=source)
     if not unpacker.eof:

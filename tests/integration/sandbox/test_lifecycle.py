@@ -75,6 +75,21 @@ def cli(tmp_path: Path) -> Iterator[Cli]:
     made.run("down", "--all")
 
 
+def test_sigterm_while_it_comes_up_leaves_nothing_behind(cli: Cli) -> None:
+    command = [sys.executable, "-m", "fluence.cli", "sandbox", "up", "--version", VERSION]
+    with subprocess.Popen(command, env=cli.env, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        while "etcd" not in child.stderr.readline():
+            assert child.poll() is None
+        soon(lambda: bool(cli.parts()))  # etcd at least
+        parts = cli.parts()
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(timeout=60) == 128 + signal.SIGTERM
+        assert "Traceback" not in child.stderr.read()
+    assert all(start_time(pid) is None for pid in parts.values())
+    assert not (cli.home / "state" / "fluence").exists()
+
+
 def soon(check: Callable[[], bool], *, seconds: float = MINUTE) -> None:
     deadline = time.monotonic() + seconds
     while not check():

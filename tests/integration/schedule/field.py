@@ -176,7 +176,7 @@ class Field:
             ready.cancel()
             stop.set()
             await task
-            faults = [each.store.handler_errors for each in live._others]
+            faults = [each.store.handler_errors for each in live.watches.all]
             assert not any(faults), "a handler failed: see the log"
 
     @contextlib.asynccontextmanager

@@ -51,7 +51,7 @@ async def test_a_node_that_is_cordoned_between_match_and_bind_is_not_used(kube: 
         assert len(late) <= 2  # those that were on their way
         await f.patch_node(free[0], {"spec": {"unschedulable": False}})
         await f.until_bound(8)
-        assert not live.scheduler.excluded
+        assert not live.scheduler.state.exclusions._refused
 
 
 async def test_pods_of_other_schedulers_shrink_the_cluster_and_give_it_back(
@@ -97,7 +97,7 @@ async def test_a_lost_node_gives_its_members_a_place_elsewhere(kube: Kube, audit
         await f.add(f.pod("g-1b", group="g", cpu="3"))
         pods = await f.until_bound(["g-0", "g-1b"])
         assert pods["g-1b"].spec.node_name not in (gone, homes["g-0"])
-        assert gone not in live.scheduler.cluster.nodes
+        assert gone not in live.scheduler.state.cluster.nodes
 
 
 async def test_a_new_node_wakes_what_could_never_have_started(kube: Kube, audited: None) -> None:
@@ -105,9 +105,9 @@ async def test_a_new_node_wakes_what_could_never_have_started(kube: Kube, audite
         await f.patch_node(f.nodes[0], {"metadata": {"labels": {"kind": "small"}}})
         await f.add(f.pod("p", nodeSelector={"kind": "large"}))
         assert "nodeSelector" in await f.until_told("p", "cannot hold it")
-        tries = live.scheduler.queue.tries
+        tries = live.scheduler.state.queue.tries
         await asyncio.sleep(0.7)
-        assert live.scheduler.queue.tries == tries  # nothing changed, so nothing was tried
+        assert live.scheduler.state.queue.tries == tries  # nothing changed, so nothing was tried
         await f.patch_node(f.nodes[0], {"metadata": {"labels": {"kind": "large"}}})
         await f.until_bound(["p"])
 
@@ -139,7 +139,7 @@ async def test_a_pod_deleted_between_match_and_bind_holds_nothing(kube: Kube, au
                 await asyncio.sleep(0.02)
         assert [each.status for each in f.proxy.seen if "gone/binding" in each.path] == [404]
         assert (await f.settled(quiet_s=0.3))["next"] == f.nodes[0]
-        assert len(live.scheduler.cluster.jobs) == 1
+        assert len(live.scheduler.state.cluster.jobs) == 1
 
 
 async def test_a_bind_with_the_uid_of_an_older_pod_is_refused(kube: Kube, audited: None) -> None:
@@ -170,7 +170,7 @@ async def test_the_annotations_come_in_the_same_event_as_the_node(kube: Kube, au
     """Checklist 6."""
     async with field(kube, 1) as f, f.scheduler() as live:
         seen: list[Pod] = []
-        live._pods.store.on_change(
+        live.watches.pods.store.on_change(
             lambda old, new: seen.append(new) if new is not None and new.spec.node_name else None,
             replay=False,
         )
@@ -268,7 +268,7 @@ async def test_a_node_the_server_refuses_is_excluded_for_that_group_only(kube: K
         async with f.through(rule) as live:
             await f.add(f.pod("p"))
             pod = (await f.until_bound(["p"]))["p"]
-            (excluded,) = live.scheduler.excluded[f"{f.namespace}/pod:p"]
+            (excluded,) = live.scheduler.state.exclusions._refused[f"{f.namespace}/pod:p"]
             assert pod.spec.node_name != excluded
             await f.add(f.pod("q"))
             assert (await f.until_bound(["q"]))["q"].spec.node_name == excluded
@@ -287,7 +287,8 @@ async def test_what_the_server_refused_is_known_after_a_restart(kube: Kube, audi
             assert (await f.pods())["g-1"].annotations[names.EXCLUDED] == bad
         async with f.through() as live:
             await f.settled()
-            assert live.scheduler.excluded == {f"{f.namespace}/g": {bad}}
+            gang = live.scheduler.state.groups.gang(f"{f.namespace}/g")
+            assert gang is not None and gang.excluded == {bad}
             assert not [each for each in f.proxy.seen if each.path.endswith("g-1/binding")]
             await f.end("fills")
             pod = (await f.until_bound(["g-1"]))["g-1"]

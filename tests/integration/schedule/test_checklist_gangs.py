@@ -124,7 +124,7 @@ async def test_a_group_that_is_deleted_keeps_its_room_until_its_pods_end(kube: K
         await f.add_group("g", 2)
         await f.add(*(f.pod(f"g-{i}", group="g", cpu="2") for i in range(2)))
         await f.until_bound(2)
-        held = live.scheduler.cluster.jobs
+        held = live.scheduler.state.cluster.jobs
         await f.client.delete(where, "g", namespace=f.namespace)
         if kube.version != "1.35":  # there a Workload has no such finalizer
             item: Any = await f.client.get(where, "g", namespace=f.namespace)
@@ -132,7 +132,7 @@ async def test_a_group_that_is_deleted_keeps_its_room_until_its_pods_end(kube: K
             assert item["metadata"]["finalizers"] == ["scheduling.k8s.io/podgroup-protection"]
         await f.add(f.pod("rival", cpu="2"))
         await f.until_told("rival")
-        assert live.scheduler.cluster.jobs == held
+        assert live.scheduler.state.cluster.jobs == held
         await f.end("g-0")  # one rank of two: the gang still runs
         await asyncio.sleep(0.3)
         assert (await f.homes())["rival"] is None
@@ -186,7 +186,7 @@ async def test_a_suspended_job_with_a_group_of_its_own(kube: Kube, audited: None
             await ranks(2, bound=False)  # there is room for one of them at most
             await f.end(holder)
             await ranks(2, bound=True)
-            assert len(live.scheduler.cluster.jobs) == 1
+            assert len(live.scheduler.state.cluster.jobs) == 1
             await suspend(True)
             await ranks(0, bound=False)
             await f.add(f.pod(follower, cpu="4"))
@@ -200,18 +200,18 @@ async def test_a_rank_that_the_kubelet_refused_is_replaced_in_its_place(kube: Ku
         await f.add_group("g", 2)
         await f.add(*(f.pod(f"g-{i}", group="g", cpu="2", restartPolicy="Never") for i in range(2)))
         await f.until(lambda pods: all(pod.status.phase == "Running" for pod in pods.values()), "all run")
-        (job,) = live.scheduler.cluster.jobs
+        (job,) = live.scheduler.state.cluster.jobs
         failed = {"status": {"phase": "Failed", "reason": "OutOfcpu", "message": "Pod was rejected"}}
         await f.client.patch(PODS.raw(), "g-1", failed, namespace=f.namespace, subresource="status")
         await f.add(f.pod("rival", cpu="2", priorityClassName=high))
         await f.until_told("rival")
-        assert set(live.scheduler.cluster.jobs) == {job}
+        assert set(live.scheduler.state.cluster.jobs) == {job}
         await f.add(f.pod("g-2", group="g", cpu="2"))  # needs no company: the other rank runs
         await f.until_bound(["g-2"])
         assert (await f.homes())["rival"] is None
         await f.end("g-0", "g-2")
         await f.until_bound(["rival"])
-        assert job not in live.scheduler.cluster.jobs
+        assert job not in live.scheduler.state.cluster.jobs
         await f.client.delete(CLASSES, high)
 
 
@@ -237,7 +237,7 @@ async def test_room_that_was_taken_by_preemption_is_not_taken_back(kube: Kube, a
         await f.until_bound(["g-0", "g-2"])
         await f.end("g-0", "g-2")
         async with asyncio.timeout(45):
-            while live.scheduler.cluster.jobs:
+            while live.scheduler.state.cluster.jobs:
                 await asyncio.sleep(0.1)
 
 

@@ -63,7 +63,7 @@ async def test_the_original_fluences_job_of_ten_as_it_is_written(kube: Kube, aud
             lambda pods: len([pod for pod in ranks(pods) if pod.condition("PodScheduled")]) == 10, "all wait"
         )
         assert not any(pod.spec.node_name for pod in ranks(pods))
-        assert live.scheduler.parts[f"{f.namespace}/my-pods"].request.minimum == 10
+        assert live.scheduler.state.pod_sets.by_key[f"{f.namespace}/my-pods"].request.minimum == 10
         await f.end("other-0")
         await f.until(
             lambda pods: len([pod for pod in ranks(pods) if pod.status.phase == "Succeeded"]) == 10, "all end"

@@ -72,7 +72,7 @@ async def test_the_api_server_restarts_while_a_gang_is_bound(own_sandbox: Kube) 
         await nothing_overbooked(f, 4)
         await f.add(f.pod("next", cpu="4"))
         await f.until_told("next")
-        assert len(live.scheduler.cluster.jobs) == 1
+        assert len(live.scheduler.state.cluster.jobs) == 1
         await f.end(*names)
         await f.until_bound(["next"])
         await f.end("next")
@@ -99,7 +99,7 @@ async def test_a_node_that_is_not_ready_gets_no_pods_until_it_is(own_sandbox: Ku
                 NODES.raw(), f.nodes[1], body, kind=PatchType.STRATEGIC, subresource="status"
             )
             async with asyncio.timeout(45):
-                while (node := live.scheduler.cluster.node(f.nodes[1])) is None or node.is_ready:
+                while (node := live.scheduler.state.cluster.node(f.nodes[1])) is None or node.is_ready:
                     await asyncio.sleep(0.05)
             await f.add_group("r", 3)
             await f.add(*(f.pod(f"r-{i}", group="r", cpu="2") for i in range(3)))
@@ -135,5 +135,5 @@ async def test_a_namespace_that_ends_excludes_no_node(
                     while f.proxy.count("create", "p/binding") < 2 or not f.proxy.count("create", "/events"):
                         await asyncio.sleep(0.05)
                 assert {each.status for each in f.proxy.seen if "p/binding" in each.path} == {403}
-                assert not live.scheduler.excluded
+                assert not live.scheduler.state.exclusions._refused
                 assert not [each for each in caplog.records if each.levelname == "ERROR"]

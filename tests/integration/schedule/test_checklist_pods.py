@@ -37,9 +37,9 @@ async def test_two_that_both_believe_to_lead_bind_each_pod_once(kube: Kube, audi
             await f.add(*(f.pod(f"g-{i}", group="g") for i in range(4)), *(f.pod(f"p-{i}") for i in range(4)))
             await f.until_bound(8)
             async with asyncio.timeout(45):
-                while first.scheduler.cluster.jobs != second.scheduler.cluster.jobs:
+                while first.scheduler.state.cluster.jobs != second.scheduler.state.cluster.jobs:
                     await asyncio.sleep(0.1)  # both come to know the same
-            assert len(first.scheduler.cluster.jobs) == 5
+            assert len(first.scheduler.state.cluster.jobs) == 5
             seen = [each for each in (*asked.seen, *f.proxy.seen) if each.path.endswith("/binding")]
             won = [each.path for each in seen if each.status == 201]
             assert len(won) == len(set(won)) == 8, "each was bound once"
@@ -58,7 +58,7 @@ async def test_a_node_that_closes_between_match_and_bind_is_not_used(
         async with asyncio.timeout(45):
             while not slow.used:
                 await asyncio.sleep(0.02)
-        (part,) = live.scheduler.parts.values()
+        (part,) = live.scheduler.state.pod_sets.by_key.values()
         planned = list(part.unbound.values())
         assert len(set(planned)) == 2 and not any((await f.homes()).values())
         shut = planned[1]
@@ -69,7 +69,7 @@ async def test_a_node_that_closes_between_match_and_bind_is_not_used(
             await f.client.delete(NODES, shut)
         pods = await f.until_bound(2)
         assert shut not in {pod.spec.node_name for pod in pods.values()}
-        assert not live.scheduler.excluded  # a closed node is not refused for good
+        assert not live.scheduler.state.exclusions._refused  # a closed node is not refused for good
 
 
 async def test_a_pod_that_is_being_deleted_counts_until_it_is_gone(kube: Kube, audited: None) -> None:
@@ -171,7 +171,7 @@ class Quota:
 
 def weight(live: Any, pod: Pod) -> dict[str, int]:
     """What Fluence counts for a pod that has a node."""
-    entry = live.scheduler.cluster.pods.entries.get(pod.metadata.uid)
+    entry = live.scheduler.state.cluster.pods.entries.get(pod.metadata.uid)
     names = {"gpu": "nvidia.com/gpu"}  # a device by its type
     return (
         {} if entry is None else {names.get(name, name): each for name, each in entry.needs.items() if each}

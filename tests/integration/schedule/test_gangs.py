@@ -59,8 +59,8 @@ async def test_the_original_fluences_indexed_job_of_ten_with_annotations(kube: K
         await f.until_bound(10)
         await f.until(lambda pods: all(pod.is_terminal for pod in pods.values()), "all end")
         await f.settled(quiet_s=0.3)
-        assert not [part for part in live.scheduler.parts.values() if part.alive]
-        assert not live.scheduler.cluster.jobs  # nothing is held any more
+        assert not [part for part in live.scheduler.state.pod_sets.by_key.values() if part.alive]
+        assert not live.scheduler.state.cluster.jobs  # nothing is held any more
 
 
 async def test_two_gangs_that_contend_never_start_in_part_and_both_finish(kube: Kube, audited: None) -> None:

@@ -152,8 +152,8 @@ async def run(kube: Kube, rules: list[Rule], tmp_path: Path, *, volumes: bool) -
         assert len(groups) == GANGS
         async with f.scheduler() as live:  # no capacity has leaked
             await f.settled(quiet_s=0.3)
-            assert live.scheduler.cluster.jobs == {}
-            seats = live.scheduler.cluster.seats
+            assert live.scheduler.state.cluster.jobs == {}
+            seats = live.scheduler.state.cluster.seats
             ours = [seats.position[name] for name in f.nodes]
             assert (seats.free("cpu")[ours] == seats.size("cpu")[ours]).all()
 

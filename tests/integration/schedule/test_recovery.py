@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
+from fluence import messages
 from fluence.kube.resource import PODS
 from fluence.live.scheduler import LiveScheduler
 from fluence.sandbox.faults import Rule
@@ -13,17 +14,18 @@ from tests.integration.schedule.field import Field, field
 
 
 def holds(live: LiveScheduler) -> dict[int, dict[str, str]]:
-    return live.scheduler.cluster.jobs
+    return live.scheduler.state.cluster.jobs
 
 
 def until(live: LiveScheduler) -> dict[int, int]:
     """When each job ends; what other tests run meanwhile is a record too, and none of ours."""
-    return {number: live.scheduler.cluster.seats.jobs[number].end for number in holds(live)}
+    return {number: live.scheduler.state.cluster.seats.jobs[number].end for number in holds(live)}
 
 
 def reasons(live: LiveScheduler) -> dict[str, str]:
     """Without numbers: other tests' nodes come and go."""
-    return {key: re.sub(r"\d+", "#", said.reason) for key, said in live.scheduler.reasons.items()}
+    said = live.scheduler.state.reports.said
+    return {key: re.sub(r"\d+", "#", messages.texts(each.reasons)) for key, each in said.items()}
 
 
 async def begun(f: Field) -> None:
@@ -152,7 +154,7 @@ async def test_members_of_another_scheduler_or_priority_are_refused(kube: Kube, 
         await f.add_group("g", 2)
         await f.add(f.pod("g-0", group="g"), f.pod("g-1", group="g", schedulerName="somebody-else"))
         assert not any((await f.settled()).values())
-        assert ["another scheduler" in said.reason for said in live.scheduler.reasons.values()] == [True]
+        assert ["another scheduler" in each for each in reasons(live).values()] == [True]
 
 
 async def test_a_backfilled_job_never_delays_the_one_in_front(kube: Kube, audited: None) -> None:
@@ -167,7 +169,7 @@ async def test_a_backfilled_job_never_delays_the_one_in_front(kube: Kube, audite
         await f.add(f.pod("short", cpu="1", runs=1, annotations={limit: "2"}))
         await f.until_bound(["short"])
         assert (await f.homes())["long"] is None
-        entry = live.scheduler.queue.entries[f"{f.namespace}/pod:front"]
+        entry = live.scheduler.state.queue.records[f"{f.namespace}/pod:front"]
         assert entry.no_later_than is not None
         pods = await f.until_bound(["front"])
         assert pods["long"].spec.node_name is None

@@ -42,7 +42,7 @@ async def test_a_pod_is_bound_when_its_volume_was_made_on_the_node_chosen_for_it
         assert (await f.until_bound(["p"]))["p"].spec.node_name == node
         claim = (await d.claims())["data"]
         assert claim.status.phase == "Bound" and claim.selected_node == node
-        assert not live.scheduler.preparing.of
+        assert not live.scheduler.state.volumes.active
 
 
 async def test_a_gang_starts_when_all_its_volumes_are_made(kube: Kube, audited: None) -> None:
@@ -226,4 +226,4 @@ async def test_a_pod_that_goes_away_while_it_waits_takes_its_choice_back(kube: K
         async with asyncio.timeout(20):
             while (await d.claims())["data"].selected_node is not None:
                 await asyncio.sleep(0.05)
-        assert not live.scheduler.preparing.of and not live.scheduler.cluster.jobs
+        assert not live.scheduler.state.volumes.active and not live.scheduler.state.cluster.jobs

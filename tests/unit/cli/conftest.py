@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from fluence.cli import main
 
-DEMO = Path(__file__).parents[3] / "src/fluence/cli/demo"
+DEMO = Path(__file__).parents[3] / "examples"
 CLUSTER = str(DEMO / "cluster.json")
 
 

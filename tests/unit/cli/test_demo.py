@@ -2,8 +2,10 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
+import tomllib
 from pathlib import Path
 
 import click
@@ -308,8 +310,18 @@ def test_the_demo_says_where_its_files_are(run: Run) -> None:
     assert Path(run("demo", "--files").out.strip(), "cluster", "1-hello.yaml").is_file()
 
 
-def test_the_directory_of_examples_has_a_link_to_each() -> None:
-    """Each by itself: kubectl does not follow a link to a directory."""
-    for path in (FILES / "cluster").rglob("*.yaml"):
-        shown = ROOT / "examples" / path.relative_to(FILES)
-        assert not shown.parent.is_symlink() and shown.samefile(path)
+def test_the_examples_can_be_copied_anywhere(tmp_path: Path) -> None:
+    """No link in them points out of them, neither in the file system nor in their README."""
+    examples = ROOT / "examples"
+    copy = shutil.copytree(examples, tmp_path / "copied", symlinks=True)
+    assert not [path for path in copy.rglob("*") if path.is_symlink()]
+    for target in re.findall(r"\]\(([^)#]+)\)", (copy / "README.md").read_text()):
+        assert target.startswith("https://") or (copy / target).exists(), target
+
+
+def test_a_wheel_has_the_examples() -> None:
+    included = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]
+    assert included["force-include"] == {"examples": "fluence/cli/demo/files"}
+    assert FILES == ROOT / "examples"  # what stands in for them in the repository

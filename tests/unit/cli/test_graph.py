@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 import yaml
 
@@ -142,3 +143,22 @@ def test_a_file_or_the_live_cluster_but_one_of_them(run: Run, tmp_path: Path) ->
     assert run("graph", "--live", "--level", "rack").is_one_line_error("write TYPE=LABEL")
     missing = str(tmp_path / "config")
     assert run("graph", "--live", "--kubeconfig", missing).is_one_line_error(missing, "no such kubeconfig")
+
+
+def test_the_tree_of_a_cluster_has_amounts_as_kubernetes_writes_them() -> None:
+    from fluence.cli import live, tree
+    from fluence.cluster.graph import ClusterGraph
+    from fluence.model.node import Node
+    from fluence.sandbox.nodes import NodeKind, manifests
+
+    cluster = ClusterGraph()
+    nodes = manifests(NodeKind(count=2, cpu=4, memory="128Gi"))
+    cluster.load([msgspec.convert(each, Node) for each in nodes], ())
+    cluster.graph.properties.clear()
+    drawn = tree.lines(
+        cluster.graph,
+        tree.fold(cluster.graph),
+        write=lambda type_, size: live.write_amount(cluster, type_, size),
+    )
+    text = "\n".join(drawn)
+    assert "128Gi memory" in text and "137438953472" not in text

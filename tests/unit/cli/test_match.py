@@ -64,7 +64,16 @@ def test_a_request_for_nodes_that_are_down_waits(run: Run, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("policy", [*policies.names(), "policy=low node_centric=true"])
 def test_every_policy(run: Run, policy: str) -> None:
-    assert run("match", CLUSTER, job("mpi"), "--policy", policy).code == 0
+    assert run("match", CLUSTER, job("mpi"), "--match-policy", policy).code == 0
+
+
+def test_policy_is_the_former_name_of_match_policy(run: Run) -> None:
+    named = [
+        run("match", CLUSTER, job("mpi"), name, "hinode") for name in ("--policy", "--match-policy", "-P")
+    ]
+    assert named[0].code == 0
+    assert named[0] == named[1] == named[2]
+    assert "--policy" not in run("match", "--help").out
 
 
 def test_the_policy_decides(run: Run) -> None:
@@ -122,7 +131,7 @@ def test_explain_never_fails(run: Run) -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (("--policy", "best"), ("best", "lonode")),
+        (("--match-policy", "best"), ("best", "lonode")),
         (("--at", "soon"), ("soon", "2026-08-14T12:00Z")),
         (("--at", "99999999999"), ("before the graph ends",)),
         (("-o", "png"), ("png", "json")),

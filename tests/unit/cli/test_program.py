@@ -81,7 +81,7 @@ def test_completion_scripts(run: Run, shell: str) -> None:
     ("words", "expected"),
     [
         ("fluence ma", {"match"}),
-        ("fluence match --policy lo", {"locality", "lonode", "lonodex", "low"}),
+        ("fluence match --match-policy lo", {"locality", "lonode", "lonodex", "low"}),
         ("fluence completion z", {"zsh"}),
         ("fluence graph --tr", {"--tree"}),
     ],
@@ -218,3 +218,58 @@ def test_resource_query_without_a_graph(run: Run) -> None:
 def test_a_result_is_only_an_error_if_it_is_one() -> None:
     with pytest.raises(AssertionError):
         Result(0, "", "").is_one_line_error()
+
+
+# -- first steps ---------------------------------------------------------------------------------------------
+
+PYTHON_FLUENCE = f"{sys.executable} -m fluence.cli"
+
+
+@pytest.mark.parametrize("group", ["scheduler", "sandbox"])
+def test_a_group_without_a_verb_prints_its_help_as_it_is(process: Run, group: str) -> None:
+    done = process(group)
+    assert (done.code, done.out) == (2, "")
+    assert len(done.err.splitlines()) > 5
+    assert done.err.startswith("Usage: ")
+    assert "Examples:" in done.err or "fluence sandbox up" in done.err
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_stream_is_no_traceback(closed: str) -> None:
+    command = f"{PYTHON_FLUENCE} graph {CLUSTER} {closed}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("program", ["fluence", "kubectl_fluence"])
+def test_ctrl_c_while_the_program_loads_prints_nothing(tmp_path: Path, program: str) -> None:
+    """A module that the program loads interrupts it, as a user may: before any handler is there."""
+    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    start = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from fluence.entry import {program}; {program}()"
+    )
+    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr == ""
+
+
+def test_ctrl_c_is_heard_again_when_the_program_is_loaded() -> None:
+    check = (
+        "import signal; from fluence import entry\n"
+        "entry._start(); assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL\n"
+        "entry._started(); assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        "entry._start(); entry._started(); assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN\n"
+    )
+    subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
+
+
+def test_resource_query_hints_at_the_format_of_a_file(run: Run, tmp_path: Path) -> None:
+    """Without -f a file is a GRUG recipe, as in Fluxion."""
+    assert run("resource-query", "-L", CLUSTER).is_one_line_error("it looks like jgf: add -f jgf")
+    recipe = CLUSTER.replace(".json", ".graphml")
+    assert "looks like" not in run("resource-query", "-L", recipe, stdin="quit\n").err
+    odd = tmp_path / "odd"
+    odd.write_text("nothing that one knows")
+    assert "looks like" not in run("resource-query", "-L", str(odd)).err

@@ -90,7 +90,7 @@ class TestOptions:
 
     def test_settings_that_were_chosen_are_named(self, run: Run) -> None:
         value = figures(
-            run, "--policy", "conservative", "--replan", "--depth", "5", "--window", "2h",
+            run, "--queue-policy", "conservative", "--replan", "--depth", "5", "--window", "2h",
             "--resolution", "1m", "--seed", "7", "--match-policy", "low",
         )  # fmt: skip
         assert value["settings"] == {
@@ -105,6 +105,27 @@ class TestOptions:
     def test_until_stops_there(self, run: Run) -> None:
         value = figures(run, "--until", "10m")
         assert value["finished"] == 0 and value["started"] > 0
+
+    def test_figures_of_a_run_that_was_stopped_are_of_the_simulated_part(self, run: Run) -> None:
+        whole, part = figures(run), figures(run, "--until", "5m")
+        assert (whole["partial"], whole["not_arrived"]) == (False, 0)
+        assert (part["partial"], part["interrupted"], part["simulated_s"]) == (True, False, 300)
+        assert part["makespan"] == 300 < whole["makespan"]
+        assert (part["jobs"], part["not_arrived"], whole["jobs"]) == (5, 3, 8)
+        # 8 of 16 cores are held from the first second on, and all from the 60th: what ran, not what will run.
+        assert part["utilisation"] == pytest.approx((8 * 300 + 8 * 240) / 16 / 300)
+        table = run("simulate", "--trace", SMALL, "--cluster", "16x1", "--until", "5m").out
+        said = "partial: easy was stopped after 300.0 s (5.0 min) of simulated time; "
+        assert f"{said}2 jobs ran, 3 waited, 3 had not arrived\n" in table
+
+    def test_the_engine_is_named(self, run: Run) -> None:
+        assert figures(run)["engine"] == "matcher (Fluxion's answers on a graph)"
+        table = run("simulate", "--trace", SMALL, "--cluster", "16x1").out
+        assert table.splitlines()[0] == "engine: matcher (Fluxion's answers on a graph)"
+
+    def test_policy_is_the_former_name_of_queue_policy(self, run: Run) -> None:
+        assert figures(run, "--policy", "fcfs")["policy"] == "fcfs"
+        assert "--policy" not in run("simulate", "--help").out
 
     @pytest.mark.parametrize("text", ["600", "600s", "10m", "10min", "600000ms"])
     def test_lengths_of_time(self, run: Run, text: str) -> None:
@@ -177,11 +198,11 @@ BAD = {
     "no file": (["--trace", "/nowhere.swf"], 1, "/nowhere.swf: cannot be read"),
     "a directory": (["--trace", "."], 1, "cannot be read"),
     "no workload": (["--trace", __file__, "--kind", "yaml"], 1, "must have a list 'jobs'"),
-    "no kind that one could guess": (["--trace", sys.executable], 1, "looks like no workload"),
+    "no kind that one could guess": (["--trace", sys.executable], 1, "does not look like a workload"),
     "no trace": ([], 2, "--trace"),
-    "an unknown policy": (["--policy", "fifo"], 2, "unknown queue policy 'fifo'"),
+    "an unknown policy": (["--queue-policy", "fifo"], 2, "unknown queue policy 'fifo'"),
     "one unknown of several": (["--compare", "easy,fifo"], 2, "unknown queue policy 'fifo'"),
-    "no policy": (["--policy", ""], 2, "policy"),
+    "no policy": (["--queue-policy", ""], 2, "policy"),
     "only commas": (["--compare", ","], 2, "policy"),
     "an impossible cluster": (["--cluster", "0x4"], 1, "at least"),
     "a huge cluster": (["--cluster", "99999999x9999"], 1, "at most"),
@@ -192,10 +213,10 @@ BAD = {
     "an unknown priority": (["--priority", "x"], 1, "unknown priority 'x'"),
     "an unknown predictor": (["--predictor", "x"], 1, "unknown predictor 'x'"),
     "no number of jobs": (["--jobs", "0"], 2, "0"),
-    "no length of time": (["--until", "soon"], 2, "'soon' is no length of time"),
+    "no length of time": (["--until", "soon"], 2, "'soon' is not a valid length of time"),
     "an endless length of time": (["--until", "9" * 400], 2, "length of time"),
     "no resolution": (["--resolution", "0"], 2, "--resolution"),
-    "no scale": (["--arrival-scale", "fast"], 2, "'fast' is no factor"),
+    "no scale": (["--arrival-scale", "fast"], 2, "'fast' is not a valid factor"),
     "a negative scale": (["--arrival-scale", "-1"], 1, "-1"),
     "a scale that is no number": (["--arrival-scale", "nan"], 1, "nan"),
     "an unwritable page": (["--html", "/nowhere/r.html"], 1, "/nowhere/r.html: cannot be written"),
@@ -229,14 +250,17 @@ class TestBadInput:
         assert done.code == 1
         assert done.is_one_line_error("small.swf: line 6: run time: must be more than 0")
 
-    def test_a_workload_without_a_valid_record_is_an_empty_report(self, run: Run, tmp_path: Path) -> None:
+    def test_a_workload_without_a_valid_record_is_an_error(self, run: Run, tmp_path: Path) -> None:
         log = tmp_path / "bad.swf"
         log.write_text("1 0 -1 -1 4 -1 -1 4 600 -1 5 3 1 -1 1 -1 -1 -1\n")
         done = run("simulate", "--trace", str(log), "--cluster", "16x1", "-o", "json")
-        value = json.loads(done.out)
-        assert (done.code, value["jobs"], value["skipped"]) == (0, 0, {"no runtime": 1})
-        table = run("simulate", "--trace", str(log), "--cluster", "16x1")
-        assert table.code == 0 and "1 no runtime" in table.out
+        assert done.is_one_line_error("bad.swf: has no job to simulate; left out: 1 no runtime")
+
+    def test_a_workload_of_which_nothing_can_run_is_an_error(self, run: Run, tmp_path: Path) -> None:
+        work = tmp_path / "gpus.yaml"
+        work.write_text("jobs: [{name: a, gpus: 2, runtime: 5}, {name: b, gpus: 1, runtime: 5}]")
+        done = run("simulate", "--trace", str(work), "--cluster", "4x4")
+        assert done.is_one_line_error("none of the 2 jobs can run on 4x4: a: ")
 
 
 def _drain(terminal: int) -> None:
@@ -270,8 +294,10 @@ class TestProcess:
         out, _ = child.communicate(timeout=60)
         assert child.returncode == 130, (out, seen)
         value = json.loads(out)
-        assert value["interrupted"] is True
-        assert 0 < value["finished"] < value["jobs"] == 40000
+        assert value["interrupted"] is value["partial"] is True
+        assert 0 < value["finished"] < value["jobs"]
+        assert value["jobs"] + value["not_arrived"] == 40000
+        assert value["makespan"] <= value["simulated_s"]
         assert page.exists()
         assert not state.exists()  # a queue that was stopped halfway through a thought is not kept
 
@@ -303,8 +329,8 @@ class TestCompletion:
         return [item.value for item in found]
 
     def test_policies(self) -> None:
-        assert self.complete("simulate", "--policy", "") == policies.names()
-        assert self.complete("simulate", "--policy", "co") == ["conservative"]
+        assert self.complete("simulate", "--queue-policy", "") == policies.names()
+        assert self.complete("simulate", "--queue-policy", "co") == ["conservative"]
 
     def test_the_last_of_several(self) -> None:
         assert self.complete("simulate", "--compare", "easy,f") == ["easy,fcfs", "easy,first-fit"]

@@ -26,7 +26,7 @@ def state(run: Run, tmp_path: Path) -> str:
     """The queue of the small log after ten minutes: two jobs run, others wait."""
     path = str(tmp_path / "state.json")
     done = run(
-        "simulate", "--trace", SMALL, "--cluster", "16x1", "--policy", "conservative", "--until", "10m",
+        "simulate", "--trace", SMALL, "--cluster", "16x1", "--queue-policy", "conservative", "--until", "10m",
         "--snapshot", path,
     )  # fmt: skip
     assert done.code == 0
@@ -81,7 +81,18 @@ class TestOptions:
         assert short["start_no_later_than"] < long["start_no_later_than"]
 
     def test_priority_delays_others(self, run: Run, state: str) -> None:
-        args = ("whatif", "-", "--state", state, "--priority", "31", "--policy", "fcfs", "--limit", "10h")
+        args = (
+            "whatif",
+            "-",
+            "--state",
+            state,
+            "--priority",
+            "31",
+            "--queue-policy",
+            "fcfs",
+            "--limit",
+            "10h",
+        )
         done = run(*args, stdin=spec(16))
         assert "later" in done.out.splitlines()[-1]
         value = json.loads(run(*args, "-o", "json", stdin=spec(16)).out)
@@ -92,14 +103,20 @@ class TestOptions:
         run("whatif", "-", "--state", state, stdin=spec(1, 60))
         assert Path(state).read_bytes() == before
 
+    def test_policy_is_the_former_name_of_queue_policy(self, run: Run, state: str) -> None:
+        args = ("whatif", "-", "--state", state, "--limit", "10h", "-o", "json")
+        former = run(*args, "--policy", "fcfs", stdin=spec(16))
+        assert former == run(*args, "--queue-policy", "fcfs", stdin=spec(16))
+        assert "--policy" not in run("whatif", "--help").out
+
 
 class TestBadInput:
     @pytest.mark.parametrize(
         ("args", "code", "said"),
         [
-            (["--policy", "fifo"], 2, "unknown queue policy 'fifo'"),
-            (["--policy", "easy,fcfs"], 1, "name one policy"),
-            (["--limit", "soon"], 2, "'soon' is no length of time"),
+            (["--queue-policy", "fifo"], 2, "unknown queue policy 'fifo'"),
+            (["--queue-policy", "easy,fcfs"], 1, "name one policy"),
+            (["--limit", "soon"], 2, "'soon' is not a valid length of time"),
             (["--limit", "0"], 2, "--limit"),
             (["--priority", "high"], 2, "high"),
         ],
@@ -134,7 +151,29 @@ class TestBadInput:
         path.write_text(text)
         done = run("whatif", "-", "--state", str(path), stdin=spec(1, 60))
         assert done.code == 1
-        assert done.is_one_line_error("state.json: is no snapshot", "fluence simulate --snapshot")
+        assert done.is_one_line_error("state.json: is not a valid snapshot", "fluence simulate --snapshot")
+
+    @pytest.mark.parametrize(
+        ("args", "said"),
+        [
+            ([], "give --state SNAPSHOT or --live"),
+            (["--live", "--limit", "1h"], "--limit needs --state"),
+            (["--live", "--priority", "3"], "--priority needs --state"),
+        ],
+    )
+    def test_one_source_of_the_queue(self, run: Run, args: list[str], said: str) -> None:
+        done = run("whatif", "-", *args, stdin=spec(1, 60))
+        assert done.code == 2
+        assert done.is_one_line_error(said)
+
+    def test_a_cluster_is_asked_with_manifests(self, run: Run, tmp_path: Path) -> None:
+        done = run("whatif", "-", "--live", stdin=spec(1, 60))
+        assert done.is_one_line_error(
+            "standard input: document 1: must be an object with apiVersion and kind"
+        )
+        config = str(tmp_path / "none")
+        pod = "{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {}}"
+        assert run("whatif", "-", "--live", "--kubeconfig", config, stdin=pod).is_one_line_error(config)
 
     def test_files_that_are_not_there(self, run: Run, state: str, tmp_path: Path) -> None:
         assert run("whatif", "-", "--state", "/nowhere", stdin=spec(1, 60)).is_one_line_error("/nowhere")

@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 
 from fluence.cluster.claims import Claim, Claims
+from fluence.model.reason import Code, Reason
 from fluence.model.volume import PersistentVolume, StorageClass, VolumeClaim
 
 ONCE = ["ReadWriteOnce"]
@@ -52,13 +53,13 @@ def choices(claims: Claims) -> list[str]:
 def test_a_claim_waits_if_its_class_says_so_whatever_comes_first() -> None:
     claims = Claims()
     assert claims.set_claim(claim())[0][2] == known(claims)
-    assert "storage class 'local', which is not there" in known(claims).reason
+    assert known(claims).reason == Reason.of(Code.STORAGE_CLASS_MISSING, storage_class="local")
     claims.set_class(kind(provisioner="csi.example"))
     ((_, _, told),) = claims.settle()
     assert told is not None and told.state == "waits" and told.provisions and told.reach is None
     claims.set_class(kind(provisioner="csi.example", volumeBindingMode="Immediate"))
     claims.settle()
-    assert known(claims).state == "pending" and "must be bound first" in known(claims).reason
+    assert known(claims).state == "pending" and known(claims).reason == Reason.of(Code.CLAIM_UNBOUND)
 
 
 def test_a_claim_without_a_class_does_not_wait_for_a_pod() -> None:
@@ -135,4 +136,4 @@ def test_a_bound_claim_is_where_its_volume_is_once_that_is_seen() -> None:
     claims.set_claim(
         claim(volumeName="v", phase="Bound", metadata={"deletionTimestamp": "2026-09-01T12:00:00Z"})
     )
-    assert known(claims).reason == "is being deleted"
+    assert known(claims).reason == Reason.of(Code.CLAIM_TERMINATING) and known(claims).is_terminating

@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from fluence import render
-from fluence.cluster.graph import Claim, ClusterGraph, FreedSeats, Refused, Shortage
+from fluence.cluster.graph import Claim, ClusterGraph, FreedSeats, Refused
 from fluence.cluster.ids import job_number
 from fluence.cluster.layout import BLOCK, RACK, ZONE, GraphLayout
 from fluence.errors import Conflict, InvalidInput, NotFound
 from fluence.match.find import find
 from fluence.match.placement import Never, Wait
+from fluence.messages import text
 from fluence.model.meta import LabelSelector, ObjectMeta, OwnerReference, Requirement
 from fluence.model.node import Taint
 from fluence.model.pod import (
@@ -29,6 +30,7 @@ from fluence.model.pod import (
     Toleration,
     TopologySpreadConstraint,
 )
+from fluence.model.reason import Code, Reason
 from fluence.placer.gang import GangRequest, Seated
 
 from .build import HOST, bound, ended, node, pod
@@ -116,13 +118,21 @@ def test_a_node_that_changes_its_zone_keeps_what_is_on_it() -> None:
     assert sorted(free(cluster, "gpu")) == [0, 2]
 
 
+def gone(name: str) -> Reason:
+    return Reason.of(Code.NODE_GONE, node=name)
+
+
 def test_what_jobs_held_on_a_vanished_node_is_released_with_a_reason() -> None:
     cluster = cluster_of(node("n1"), node("n2"))
     pods = [pod(f"p{i}", cpu="3") for i in range(2)]
     assert seat(cluster, *pods, job=7) == {"p0": "n1", "p1": "n2"}
-    assert cluster.remove_node("n1") == (FreedSeats(7, ("uid-p0",), "n1", "node n1 is gone", False),)
+    assert cluster.remove_node("n1") == (
+        FreedSeats(7, ("uid-p0",), "n1", Reason.of(Code.NODE_GONE, node="n1"), False),
+    )
     assert cluster.jobs == {7: {"uid-p1": "n2"}}
-    assert cluster.remove_node("n2") == (FreedSeats(7, ("uid-p1",), "n2", "node n2 is gone", True),)
+    assert cluster.remove_node("n2") == (
+        FreedSeats(7, ("uid-p1",), "n2", Reason.of(Code.NODE_GONE, node="n2"), True),
+    )
     assert cluster.jobs == {} and not cluster.matcher.ledger.jobs
     assert cluster.remove_node("n2") == ()
 
@@ -238,7 +248,7 @@ def test_a_job_keeps_its_seats_until_all_its_pods_have_ended() -> None:
     assert cluster.set_pod(ended(bound(pods[0], "n1"))) == ()
     assert free(cluster) == [2000]
     (freed,) = cluster.set_pod(ended(bound(pods[1], "n1")))
-    assert freed.whole_job and freed.reason.startswith("pod d/b has succeeded")
+    assert freed.whole_job and text(freed.reason).startswith("pod d/b has succeeded")
     assert free(cluster) == [4000]
 
 
@@ -296,9 +306,45 @@ def test_a_job_that_overruns_holds_on_to_its_nodes() -> None:
     later = cluster.reserve(waits, job=2, now=0, duration=10)
     assert isinstance(later, Seated) and (later.at, later.reserved) == (10, True)
     cluster.release(2)
-    assert cluster.try_now(gang(cluster, pod("q", cpu="4")), now=11) == Wait("busy")
-    later = cluster.earliest(gang(cluster, pod("q", cpu="4")), now=11)
-    assert isinstance(later, Seated) and later.at == 71
+    for now in (10, 11, 500):
+        waits = gang(cluster, pod("q", cpu="4"))
+        assert cluster.try_now(waits, now=now) == cluster.seat(waits, job=2, now=now) == Wait("busy")
+        assert cluster.earliest(waits, now=now) == Wait("busy")  # nobody knows when
+        assert free(cluster) == [0]
+    cluster.prolong(1, 600)
+    later = cluster.earliest(gang(cluster, pod("q", cpu="4")), now=500)
+    assert isinstance(later, Seated) and later.at == 600
+    cluster.advance(700)
+    assert free(cluster) == [0]
+    cluster.release(1)
+    assert free(cluster) == [4000]
+
+
+def test_a_job_past_its_end_is_counted_the_same_however_it_is_asked() -> None:
+    cluster = cluster_of(node("n1", gpu="1"), node("n2"))
+    seat(cluster, pod("p", cpu="4", gpu="1"), duration=10)
+    seat(cluster, pod("r", cpu="1"), job=2, duration=100)
+    cluster.advance(20)
+    cluster.set_node(node("n3"))  # the graph changes: what is free is counted anew
+    assert free(cluster) == [0, 3000, 4000] and free(cluster, "gpu")[0] == 0
+    assert cluster.seats.look(20, 1000).free[cluster.seats.table.pools["cpu"]].tolist() == [0, 3000, 4000]
+    cluster.advance(5)  # a clock that was set back
+    assert free(cluster) == [0, 3000, 4000]
+    cluster.advance(200)
+    found = cluster.join(gang(cluster, pod("late")), job=2, now=200)
+    assert isinstance(found, Seated) and free(cluster) == [0, 2000, 4000]
+    cluster.release(1)
+    cluster.release(2)
+    assert free(cluster) == [4000, 4000, 4000]
+
+
+def test_rules_about_other_pods_count_those_of_a_job_past_its_end() -> None:
+    cluster = cluster_of(node("n1"))
+    seat(cluster, pod("noisy", labels={"app": "noisy"}), duration=30)
+    seat(cluster, pod("other", cpu="3"), job=2, duration=90)
+    cluster.advance(40)
+    shy = gang(cluster, pod("shy", affinity=against(app="noisy")))
+    assert cluster.earliest(shy, now=40) == Wait("busy")
 
 
 def test_job_numbers_are_positive_and_stable() -> None:
@@ -419,14 +465,15 @@ def test_a_volume_keeps_its_pod_near() -> None:
     cluster = cluster_of(node("n1", zone="a"), node("n2", zone="b"))
     data = [PodVolume(name="v", persistent_volume_claim=ClaimVolumeSource(claim_name="data"))]
     waits = cluster.gang([pod("p", volumes=data)])
-    assert isinstance(waits, Refused) and not waits.delegate and "'data' is not there" in waits.reason
+    assert isinstance(waits, Refused) and waits.reason.code is Code.CLAIM_MISSING
     cluster.set_claim("d", "data", Claim("pending"))
-    assert "no volume yet" in str(cluster.gang([pod("p", volumes=data)]))
+    waits = cluster.gang([pod("p", volumes=data)])
+    assert isinstance(waits, Refused) and waits.reason.code is Code.CLAIM_PENDING
     term = NodeSelectorTerm(match_expressions=[Requirement(key=ZONE, operator="In", values=["b"])])
     cluster.set_claim("d", "data", Claim("bound", NodeSelector(node_selector_terms=[term]), one_pod=True))
     assert seat(cluster, pod("p", volumes=data)) == {"p": "n2"}
     taken = cluster.gang([pod("q", volumes=data)])
-    assert isinstance(taken, Refused) and "ReadWriteOncePod" in taken.reason
+    assert isinstance(taken, Refused) and taken.reason.code is Code.CLAIM_IN_USE
 
 
 @pytest.mark.parametrize(
@@ -443,8 +490,8 @@ def test_a_volume_keeps_its_pod_near() -> None:
 def test_what_only_kube_scheduler_checks_is_refused_by_name(spec: dict[str, object], words: str) -> None:
     refused = cluster_of(node("n1")).gang([pod("p", **spec)])  # type: ignore[arg-type]
     assert isinstance(refused, Refused) and not refused
-    assert refused.pod == "d/p" and refused.delegate
-    assert words in refused.reason and "delegating mode" in refused.reason
+    assert refused.pod == "d/p"
+    assert words in text(refused.reason) and "leave schedulerName out" in text(refused.reason)
 
 
 def test_a_gang_is_for_the_nodes_as_they_were() -> None:
@@ -476,8 +523,8 @@ def test_each_node_falls_to_one_cause_with_counts() -> None:
     for name in ("b0", "b1"):
         cluster.set_pod(pod(f"on-{name}", on=name, cpu="3"))
     (shortage,) = cluster.why([pod("p", cpu="2"), pod("q", cpu="2")], now=0, exclude={"x"})
-    assert isinstance(shortage, Shortage)
-    assert str(shortage) == (
+    assert shortage.code is Code.TOO_FEW_SEATS
+    assert text(shortage) == (
         "no seat on 8 nodes: 3 taint gpu:NoSchedule; 2 insufficient cpu (2 wanted); "
         "1 cordoned; 1 excluded for this group; 1 too small: cpu (2 wanted)"
     )
@@ -488,7 +535,7 @@ def test_rules_about_other_pods_are_told_apart() -> None:
     cluster.set_pod(pod("shy", on="n1", affinity=against(app="noisy")))
     cluster.set_pod(pod("proxy", on="n2", port=80))
     (shortage,) = cluster.why([pod("p", port=80, labels={"app": "noisy"})], now=0)
-    assert str(shortage) == (
+    assert text(shortage) == (
         "no seat on 2 nodes: 1 host ports are taken; "
         "1 anti-affinity of a pod in the same kubernetes.io/hostname against this one"
     )
@@ -498,9 +545,9 @@ def test_a_part_of_a_gang_that_fits_is_told() -> None:
     cluster = cluster_of(node("n1"))
     pods = [pod(f"p{i}", cpu="2") for i in range(3)]
     (shortage,) = cluster.why(pods, now=0)
-    assert str(shortage).startswith("2 of 3 seats on 1 nodes")
+    assert text(shortage).startswith("2 of 3 seats on 1 nodes")
     both = cluster.why([pod("a", cpu="3"), pod("b", cpu="2")], now=0)
-    assert all("not together with the others" in str(each) for each in both)
+    assert [each.code for each in both] == [Code.NOT_TOGETHER] * 2
     found = cluster.seat(gang(cluster, *pods, minimum=2), job=1, now=0)
     assert isinstance(found, Seated) and found.left == ("uid-p2",)
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from fluence.cluster.graph import ClusterGraph, Refused, TopologyDomain
 from fluence.match.placement import Never
+from fluence.messages import text
 from fluence.model.pod import Pod
 from fluence.placer.gang import Seated
 from tests.unit.cluster.build import ZONE, node, pod
@@ -43,14 +44,14 @@ def test_a_node_without_the_label_is_in_no_domain() -> None:
     cluster = cluster_of("", "b")
     assert seat(cluster, *gang(1), topology=TopologyDomain(ZONE)) == {"p0": "n2"}
     why, *_ = cluster.why(gang(1), now=0, topology=TopologyDomain("rack"))
-    assert "no node has the label rack" in str(why)
+    assert "no node has the label rack" in text(why)
 
 
 def test_a_gang_that_no_domain_could_hold_never_fits() -> None:
     cluster = cluster_of("a", "a", "b", "b")
     assert isinstance(seat(cluster, *gang(5), topology=TopologyDomain(ZONE)), Never)
     why, *_ = cluster.why(gang(5), now=0, topology=TopologyDomain(ZONE))
-    assert f"in one domain of {ZONE}: {ZONE}=a has seats for 4 of 5, and no other value has more" in str(why)
+    assert f"in one domain of {ZONE}: {ZONE}=a has seats for 4 of 5, and no other value has more" in text(why)
 
 
 def test_a_domain_that_is_busy_is_passed_over_or_waited_for() -> None:
@@ -67,7 +68,7 @@ def test_late_members_join_the_domain_of_the_others() -> None:
     cluster = cluster_of("a", "b", "b")
     assert seat(cluster, *gang(1), topology=TopologyDomain(ZONE, frozenset({"n3"}))) == {"p0": "n2"}
     why, *_ = cluster.why(gang(5), now=0, topology=TopologyDomain(ZONE, frozenset({"n1"})))
-    assert "a has seats for 2 of 5, and others of the group are there" in str(why)
+    assert "a has seats for 2 of 5, and others of the group are there" in text(why)
 
 
 def test_with_a_minimum_all_in_one_domain_go_before_some_in_the_first() -> None:

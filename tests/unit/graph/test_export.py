@@ -10,7 +10,7 @@ import pytest
 from fluence import InvalidGraph, InvalidInput, ResourceGraph
 from fluence.graph import export, files
 
-DEMO = Path(__file__).parents[3] / "src/fluence/cli/demo"
+DEMO = Path(__file__).parents[3] / "examples"
 
 SHARED = """<graphml>
 <key id="root" for="node" attr.name="root"/><key id="type" for="node" attr.name="type"/>

@@ -98,7 +98,7 @@ def test_no_configuration_at_all_says_what_there_is_to_do(tmp_path: Path) -> Non
     with pytest.raises(Misconfigured, match="no such kubeconfig"):
         find_access(kubeconfig=tmp_path / "x")
     (tmp_path / "bad").write_text("a: [")
-    with pytest.raises(Misconfigured, match="no YAML"):
+    with pytest.raises(Misconfigured, match="not valid YAML"):
         find_access(kubeconfig=tmp_path / "bad")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from fluence.graph.graph import ResourceGraph
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.model.jobspec import Jobspec
+from fluence.model.reason import Code, Reason
 from fluence.queue import GraphPlanner, PoolPlanner, Queue, Submission
 from fluence.queue.job import SECOND
 from fluence.sim.platform import regular
@@ -53,6 +54,18 @@ def graph(policy: str = "easy", *, nodes: int = 1, cores: int = 16, **settings: 
 def job(key: str, count: int, minutes: float | None, at: int = 0, **more: Any) -> Submission:
     limit = None if minutes is None else round(minutes * MINUTE)
     return Submission(key, more.pop("request", None) or cores(count), at, limit=limit, **more)
+
+
+def because(text: str) -> Reason:
+    """A reason in somebody's own words."""
+    return Reason.of(Code.GIVEN, text=text)
+
+
+def finish_at_limits(queue: Queue, now: int) -> None:
+    """Every task whose end by its limit has come ends, in the order of their names."""
+    running = queue.planner.allocations.running
+    for task in sorted(task for task, held in running.items() if held.end <= now):
+        queue.finish(task, now)
 
 
 def run(queue: Queue, now: int) -> list[str]:

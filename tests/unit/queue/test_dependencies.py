@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fluence.errors import InvalidInput, NotFound
+from fluence.model.reason import Code, Reason
 from fluence.queue import Dependency, Phase
-from fluence.queue.reasons import Kind, why
+from fluence.queue.reasons import BlockedBy, why
 from tests.unit.queue.build import MINUTE, job, pool, run
 
 
@@ -21,9 +22,9 @@ class TestAfterAJob:
         queue.submit(job("a", 1, 10))
         queue.submit(job("b", 1, 10, after=after(kind, "a")))
         assert run(queue, 0) == ["a"]
-        assert why(queue, "b").kind is Kind.DEPENDENCY
+        assert why(queue, "b").kind is BlockedBy.DEPENDENCY
         assert why(queue, "b").waits_for == ("a",)
-        assert why(queue, "b").text == "it waits for a to end"
+        assert why(queue, "b").reasons == (Reason.of(Code.DEPENDENCY, jobs=("a",)),)
         queue.finish("a", MINUTE)
         assert run(queue, MINUTE) == ["b"]
 
@@ -61,10 +62,12 @@ class TestAfterOk:
         queue.submit(job("d", 1, 10, after=after("afterany", "b")))
         run(queue, 0)
         queue.finish("a", MINUTE, succeeded=False)
-        states = {key: queue.entries[key].state for key in "bcd"}
-        assert states == {"b": Phase.NEVER, "c": Phase.NEVER, "d": Phase.PENDING}
-        assert queue.entries["b"].story[-1].reason == "it waits for a to succeed, which is done"
-        assert queue.entries["c"].story[-1].reason == "it waits for b to succeed, which is never"
+        phases = {key: queue.records[key].phase for key in "bcd"}
+        assert phases == {"b": Phase.NEVER, "c": Phase.NEVER, "d": Phase.PENDING}
+        assert queue.records["b"].story[-1].reason == Reason.of(Code.DEPENDENCY_FAILED, job="a", phase="done")
+        assert queue.records["c"].story[-1].reason == Reason.of(
+            Code.DEPENDENCY_FAILED, job="b", phase="never"
+        )
         assert run(queue, MINUTE) == ["d"]
 
     def test_one_failed_task_is_a_failed_array(self):
@@ -74,19 +77,19 @@ class TestAfterOk:
         run(queue, 0)
         queue.finish("a[0]", MINUTE, succeeded=False)
         queue.finish("a[1]", 2 * MINUTE)
-        assert queue.entries["b"].state is Phase.NEVER
+        assert queue.records["b"].phase is Phase.NEVER
 
     def test_what_is_cancelled_has_not_succeeded(self):
         queue = pool("easy")
         queue.submit(job("a", 1, 10))
         queue.submit(job("b", 1, 10, after=after("afterok", "a")))
         queue.cancel("a", MINUTE)
-        assert queue.entries["b"].state is Phase.NEVER
+        assert queue.records["b"].phase is Phase.NEVER
 
     def test_what_can_never_start_will_not_succeed(self):
         queue = pool("easy")
         queue.submit(job("huge", 17, 10))
-        assert queue.submit(job("b", 1, 10, after=after("afterok", "huge"))).state is Phase.NEVER
+        assert queue.submit(job("b", 1, 10, after=after("afterok", "huge"))).phase is Phase.NEVER
         queue.submit(job("c", 1, 10, after=after("afterany", "huge")))
         assert run(queue, 0) == ["c"]
 
@@ -96,7 +99,7 @@ class TestAfterOk:
         for number in range(1, 3000):
             queue.submit(job(f"j{number}", 1, 10, after=after("afterok", f"j{number - 1}")))
         queue.cancel("j0", 0)
-        assert queue.entries["j2999"].state is Phase.NEVER
+        assert queue.records["j2999"].phase is Phase.NEVER
         assert not queue.held
 
 
@@ -142,7 +145,7 @@ def test_a_job_that_waits_for_another_can_be_cancelled_and_moved():
     queue.reprioritise("d", 31, MINUTE)
     queue.finish("a", 2 * MINUTE)
     assert run(queue, 2 * MINUTE) == ["d"]
-    assert queue.entries["b"].state is Phase.CANCELLED
+    assert queue.records["b"].phase is Phase.CANCELLED
 
 
 def test_it_holds_no_place_in_the_plan_while_it_waits():
@@ -150,13 +153,13 @@ def test_it_holds_no_place_in_the_plan_while_it_waits():
     queue.submit(job("a", 16, 10))
     queue.submit(job("b", 16, 10, after=after("afterok", "a")))
     run(queue, 0)
-    assert queue.entries["b"].no_later_than is None
+    assert queue.records["b"].no_later_than is None
     queue.submit(job("c", 16, 10, at=MINUTE))
     run(queue, MINUTE)
-    assert queue.entries["c"].promised == 10 * MINUTE
+    assert queue.records["c"].promised == 10 * MINUTE
     queue.finish("a", 5 * MINUTE)
     run(queue, 5 * MINUTE)
-    assert [queue.entries[key].state.is_waiting for key in "bc"].count(True) == 1
+    assert [queue.records[key].phase.is_waiting for key in "bc"].count(True) == 1
 
 
 class TestJobsThatAreForgotten:
@@ -181,8 +184,30 @@ class TestJobsThatAreForgotten:
         run(queue, 0)
         queue.finish("a", MINUTE, succeeded=False)
         queue.forget("a")
-        assert queue.entries["c"].state is Phase.NEVER
+        assert queue.records["c"].phase is Phase.NEVER
         assert not queue.held
+
+    def test_nor_where_those_that_waited_for_it_wait_for_each_other(self):
+        queue = pool("easy")
+        for key in "ab":
+            queue.submit(job(key, 1, 10))
+        run(queue, 0)
+        queue.submit(job("c", 1, 10, after=(*after("afterany", "b"), *after("afterok", "a"))))
+        queue.submit(job("d", 1, 10, after=(*after("afterok", "c"), *after("afterok", "a"))))
+        queue.finish("a", MINUTE, succeeded=False)
+        queue.forget("a")
+        assert [queue.records[key].phase for key in "cd"] == [Phase.NEVER, Phase.NEVER]
+        assert [queue.records[key].story[-1].reason["job"] for key in "cd"] == ["a", "a"]
+        assert not queue.held
+
+    def test_a_name_that_nobody_has_any_more_is_forgotten_too(self):
+        queue = pool("easy")
+        for number in range(3):
+            queue.submit(job(f"j{number}", 1, 10, user="ada", name=f"n{number}"))
+            queue.cancel(f"j{number}", 0)
+            queue.forget(f"j{number}")
+        assert not queue.dependencies._namesakes
+        assert not queue.records
 
 
 @pytest.mark.parametrize(

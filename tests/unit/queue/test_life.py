@@ -1,44 +1,87 @@
-"""The life of a job: states and their table, arrays, ends, cancels, changes of priority, other requests."""
+"""The life of a job: phases and their table, arrays, ends, cancels, changes of priority, other requests."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
 from fluence.errors import Conflict, InvalidInput, NotFound
 from fluence.match.placement import Operation
+from fluence.model.reason import Code, Reason
 from fluence.queue import GraphPlanner, JobRecord, Phase, Submission
 from fluence.queue.job import TRANSITIONS, StoryStep
-from tests.unit.queue.build import MINUTE, cores, graph, job, nodes, pool, run, spec
+from tests.unit.queue.build import MINUTE, because, cores, graph, job, nodes, pool, run, spec
 
-SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
 # In the order of the enum: a set would come out differently in each of the workers.
 ALLOWED = [(one, other) for one in Phase for other in Phase if other in TRANSITIONS[one]]
 FORBIDDEN = [pair for pair in product(Phase, Phase) if pair not in ALLOWED]
 
 
-def entry_in(state: Phase) -> JobRecord:
-    return JobRecord(
-        job("a", 1, 10), (0, 0, 1), 0, 10, True, state=state, story=[StoryStep(0, state, "so it was")]
-    )
+# Each phase and where a job may go from it, once more in words: the table in the code is held against it.
+TABLE = {
+    "gathering": "pending running cancelled never",
+    "pending": "reserved binding cancelled never",
+    "reserved": "pending reserved binding cancelled never",
+    "preparing": "pending binding running done cancelled",
+    "binding": "pending preparing running done cancelled",
+    "running": "pending done cancelled",
+    "done": "",
+    "cancelled": "",
+    "never": "pending",
+}
+SO_IT_WAS, WHY = because("so it was"), because("it is time")
+
+
+def record_in(phase: Phase) -> JobRecord:
+    return JobRecord(job("a", 1, 10), phase, story=[StoryStep(0, phase, SO_IT_WAS)])
 
 
 class TestTransitions:
-    @pytest.mark.parametrize(("one", "other"), FORBIDDEN, ids=lambda state: state.value)
+    @pytest.mark.parametrize(("one", "other"), FORBIDDEN, ids=lambda phase: phase.value)
     def test_what_the_table_does_not_have_is_refused_and_leaves_no_line(self, one, other):
-        entry = entry_in(one)
+        record = record_in(one)
         with pytest.raises(Conflict, match=f"job a is {one.value} and cannot become {other.value}"):
-            entry.move(other, 5, "why not")
-        assert entry.state is one
-        assert entry.story == [StoryStep(0, one, "so it was")]
+            record.move(other, 5, WHY)
+        assert record.phase is one
+        assert record.story == [StoryStep(0, one, SO_IT_WAS)]
 
-    @pytest.mark.parametrize(("one", "other"), ALLOWED, ids=lambda state: state.value)
+    @pytest.mark.parametrize(("one", "other"), ALLOWED, ids=lambda phase: phase.value)
     def test_what_it_has_is_kept_with_its_reason(self, one, other):
-        entry = entry_in(one)
-        entry.move(other, 5, "it is time")
-        assert entry.state is other
-        assert entry.story[-1] == StoryStep(5, other, "it is time")
+        record = record_in(one)
+        record.move(other, 5, WHY)
+        assert record.phase is other
+        assert record.story[-1] == StoryStep(5, other, WHY)
+
+    def test_every_phase_is_in_the_table_with_what_may_follow(self):
+        assert {one.value: {other.value for other in after} for one, after in TRANSITIONS.items()} == {
+            one: set(after.split()) for one, after in TABLE.items()
+        }
+        assert set(TRANSITIONS) == set(Phase)
+
+    @pytest.mark.parametrize("phase", Phase, ids=lambda phase: phase.value)
+    def test_a_job_waits_or_holds_resources_or_is_over(self, phase):
+        assert [phase.is_waiting, phase.holds, phase.is_over].count(True) == 1
+
+    def test_a_job_of_pods_gathers_and_prepares_its_volumes(self):
+        record = record_in(Phase.GATHERING)
+        for phase in (
+            Phase.PENDING,
+            Phase.BINDING,
+            Phase.PREPARING,
+            Phase.BINDING,
+            Phase.RUNNING,
+            Phase.DONE,
+        ):
+            record.move(phase, 5, WHY)
+        assert record.phase is Phase.DONE
+
+    def test_one_whose_volumes_cannot_be_bound_waits_again(self):
+        record = record_in(Phase.PREPARING)
+        record.move(Phase.PENDING, 5, WHY)
+        assert record.phase is Phase.PENDING
 
     def test_what_is_over_stays_over_unless_the_cluster_grows(self):
         assert TRANSITIONS[Phase.DONE] == TRANSITIONS[Phase.CANCELLED] == frozenset()
@@ -52,13 +95,81 @@ class TestTransitions:
         queue.finish("a", 4 * MINUTE)
         run(queue, 4 * MINUTE)
         queue.finish("b", 9 * MINUTE, succeeded=False)
-        assert [(s.at // MINUTE, s.state.value, s.reason) for s in queue.entries["b"].story] == [
-            (0, "pending", "submitted"),
-            (0, "reserved", "the plan has a place for it"),
-            (4, "starting", "its turn, and it fits"),
-            (4, "running", "its resources were bound"),
-            (9, "done", "failed"),
+        assert [(s.at // MINUTE, s.phase, s.reason.code) for s in queue.records["b"].story] == [
+            (0, Phase.PENDING, Code.SUBMITTED),
+            (0, Phase.RESERVED, Code.PLANNED),
+            (4, Phase.BINDING, Code.ITS_TURN),
+            (4, Phase.RUNNING, Code.RESOURCES_BOUND),
+            (9, Phase.DONE, Code.FAILED),
         ]
+
+
+class TestRecordsOfTheCaller:
+    """The live scheduler's records gather before they are submitted, and prepare before they run."""
+
+    def test_one_that_has_gathered_is_submitted(self):
+        queue = pool()
+        mine = JobRecord(job("a", 4, 10), Phase.GATHERING)
+        assert queue.submit(mine.job, mine) is mine is queue.records["a"]
+        assert [(step.phase, step.reason.code) for step in mine.story] == [(Phase.PENDING, Code.SUBMITTED)]
+        assert run(queue, 0) == ["a"]
+        assert mine.phase is Phase.RUNNING
+
+    def test_one_that_prepares_holds_its_resources_until_it_runs(self):
+        queue = pool()
+        record = queue.submit(job("a", 16, 10))
+        queue.submit(job("b", 16, 10))
+        queue.cycle(0)
+        record.move(Phase.PREPARING, 0, because("its volumes are being bound"))
+        assert queue.cycle(MINUTE) == []
+        queue.running("a", 2 * MINUTE)
+        assert record.phase is Phase.RUNNING
+        queue.finish("a", 3 * MINUTE)
+        assert run(queue, 3 * MINUTE) == ["b"]
+
+    def test_one_that_prepares_may_lose_its_resources_or_be_cancelled(self):
+        queue = pool()
+        lost, unwanted = queue.submit(job("a", 8, 10)), queue.submit(job("b", 8, 10))
+        queue.cycle(0)
+        for record in (lost, unwanted):
+            record.move(Phase.PREPARING, 0, because("its volumes are being bound"))
+        queue.requeue("a", MINUTE, because("its volume is elsewhere"))
+        assert lost.phase is Phase.PENDING
+        queue.cancel("b", MINUTE)
+        assert unwanted.phase is Phase.CANCELLED
+        assert run(queue, MINUTE) == ["a"]
+
+    def test_one_that_could_never_start_may_be_submitted_anew(self):
+        queue = pool()
+        record = queue.submit(job("a", 17, 10))
+        assert (record.phase, record.succeeded) == (Phase.NEVER, False)
+        queue.forget("a")
+        queue.submit(job("a", 16, 10, at=MINUTE), record)
+        assert run(queue, MINUTE) == ["a"]
+        assert record.ended is None
+        queue.finish("a", 2 * MINUTE)
+        assert (record.phase, record.succeeded) == (Phase.DONE, True)
+
+    @PLANNERS
+    def test_one_that_is_found_running_is_not_judged(self, make):
+        queue = make("easy")
+        matcher, planner = queue.planner.matcher, queue.planner
+        request = cores(12)
+        assert matcher.match(
+            Operation.ALLOCATE, replace(matcher.compile(request), duration=10 * MINUTE), job=7
+        )
+        held = planner.adopt("a", 7, request, 0, 10 * MINUTE, MINUTE)
+        mine = JobRecord(job("a", 12, 10), Phase.GATHERING)
+        assert queue.adopt(mine.job, held, MINUTE, mine) is mine
+        assert (mine.phase, mine.started, mine.running) == (Phase.RUNNING, 0, {"a": held})
+        assert [step.reason.code for step in mine.story] == [Code.FOUND_RUNNING]
+        queue.submit(job("b", 8, 10, at=MINUTE))
+        assert run(queue, MINUTE) == []
+        assert queue.next_due() == 10 * MINUTE
+        queue.finish("a", 2 * MINUTE)
+        assert run(queue, 2 * MINUTE) == ["b"]
+        with pytest.raises(Conflict, match="job a has been submitted already"):
+            queue.adopt(mine.job, held, 3 * MINUTE)
 
 
 class TestWhatIsRefused:
@@ -73,9 +184,10 @@ class TestWhatIsRefused:
         for act in (
             lambda: queue.cancel("x", 0),
             lambda: queue.reprioritise("x", 20, 0),
+            lambda: queue.forget("x"),
             lambda: queue.finish("x", 0),
             lambda: queue.running("x", 0),
-            lambda: queue.requeue("x", 0, "gone"),
+            lambda: queue.requeue("x", 0, because("gone")),
         ):
             with pytest.raises(NotFound, match="x"):
                 act()
@@ -86,6 +198,12 @@ class TestWhatIsRefused:
         queue.cancel("a", 0)
         with pytest.raises(Conflict, match="job a is cancelled already"):
             queue.cancel("a", 0)
+
+    def test_to_forget_what_is_not_over(self):
+        queue = pool()
+        queue.submit(job("a", 1, 10))
+        with pytest.raises(Conflict, match="job a is pending: cancel it first"):
+            queue.forget("a")
 
     def test_a_priority_for_what_runs(self):
         queue = pool()
@@ -107,79 +225,81 @@ class TestWhatIsRefused:
             Submission("a", cores(1), 0, **fields)
 
 
-@SPACES
+@PLANNERS
 class TestArrays:
     def test_one_record_has_many_tasks(self, make):
         queue = make("easy")
-        entry = queue.submit(job("a", 4, 10, tasks=4))
+        record = queue.submit(job("a", 4, 10, tasks=4))
         assert run(queue, 0) == ["a[0]", "a[1]", "a[2]", "a[3]"]
-        assert list(queue.entries) == ["a"]
-        assert entry.state is Phase.RUNNING
-        assert not queue.pending.entries
+        assert list(queue.records) == ["a"]
+        assert record.phase is Phase.RUNNING
+        assert not queue.pending.records
 
     def test_it_may_start_in_part(self, make):
         queue = make("easy")
-        entry = queue.submit(job("a", 6, 10, tasks=4))
+        record = queue.submit(job("a", 6, 10, tasks=4))
         assert run(queue, 0) == ["a[0]", "a[1]"]
-        assert (entry.state, entry.waiting) == (Phase.RUNNING, 2)
+        assert (record.phase, record.waiting) == (Phase.RUNNING, 2)
         queue.finish("a[1]", MINUTE)
         assert run(queue, MINUTE) == ["a[2]"]
         for task, minute in (("a[0]", 2), ("a[2]", 3)):
             queue.finish(task, minute * MINUTE)
         assert run(queue, 3 * MINUTE) == ["a[3]"]
-        assert entry.state is Phase.RUNNING
+        assert record.phase is Phase.RUNNING
         queue.finish("a[3]", 5 * MINUTE)
-        assert entry.state is Phase.DONE
-        assert (entry.started, entry.ended) == (0, 5 * MINUTE)
+        assert record.phase is Phase.DONE
+        assert (record.started, record.ended) == (0, 5 * MINUTE)
 
     def test_its_next_task_holds_a_place_in_the_plan(self, make):
         queue = make("easy")
-        entry = queue.submit(job("a", 10, 10, tasks=2))
+        record = queue.submit(job("a", 10, 10, tasks=2))
         queue.submit(job("b", 6, 30))  # would delay the second task
         assert run(queue, 0) == ["a[0]", "b"]
-        assert (entry.reserved_at, entry.reserved_as) == (10 * MINUTE, "a[1]")
+        assert record.reservation is not None
+        assert (record.reservation.start, record.reservation.task) == (10 * MINUTE, "a[1]")
 
     def test_one_task_that_is_requeued_starts_again_under_its_own_name(self, make):
         queue = make("easy")
-        entry = queue.submit(job("a", 4, 10, tasks=4))
+        record = queue.submit(job("a", 4, 10, tasks=4))
         run(queue, 0)
-        queue.requeue("a[1]", MINUTE, "node0 is gone")
-        assert entry.state is Phase.RUNNING  # the others go on
-        assert entry.waiting == 1
+        queue.requeue("a[1]", MINUTE, because("node0 is gone"))
+        assert record.phase is Phase.RUNNING  # the others go on
+        assert record.waiting == 1
         assert run(queue, MINUTE) == ["a[1]"]
-        assert entry.running == {"a[0]": 0, "a[2]": 0, "a[3]": 0, "a[1]": MINUTE}
+        starts = {task: held.start for task, held in record.running.items()}
+        assert starts == {"a[0]": 0, "a[2]": 0, "a[3]": 0, "a[1]": MINUTE}
 
     def test_one_task_that_is_requeued_while_others_wait(self, make):
         queue = make("easy")
         queue.submit(job("a", 6, 10, tasks=4))
         run(queue, 0)
-        queue.requeue("a[0]", MINUTE, "node0 is gone")
+        queue.requeue("a[0]", MINUTE, because("node0 is gone"))
         assert run(queue, MINUTE) == ["a[0]"]
         queue.finish("a[1]", 2 * MINUTE)
         assert run(queue, 2 * MINUTE) == ["a[2]"]
 
     def test_it_is_told_anew_after_one_of_its_tasks_was_requeued(self, make):
         queue = make("conservative")
-        entry = queue.submit(job("a", 8, 10, tasks=3))
+        record = queue.submit(job("a", 8, 10, tasks=3))
         run(queue, 0)
-        assert entry.no_later_than == 10 * MINUTE
-        queue.requeue("a[0]", MINUTE, "node0 is gone")
+        assert record.no_later_than == 10 * MINUTE
+        queue.requeue("a[0]", MINUTE, because("node0 is gone"))
         queue.submit(job("b", 8, 30, at=MINUTE, priority=31))
         run(queue, MINUTE)
-        assert entry.no_later_than is not None
+        assert record.no_later_than is not None
 
     def test_a_cancel_ends_all_of_it(self, make):
         queue = make("easy")
-        entry = queue.submit(job("a", 6, 10, tasks=4))
+        record = queue.submit(job("a", 6, 10, tasks=4))
         run(queue, 0)
         queue.cancel("a", MINUTE)
-        assert entry.state is Phase.CANCELLED
-        assert (entry.running, entry.waiting) == ({}, 0)
+        assert record.phase is Phase.CANCELLED
+        assert (record.running, record.waiting) == ({}, 0)
         queue.submit(job("b", 16, 10, at=MINUTE))
         assert run(queue, MINUTE) == ["b"]
 
 
-@SPACES
+@PLANNERS
 class TestEndsAndCancels:
     def test_a_job_that_ends_early_moves_the_plan_ahead(self, make):
         queue = make("conservative")
@@ -188,7 +308,7 @@ class TestEndsAndCancels:
         run(queue, 0)
         queue.finish("a", MINUTE)
         assert run(queue, MINUTE) == ["b"]
-        third = queue.entries["c"]
+        third = queue.records["c"]
         assert third.reserved_at == 11 * MINUTE
         assert third.no_later_than == 20 * MINUTE  # a promise is not made anew each time it gets better
 
@@ -199,8 +319,10 @@ class TestEndsAndCancels:
         run(queue, 0)
         queue.cancel("b", MINUTE)
         run(queue, MINUTE)
-        assert queue.entries["c"].reserved_at == 10 * MINUTE
-        assert queue.entries["b"].story[-1] == StoryStep(MINUTE, Phase.CANCELLED, "cancelled by its user")
+        assert queue.records["c"].reserved_at == 10 * MINUTE
+        assert queue.records["b"].story[-1] == StoryStep(
+            MINUTE, Phase.CANCELLED, Reason.of(Code.CANCELLED_BY_USER)
+        )
 
     def test_the_head_of_easy_that_is_cancelled_lets_others_by(self, make):
         queue = make("easy")
@@ -216,20 +338,20 @@ class TestEndsAndCancels:
         queue.submit(job("a", 16, 10))
         queue.submit(job("b", 16, 10))
         run(queue, 0)
-        queue.cancel("a", MINUTE, "its budget is spent")
-        assert queue.entries["a"].story[-1].reason == "its budget is spent"
+        queue.cancel("a", MINUTE, because("its budget is spent"))
+        assert queue.records["a"].story[-1].reason == because("its budget is spent")
         assert run(queue, MINUTE) == ["b"]
 
     def test_a_start_that_failed_is_tried_again(self, make):
         queue = make("easy")
         queue.submit(job("a", 16, 10))
         queue.cycle(0)
-        queue.requeue("a", 1, "the node refused it")
-        assert queue.entries["a"].state is Phase.PENDING
+        queue.requeue("a", 1, because("the node refused it"))
+        assert queue.records["a"].phase is Phase.PENDING
         assert run(queue, 1) == ["a"]
 
 
-@SPACES
+@PLANNERS
 class TestPriorities:
     def test_a_job_that_is_raised_goes_first(self, make):
         queue = make("fcfs")
@@ -247,8 +369,8 @@ class TestPriorities:
         run(queue, 0)
         queue.reprioritise("c", 31, MINUTE)
         run(queue, MINUTE)
-        assert queue.entries["b"].reserved_at == 10 * MINUTE
-        assert queue.entries["c"].no_later_than == 20 * MINUTE
+        assert queue.records["b"].reserved_at == 10 * MINUTE
+        assert queue.records["c"].no_later_than == 20 * MINUTE
 
     def test_who_is_moved_gives_up_what_it_was_promised(self, make):
         queue = make("conservative")
@@ -257,12 +379,12 @@ class TestPriorities:
         run(queue, 0)
         queue.reprioritise("b", 1, MINUTE)
         run(queue, MINUTE)
-        assert [queue.entries[key].reserved_at for key in "bc"] == [20 * MINUTE, 10 * MINUTE]
-        assert queue.entries["b"].broken == []
+        assert [queue.records[key].reserved_at for key in "bc"] == [20 * MINUTE, 10 * MINUTE]
+        assert queue.records["b"].broken == []
 
 
 class TestRequestsThatNeedMore:
-    """A space of counts gives way to one of matches when a request asks for more than counts."""
+    """A planner of counts gives way to one of matches when a request asks for more than counts."""
 
     def test_what_runs_goes_on_and_what_waits_is_planned_anew(self):
         queue = pool("conservative", nodes=2, cores=8)
@@ -271,7 +393,7 @@ class TestRequestsThatNeedMore:
         assert run(queue, 0) == ["a"]
         queue.submit(job("c", 0, 10, request=nodes(2, 3), at=MINUTE))
         assert run(queue, MINUTE) == []
-        assert isinstance(queue.space, GraphPlanner)
+        assert isinstance(queue.planner, GraphPlanner)
         assert {e.key: e.reserved_at for e in queue.pending} == {"b": 10 * MINUTE, "c": 20 * MINUTE}
         queue.finish("a", 10 * MINUTE)
         assert run(queue, 10 * MINUTE) == ["b"]
@@ -291,12 +413,12 @@ class TestRequestsThatNeedMore:
     def test_resources_that_somebody_else_took_are_waited_for(self):
         """The matcher has the last word: what it cannot name is not started."""
         queue = pool("conservative")
-        queue.space.matcher.match(Operation.ALLOCATE, cores(4), job=99)
+        queue.planner.matcher.match(Operation.ALLOCATE, cores(4), job=99)
         for key, size in (("a", 16), ("b", 16), ("c", 2)):
             queue.submit(job(key, size, 10))
         assert run(queue, 0) == ["c"]
         queue.cancel("b", 2)
         run(queue, 2)
-        queue.space.matcher.cancel(99)
+        queue.planner.matcher.cancel(99)
         queue.finish("c", 3)
         assert run(queue, 3) == ["a"]

@@ -4,27 +4,28 @@ from __future__ import annotations
 
 import pytest
 
+from fluence.model.reason import Code, Reason
 from fluence.queue import Phase
 from fluence.queue.job import SECOND
-from tests.unit.queue.build import MINUTE, graph, job, pool, run
+from tests.unit.queue.build import MINUTE, because, finish_at_limits, graph, job, pool, run
 
-SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
 
 
 def down(queue, *nodes: int, up: bool = False) -> None:
     for node in nodes:
-        queue.space.matcher.set_status(f"/cluster0/node{node}", up=up)
+        queue.planner.matcher.set_status(f"/cluster0/node{node}", up=up)
 
 
 def where(queue, task: str) -> set[str]:
     """The nodes on which a task holds cores."""
-    matcher = queue.space.matcher
-    number, _ = queue.space.holding(task)
+    matcher = queue.planner.matcher
+    number = queue.planner.allocations.running[task].number
     rows = matcher.ledger.vertex[matcher.ledger.job(number).spans].tolist()
     return {path.split("/")[2] for row in rows if (path := matcher.graph.path(row)).count("/") == 3}
 
 
-@SPACES
+@PLANNERS
 class TestNodesThatGoDown:
     def test_nothing_is_placed_there(self, make):
         queue = make("easy", nodes=2, cores=4)
@@ -39,7 +40,7 @@ class TestNodesThatGoDown:
         down(queue, 1)
         wide = queue.submit(job("wide", 8, 10))
         queue.submit(job("small", 4, 10))
-        assert wide.state is Phase.PENDING  # not never: the node may come back
+        assert wide.phase is Phase.PENDING  # not never: the node may come back
         assert run(queue, 0) == ["small"]
         assert wide.no_later_than is None
 
@@ -56,16 +57,16 @@ class TestNodesThatGoDown:
         for key in ("a", "b", "c", "d"):
             queue.submit(job(key, 4, 10))
         assert run(queue, 0) == ["a", "b"]
-        assert [queue.entries[key].promised for key in "cd"] == [10 * MINUTE, 10 * MINUTE]
+        assert [queue.records[key].promised for key in "cd"] == [10 * MINUTE, 10 * MINUTE]
         (lost,) = where(queue, "b")
         down(queue, int(lost.removeprefix("node")))
-        queue.lost(f"{lost} went down")
+        queue.note_loss(because(f"{lost} went down"))
         assert run(queue, MINUTE) == []
-        first, second = queue.entries["c"], queue.entries["d"]
+        first, second = queue.records["c"], queue.records["d"]
         assert first.broken == []
         assert (first.reserved_at, second.reserved_at) == (10 * MINUTE, 20 * MINUTE)
         assert [(b.at, b.promised, b.cause) for b in second.broken] == [
-            (MINUTE, 10 * MINUTE, f"{lost} went down")
+            (MINUTE, 10 * MINUTE, because(f"{lost} went down"))
         ]
         assert second.no_later_than == 20 * MINUTE  # the new promise
         assert second.promised == 10 * MINUTE  # the first one is not forgotten
@@ -77,10 +78,10 @@ class TestNodesThatGoDown:
         run(queue, 0)
         assert wide.promised == 10 * MINUTE
         down(queue, 1)
-        queue.lost("node1 went down")
+        queue.note_loss(because("node1 went down"))
         run(queue, MINUTE)
         assert wide.reserved_at is None
-        assert [broken.cause for broken in wide.broken] == ["node1 went down"]
+        assert [broken.cause for broken in wide.broken] == [because("node1 went down")]
         assert wide.no_later_than is None  # nobody knows when
         down(queue, 1, up=True)
         run(queue, 2 * MINUTE)
@@ -103,13 +104,11 @@ class TestNodesThatGoDown:
             if (due := queue.next_due()) is None:
                 break
             now = max(now, due)
-            for task, end in ((t, queue.space.holding(t)[1]) for t in list(queue.space.tasks)):
-                if end <= now:
-                    queue.finish(task, now)
+            finish_at_limits(queue, now)
         for key, start in promised.items():
-            entry = queue.entries[key]
-            assert entry.broken == []
-            assert entry.started is not None and entry.started <= start
+            record = queue.records[key]
+            assert record.broken == []
+            assert record.started is not None and record.started <= start
 
     def test_what_runs_there_is_counted_again_when_it_is_over(self, make):
         queue = make("easy", nodes=2, cores=4)
@@ -148,7 +147,7 @@ def test_one_node_for_another_is_a_loss_if_the_one_that_comes_is_taken():
     run(queue, 0)
     queue.submit(job("wide", 8, 10))
     run(queue, 0)
-    wide = queue.entries["wide"]
+    wide = queue.records["wide"]
     assert wide.promised == 30 * MINUTE
     queue.submit(job("next", 4, 10))
     assert run(queue, 0) == ["next"]
@@ -158,26 +157,26 @@ def test_one_node_for_another_is_a_loss_if_the_one_that_comes_is_taken():
     # In one step the node of b2 comes back, still taken, and the one on which late was planned goes.
     down(queue, int(taken.removeprefix("node")), up=True)
     down(queue, 1)
-    queue.lost("node1 went down")
+    queue.note_loss(because("node1 went down"))
     run(queue, MINUTE)
-    assert [b.cause for b in late.broken] == ["node1 went down"]
+    assert [b.cause for b in late.broken] == [because("node1 went down")]
     assert other
 
 
-@SPACES
+@PLANNERS
 class TestTasksThatLoseTheirNode:
     def test_they_wait_again_in_their_old_place(self, make):
         queue = make("fcfs", nodes=2, cores=4)
         for key in "abc":
             queue.submit(job(key, 4, 10))
         run(queue, 0)
-        queue.requeue("a", MINUTE, "node0 is gone")
-        entry = queue.entries["a"]
-        assert entry.state is Phase.PENDING
-        assert entry.story[-1].reason == "node0 is gone"
-        assert entry.started is None
+        queue.requeue("a", MINUTE, because("node0 is gone"))
+        record = queue.records["a"]
+        assert record.phase is Phase.PENDING
+        assert record.story[-1].reason == because("node0 is gone")
+        assert record.started is None
         assert run(queue, MINUTE) == ["a"]  # before c, which came later
-        assert entry.started == MINUTE
+        assert record.started == MINUTE
 
     def test_the_promise_they_had_is_broken_and_a_new_one_made(self, make):
         queue = make("conservative", nodes=1, cores=4)
@@ -186,14 +185,14 @@ class TestTasksThatLoseTheirNode:
         run(queue, 0)
         queue.finish("a", 10 * MINUTE)
         run(queue, 10 * MINUTE)
-        queue.requeue("b", 11 * MINUTE, "node0 is gone")
+        queue.requeue("b", 11 * MINUTE, because("node0 is gone"))
         down(queue, 0)
         run(queue, 11 * MINUTE)
-        assert [b.cause for b in queue.entries["b"].broken] == ["node0 is gone"]
-        assert queue.entries["b"].no_later_than is None
+        assert [b.cause for b in queue.records["b"].broken] == [because("node0 is gone")]
+        assert queue.records["b"].no_later_than is None
         down(queue, 0, up=True)
         assert run(queue, 12 * MINUTE) == ["b"]
-        assert len(queue.entries["b"].broken) == 1
+        assert len(queue.records["b"].broken) == 1
 
 
 def test_a_loss_is_no_mark_against_the_bounds_of_easy():
@@ -204,19 +203,19 @@ def test_a_loss_is_no_mark_against_the_bounds_of_easy():
     run(queue, 0)
     queue.finish("a", 10 * MINUTE)
     run(queue, 10 * MINUTE)
-    place = queue.calibration.place
-    queue.requeue("b", 11 * MINUTE, "node0 is gone")
+    place = queue.promises.calibration.place
+    queue.requeue("b", 11 * MINUTE, because("node0 is gone"))
     down(queue, 0)
     run(queue, 11 * MINUTE)
     down(queue, 0, up=True)
     assert run(queue, 100 * MINUTE) == ["b"]
-    assert queue.calibration.place <= place
+    assert queue.promises.calibration.place <= place
 
 
 def test_a_loss_is_blamed_only_for_promises_made_before_it():
     queue = pool("first-fit", nodes=2, cores=4)
     down(queue, 1)
-    queue.lost("node1 went down")
+    queue.note_loss(because("node1 went down"))
     queue.submit(job("a", 3, 10, at=MINUTE))
     run(queue, MINUTE)
     wide = queue.submit(job("wide", 4, 10, at=2 * MINUTE))
@@ -226,17 +225,15 @@ def test_a_loss_is_blamed_only_for_promises_made_before_it():
         queue.submit(job(f"s{number}", 1, 20, at=now))
         run(queue, now)
         now += 10 * MINUTE
-        for task in list(queue.space.tasks):
-            if queue.space.holding(task)[1] <= now:
-                queue.finish(task, now)
+        finish_at_limits(queue, now)
         run(queue, now)
-    for task in list(queue.space.tasks):
+    for task in list(queue.planner.allocations.running):
         queue.finish(task, now)
     assert run(queue, now) == ["wide"]
-    assert [b.cause for b in wide.broken] == ["jobs that came later were backfilled ahead of it"]
+    assert [b.cause.code for b in wide.broken] == [Code.OVERTAKEN]
 
 
-@SPACES
+@PLANNERS
 class TestOverruns:
     def test_a_job_past_its_limit_is_counted_on_a_little_longer(self, make):
         queue = make("conservative")
@@ -245,9 +242,9 @@ class TestOverruns:
         run(queue, 0)
         assert queue.next_due() == 10 * MINUTE
         assert run(queue, 10 * MINUTE) == []
-        assert queue.space.holding("long")[1] == 10 * MINUTE + 30 * SECOND
+        assert queue.planner.allocations.running["long"].end == 10 * MINUTE + 30 * SECOND
         assert run(queue, 10 * MINUTE + 30 * SECOND) == []
-        assert queue.space.holding("long")[1] == 11 * MINUTE + 30 * SECOND
+        assert queue.planner.allocations.running["long"].end == 11 * MINUTE + 30 * SECOND
         assert queue.next_due() == 11 * MINUTE + 30 * SECOND
 
     def test_the_grace_grows_with_the_limit(self, make):
@@ -255,7 +252,7 @@ class TestOverruns:
         queue.submit(job("long", 16, 600))
         run(queue, 0)
         run(queue, 601 * MINUTE)
-        assert queue.space.holding("long")[1] == 661 * MINUTE
+        assert queue.planner.allocations.running["long"].end == 661 * MINUTE
 
     def test_one_that_takes_seconds_to_end_breaks_no_promise(self, make):
         """A kubelet that kills a pod at its deadline first asks it to go."""
@@ -266,7 +263,7 @@ class TestOverruns:
         assert run(queue, 10 * MINUTE) == []
         queue.finish("long", 10 * MINUTE + 20 * SECOND)
         assert run(queue, 10 * MINUTE + 20 * SECOND) == ["next"]
-        assert [entry.broken for entry in queue.entries.values()] == [[], [], []]
+        assert [record.broken for record in queue.records.values()] == [[], [], []]
 
     def test_the_promises_that_it_breaks_name_it(self, make):
         queue = make("conservative")
@@ -277,11 +274,11 @@ class TestOverruns:
         run(queue, 10 * MINUTE)
         run(queue, 10 * MINUTE + 30 * SECOND)
         for key, promised in (("next", 10), ("third", 20)):
-            entry = queue.entries[key]
-            assert [(b.promised, b.cause) for b in entry.broken] == [
-                (promised * MINUTE, "job long runs past its limit")
+            record = queue.records[key]
+            assert [(b.promised, b.cause) for b in record.broken] == [
+                (promised * MINUTE, Reason.of(Code.RUNS_PAST_LIMIT, job="long"))
             ]
-            assert entry.no_later_than == (promised + 1) * MINUTE + 30 * SECOND
+            assert record.no_later_than == (promised + 1) * MINUTE + 30 * SECOND
         queue.finish("long", 10 * MINUTE + 35 * SECOND)
         assert run(queue, 10 * MINUTE + 35 * SECOND) == ["next"]
 
@@ -299,7 +296,7 @@ class TestOverruns:
         assert run(queue, 14 * MINUTE) == ["next"]
 
 
-@SPACES
+@PLANNERS
 class TestCyclesThatComeLate:
     """A live scheduler's timer is never exact."""
 
@@ -319,7 +316,7 @@ class TestCyclesThatComeLate:
         queue.submit(job("wide", 6, 1))
         run(queue, 0)
         assert run(queue, 2 * MINUTE) == []
-        assert queue.space.holding("a")[1] == 3 * MINUTE
+        assert queue.planner.allocations.running["a"].end == 3 * MINUTE
 
     def test_it_takes_a_place_from_nobody(self, make):
         queue = make("conservative")
@@ -330,10 +327,10 @@ class TestCyclesThatComeLate:
         assert run(queue, now) == ["a"]
         running = "a"
         for number in range(6):
-            now = queue.space.holding(running)[1]
+            now = queue.planner.allocations.running[running].end
             queue.finish(running, now)
             now += 3
             assert run(queue, now) == [f"b{number}"]
             running = f"b{number}"
-        for entry in queue.entries.values():
-            assert entry.promised is None or entry.started - entry.promised <= 6 * 3
+        for record in queue.records.values():
+            assert record.promised is None or record.started - record.promised <= 6 * 3

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fluence.queue import Queue
-from tests.unit.queue.build import MINUTE, job, pool, run
+from tests.unit.queue.build import MINUTE, finish_at_limits, job, pool, run
 
 PAGE = (Path(__file__).parents[3] / "docs" / "queue.md").read_text()
 JOBS = {"A": (2, 4), "B": (3, 3), "C": (4, 2), "D": (2, 6), "E": (1, 8), "F": (1, 3)}
@@ -37,8 +37,7 @@ def happens(queue: Queue) -> dict[str, int]:
         if due is None:
             break
         now = due
-        for task in [t for t in queue.space.tasks if queue.space.holding(t)[1] <= now]:  # type: ignore[attr-defined]
-            queue.finish(task, now)
+        finish_at_limits(queue, now)
     return starts
 
 

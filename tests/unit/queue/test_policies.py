@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fluence.errors import InvalidInput
-from fluence.queue import Phase, Queue, QueuePolicy
+from fluence.model.reason import Code, Reason
+from fluence.queue import Phase, Queue, QueuePolicy, QueueRules
 from fluence.queue import policy as policies
 from fluence.queue.policy import BUILT_IN
 from fluence.queue.scheduling_pass import SchedulingPass
@@ -68,8 +69,6 @@ def test_priority_goes_before_arrival():
 
 
 def test_a_queue_may_add_to_the_priority_of_its_jobs():
-    from fluence.queue import QueueRules
-
     queue = pool("fcfs", rules={"urgent": QueueRules(priority=5)})
     queue.submit(job("low", 16, 10))
     queue.submit(job("high", 16, 10, queue="urgent"))
@@ -81,8 +80,8 @@ def test_depth_bounds_what_is_looked_at():
     for key, size in (("running", 16), ("head", 16), ("second", 16), ("small", 1)):
         queue.submit(job(key, size, 10))
     assert run(queue, 0) == ["running"]
-    assert queue.entries["small"].no_later_than is None  # beyond the depth nothing is promised
-    assert queue.entries["second"].no_later_than is not None
+    assert queue.records["small"].no_later_than is None  # beyond the depth nothing is promised
+    assert queue.records["second"].no_later_than is not None
 
 
 def test_window_bounds_how_far_ahead_is_planned():
@@ -114,10 +113,10 @@ def test_an_unknown_policy_names_those_there_are():
 
 
 class TestPolicyOfASite:
-    def test_it_is_a_function_of_a_turn(self):
-        def smallest_first(turn: SchedulingPass) -> None:
-            for entry in sorted(turn, key=lambda e: e.shape):
-                turn.start(entry)
+    def test_it_is_a_function_of_a_pass(self):
+        def smallest_first(jobs: SchedulingPass) -> None:
+            for record in sorted(jobs, key=lambda e: e.shape):
+                jobs.start(record)
 
         queue = pool(QueuePolicy("smallest", smallest_first))
         queue.submit(job("a", 4, 10))
@@ -125,27 +124,27 @@ class TestPolicyOfASite:
         assert run(queue, 0) == ["a", "b"]
 
     def test_a_fault_changes_nothing_and_easy_takes_over(self):
-        def faulty(turn: SchedulingPass) -> None:
-            for entry in turn:
-                turn.start_or_reserve(entry)
+        def faulty(jobs: SchedulingPass) -> None:
+            for record in jobs:
+                jobs.start_or_reserve(record)
                 raise RuntimeError("oops")
 
         queue = pool(QueuePolicy("faulty", faulty))
         twin = pool("easy")
         assert golden(queue) == golden(twin)
         assert reserved(queue) == reserved(twin)
-        assert queue.faults == ["queue policy faulty: RuntimeError: oops"]
+        assert list(map(str, queue.take_faults())) == ["queue policy faulty: RuntimeError: oops"]
 
     def test_it_has_a_budget(self):
         ticks = iter(range(1000))
 
-        def slow(turn: SchedulingPass) -> None:
-            for entry in turn:
-                turn.start(entry)
+        def slow(jobs: SchedulingPass) -> None:
+            for record in jobs:
+                jobs.start(record)
 
         queue = pool(QueuePolicy("slow", slow), budget=3, timer=lambda: float(next(ticks)))
         assert golden(queue) == ["1", "6", "11"]
-        assert queue.faults == ["queue policy slow: OverBudget: took more than 3 s"]
+        assert list(map(str, queue.take_faults())) == ["queue policy slow: OverBudget: took more than 3 s"]
 
     def test_a_priority_that_fails_falls_back_to_the_urgency(self):
         def broken(job, now):
@@ -154,7 +153,8 @@ class TestPolicyOfASite:
         queue = pool("fcfs", priority=broken)
         queue.submit(job("a", 1, 10))
         assert run(queue, 0) == ["a"]
-        assert "priority of job a: KeyError" in queue.faults[0]
+        (fault,) = queue.take_faults()
+        assert str(fault) == "priority of job a: KeyError: 'no such account'"
 
 
 def test_every_policy_says_what_its_promise_rests_on():
@@ -169,6 +169,6 @@ def test_every_policy_says_what_its_promise_rests_on():
 
 def test_a_job_of_no_cluster_is_told_so_at_once():
     queue = pool("easy")
-    entry = queue.submit(job("huge", 17, 10))
-    assert entry.state is Phase.NEVER
-    assert entry.story[-1].reason == "it asks for 17 cores; this cluster has 16"
+    record = queue.submit(job("huge", 17, 10))
+    assert record.phase is Phase.NEVER
+    assert record.story[-1].reason == Reason.of(Code.TOO_FEW_UNITS, units=17, unit="core", total=16)

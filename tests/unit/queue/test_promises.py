@@ -8,19 +8,19 @@ import pytest
 
 from fluence.match.placement import Operation
 from fluence.queue import Queue
+from fluence.queue.calibration import Calibration
 from fluence.queue.history import History
 from fluence.queue.job import Submission
-from fluence.queue.promise import Calibration
-from tests.unit.queue.build import MINUTE, cores, graph, job, pool, run
+from tests.unit.queue.build import MINUTE, cores, finish_at_limits, graph, job, pool, run
 
-SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
 
 
 def told(queue: Queue) -> dict[str, int | None]:
     return {e.key: e.no_later_than and e.no_later_than // MINUTE for e in queue.pending}
 
 
-@SPACES
+@PLANNERS
 class TestConservative:
     def test_each_is_promised_its_place_in_the_plan(self, make):
         queue = make("conservative")
@@ -37,7 +37,7 @@ class TestConservative:
         for number in range(5):
             queue.submit(job(f"later{number}", 9, 10, at=MINUTE, priority=20 + number))
         run(queue, MINUTE)
-        assert queue.entries["b"].reserved_at == 10 * MINUTE
+        assert queue.records["b"].reserved_at == 10 * MINUTE
         queue.finish("a", 5 * MINUTE)
         assert run(queue, 5 * MINUTE) == ["b"]  # later4 would have ended after b was to start
 
@@ -51,7 +51,7 @@ class TestConservative:
         queue.submit(job("urgent", 6, 1, priority=20))  # all places are looked at again
         queue.finish("array[0]", 3 * MINUTE)
         assert run(queue, 3 * MINUTE) == ["array[1]"]
-        assert queue.entries["b"].reserved_at == 6 * MINUTE
+        assert queue.records["b"].reserved_at == 6 * MINUTE
 
     def test_a_plan_made_anew_that_would_break_a_promise_is_not_taken(self, make):
         """An early end makes room for a wide job that stands before others; made anew, the plan would start
@@ -71,12 +71,11 @@ class TestConservative:
             if due is None:
                 break
             now = due
-            for task in [t for t in queue.space.tasks if queue.space.holding(t)[1] <= now]:
-                queue.finish(task, now)
+            finish_at_limits(queue, now)
             run(queue, now)
-        for entry in queue.entries.values():
-            assert entry.broken == []
-            assert entry.promised is None or entry.started <= entry.promised
+        for record in queue.records.values():
+            assert record.broken == []
+            assert record.promised is None or record.started <= record.promised
 
     def test_with_replan_it_may_be(self, make):
         queue = make("conservative", replan=True)
@@ -85,11 +84,11 @@ class TestConservative:
         run(queue, 0)
         queue.finish("b", MINUTE)
         assert run(queue, MINUTE) == []
-        assert queue.entries["wide"].reserved_at == 20 * MINUTE
-        assert queue.entries["c"].reserved_at == 80 * MINUTE
+        assert queue.records["wide"].reserved_at == 20 * MINUTE
+        assert queue.records["c"].reserved_at == 80 * MINUTE
 
 
-@SPACES
+@PLANNERS
 class TestOrder:
     def test_fcfs_promises_a_plan_in_order(self, make):
         queue = make("fcfs")
@@ -104,24 +103,23 @@ class TestOrder:
             queue.submit(job(key, size, 10))
         now = 0
         run(queue, now)
-        while queue.space.tasks:
-            now = min(queue.space.holding(task)[1] for task in queue.space.tasks)
-            for task in [t for t in queue.space.tasks if queue.space.holding(t)[1] <= now]:
-                queue.finish(task, now)
+        while queue.planner.allocations.running:
+            now = min(held.end for held in queue.planner.allocations.running.values())
+            finish_at_limits(queue, now)
             run(queue, now)
-        for entry in queue.entries.values():
-            assert entry.broken == []
-            assert entry.promised is None or entry.started <= entry.promised
+        for record in queue.records.values():
+            assert record.broken == []
+            assert record.promised is None or record.started <= record.promised
 
 
-@SPACES
+@PLANNERS
 class TestEasy:
     def test_the_head_is_promised_its_place_in_the_plan(self, make):
         queue = make("easy")
         queue.submit(job("a", 16, 10))
         queue.submit(job("head", 16, 10))
         run(queue, 0)
-        head = queue.entries["head"]
+        head = queue.records["head"]
         assert head.no_later_than == head.reserved_at == 10 * MINUTE
 
     def test_nobody_delays_the_head(self, make):
@@ -133,38 +131,37 @@ class TestEasy:
             queue.submit(job(f"s{number}", 1 + number % 8, 1 + number, at=MINUTE))
         now = MINUTE
         run(queue, now)
-        while queue.entries["head"].started is None:
-            now = min(queue.space.holding(task)[1] for task in queue.space.tasks)
-            for task in [t for t in queue.space.tasks if queue.space.holding(t)[1] <= now]:
-                queue.finish(task, now)
+        while queue.records["head"].started is None:
+            now = min(held.end for held in queue.planner.allocations.running.values())
+            finish_at_limits(queue, now)
             run(queue, now)
         assert now == 10 * MINUTE
 
     def test_the_bound_of_others_is_widened_when_one_did_not_hold(self, make):
         before = make("easy")
         after = make("easy")
-        after.calibration.observe(missed=True)
+        after.promises.calibration.observe(missed=True)
         bounds = []
         for queue in (before, after):
             for key, size in (("a", 16), ("head", 16), ("small", 2), ("last", 4)):
                 queue.submit(job(key, size, 10))
             run(queue, 0)
-            bounds.append(queue.entries["last"].no_later_than)
+            bounds.append(queue.records["last"].no_later_than)
         assert bounds[1] > bounds[0]
 
     def test_each_start_is_remembered_once(self, make):
         queue = make("easy")
-        place = queue.calibration.place
+        place = queue.promises.calibration.place
         queue.submit(job("a", 16, 10))
         run(queue, 0)
-        assert queue.calibration.place == place  # it did not wait
+        assert queue.promises.calibration.place == place  # it did not wait
         queue.submit(job("b", 16, 10))
         run(queue, 0)
         queue.finish("a", 10 * MINUTE)
         run(queue, 10 * MINUTE)
         kept = Calibration()
         kept.observe(missed=False)
-        assert queue.calibration.place == kept.place
+        assert queue.promises.calibration.place == kept.place
 
 
 class TestExpected:
@@ -177,32 +174,32 @@ class TestExpected:
     def test_it_comes_from_how_long_such_jobs_ran(self):
         queue = pool("easy", predictor=self.history(10, 10, 10))
         queue.submit(job("a", 16, 60, user="ada"))
-        entry = queue.submit(job("b", 16, 60, user="ada"))
+        record = queue.submit(job("b", 16, 60, user="ada"))
         run(queue, 0)
-        assert entry.no_later_than == 60 * MINUTE
+        assert record.no_later_than == 60 * MINUTE
         # 10 minutes by history, and 15 % of the rest of the limit, for history misses the long runs
-        assert entry.expected == (10 + 0.15 * 50) * MINUTE
+        assert record.expected == (10 + 0.15 * 50) * MINUTE
 
     def test_without_history_it_is_the_soft_limit(self):
         queue = pool("easy")
         queue.submit(job("a", 16, 60, soft_limit=20 * MINUTE))
-        entry = queue.submit(job("b", 16, 60))
+        record = queue.submit(job("b", 16, 60))
         run(queue, 0)
-        assert entry.expected == (20 + 0.15 * 40) * MINUTE
+        assert record.expected == (20 + 0.15 * 40) * MINUTE
 
     def test_without_either_it_is_the_limit(self):
         queue = pool("easy")
         queue.submit(job("a", 16, 60))
-        entry = queue.submit(job("b", 16, 60))
+        record = queue.submit(job("b", 16, 60))
         run(queue, 0)
-        assert entry.expected == 60 * MINUTE
+        assert record.expected == 60 * MINUTE
 
     def test_of_others_only_the_share_of_their_limits_counts(self):
         queue = pool("easy", predictor=self.history(10, user="bob"))
         queue.submit(job("a", 16, 30, user="ada"))
-        entry = queue.submit(job("b", 16, 30, user="ada"))
+        record = queue.submit(job("b", 16, 30, user="ada"))
         run(queue, 0)
-        assert entry.expected == (30 / 6 + 0.15 * (30 - 30 / 6)) * MINUTE
+        assert record.expected == (30 / 6 + 0.15 * (30 - 30 / 6)) * MINUTE
 
     def test_runs_that_would_be_over_by_now_are_left_out(self):
         history = self.history(10, 10, 10, 40)
@@ -218,23 +215,23 @@ class TestExpected:
     def test_it_can_be_left_out(self):
         queue = pool("easy", forecasts=False)
         queue.submit(job("a", 16, 60))
-        entry = queue.submit(job("b", 16, 60))
+        record = queue.submit(job("b", 16, 60))
         run(queue, 0)
-        assert entry.expected is None
-        assert entry.no_later_than is not None
+        assert record.expected is None
+        assert record.no_later_than is not None
 
 
 def test_a_job_that_need_not_wait_is_promised_nothing():
     queue = pool("conservative")
-    entry = queue.submit(job("a", 1, 10))
+    record = queue.submit(job("a", 1, 10))
     run(queue, 0)
-    assert (entry.promised, entry.no_later_than, entry.expected) == (None, None, None)
+    assert (record.promised, record.no_later_than, record.expected) == (None, None, None)
 
 
 def test_a_start_that_the_matcher_refuses_keeps_no_promise():
     """Somebody else holds what was counted on: the job waits on, by the time that it was promised."""
     queue = pool("conservative")
-    matcher = queue.space.matcher
+    matcher = queue.planner.matcher
     queue.submit(job("a", 16, 10))
     queue.submit(job("b", 16, 10))
     assert run(queue, 0) == ["a"]
@@ -242,5 +239,5 @@ def test_a_start_that_the_matcher_refuses_keeps_no_promise():
     theirs = replace(matcher.compile(cores(1)), duration=30 * MINUTE)
     assert matcher.match(Operation.ALLOCATE, theirs, job=999, now=10 * MINUTE)
     assert run(queue, 10 * MINUTE) == []
-    b = queue.entries["b"]
-    assert (b.state.is_waiting, b.no_later_than, b.deadline) == (True, 10 * MINUTE, 10 * MINUTE)
+    b = queue.records["b"]
+    assert (b.phase.is_waiting, b.no_later_than, b.deadline) == (True, 10 * MINUTE, 10 * MINUTE)

@@ -7,18 +7,22 @@ from dataclasses import replace
 import pytest
 
 from fluence.errors import NotFound
+from fluence.messages import texts
+from fluence.messages.whatif import change_text
 from fluence.model.count import Count
+from fluence.model.reason import Code, Reason
 from fluence.queue import Phase, Queue, Submission
 from fluence.queue.job import SECOND
-from fluence.queue.reasons import Change, Kind, span, why
+from fluence.queue.reasons import BlockedBy, Change, why
+from fluence.units import spell_duration
 from tests.unit.queue.build import MINUTE, graph, job, nodes, pool, run
 
-SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
 
 
-def changed(entry_job: Submission, change: Change) -> Submission:
+def changed(before: Submission, change: Change) -> Submission:
     """The same job, resubmitted with the change."""
-    new = replace(entry_job, key=f"{entry_job.key}-{change.what}")
+    new = replace(before, key=f"{before.key}-{change.what}")
     if change.what == "limit":
         return replace(new, limit=change.value)
     spec = new.request
@@ -34,7 +38,7 @@ def check(queue: Queue, key: str) -> list[str]:
     now = queue.now
     changes = why(queue, key).changes
     for change in changes:
-        before = queue.entries[key].job
+        before = queue.records[key].job
         queue.cancel(key, now)
         assert run(queue, now) == []
         new = changed(before, change)
@@ -43,7 +47,7 @@ def check(queue: Queue, key: str) -> list[str]:
         if change.start <= now:
             assert started == [new.key], f"{change} does not start it now"
         else:
-            at = queue.entries[new.key].reserved_at
+            at = queue.records[new.key].reserved_at
             assert at is None or at <= change.start
         queue.cancel(new.key, now)
         run(queue, now)
@@ -53,7 +57,7 @@ def check(queue: Queue, key: str) -> list[str]:
     return [change.what for change in changes]
 
 
-@SPACES
+@PLANNERS
 class TestResources:
     def test_too_few_are_free(self, make):
         queue = make("easy")
@@ -61,20 +65,20 @@ class TestResources:
         queue.submit(job("b", 8, 10))
         run(queue, 0)
         reason = why(queue, "b")
-        assert reason.kind is Kind.RESOURCE
+        assert reason.kind is BlockedBy.RESOURCE
         assert reason.waits_for == ("a",)
         assert Change("size", 6, 0) in reason.changes
         assert check(queue, "b") == ["size"]
 
-    def test_the_words_say_how_many(self, make):
+    def test_the_reason_says_how_many(self, make):
         queue = make("easy")
         queue.submit(job("a", 10, 10))
         queue.submit(job("b", 8, 10))
         run(queue, 0)
-        assert why(queue, "b").text == (
-            "it needs 8 cores and 6 of 16 are free"
+        assert why(queue, "b").reasons == (
+            Reason.of(Code.UNITS_BUSY, units=8, unit="core", free=6, total=16)
             if make is pool
-            else "slot: 1 of 1 places fit, 6 in all (8 wanted)"
+            else Reason.of(Code.MATCHER_EXPLAINS, cause="slot: 1 of 1 places fit, 6 in all (8 wanted)"),
         )
 
     def test_the_tasks_that_end_first_are_named_and_by_their_job(self, make):
@@ -92,10 +96,10 @@ class TestResources:
         queue.submit(job("long", 8, 60))
         run(queue, 0)
         reason = why(queue, "long")
-        assert reason.kind is Kind.RESOURCE
+        assert reason.kind is BlockedBy.RESOURCE
         assert Change("limit", 15 * MINUTE, 0) in reason.changes
         if make is pool:
-            assert reason.text == "8 cores are free, but only 0 of them for as long as it may run"
+            assert reason.reasons == (Reason.of(Code.UNITS_PROMISED, unit="core", free=8, most=0),)
         assert check(queue, "long") == ["limit"]
 
     def test_a_change_holds_where_limits_are_rounded_up(self, make):
@@ -125,10 +129,10 @@ class TestResources:
         queue.submit(job("a", 10, 10))
         queue.submit(job("b", 8, 10))
         run(queue, 0)
-        assert queue.entries["b"].reserved_at == 10 * MINUTE
-        before = dict(queue.space.reservations)
+        assert queue.records["b"].reserved_at == 10 * MINUTE
+        before = dict(queue.planner.allocations.reserved)
         assert why(queue, "b").changes == (Change("size", 6, 0),)
-        assert queue.space.reservations == before  # asking changes nothing
+        assert queue.planner.allocations.reserved == before  # asking changes nothing
         queue.finish("a", MINUTE)
         assert run(queue, MINUTE) == ["b"]
 
@@ -140,7 +144,7 @@ class TestResources:
         queue.submit(job("c", 16, 60))
         queue.submit(job("d", 6, 60))
         run(queue, 0)
-        assert queue.entries["d"].reserved_at == 90 * MINUTE
+        assert queue.records["d"].reserved_at == 90 * MINUTE
         (change,) = why(queue, "d").changes
         assert (change.what, change.start) == ("limit", 10 * MINUTE)
         assert check(queue, "d") == ["limit"]
@@ -149,16 +153,18 @@ class TestResources:
 class TestOtherKinds:
     def test_a_constraint_that_leaves_too_little(self):
         queue = graph("easy", nodes=2, cores=4)
-        queue.space.matcher.graph.set_property(
-            queue.space.matcher.graph.vertices_at("/cluster0/node0")[0], "fast", ""
+        queue.planner.matcher.graph.set_property(
+            queue.planner.matcher.graph.vertices_at("/cluster0/node0")[0], "fast", ""
         )
         fast = nodes(1, 4, '{properties: ["fast"]}')
         queue.submit(job("a", 0, 10, request=fast))
         queue.submit(job("b", 0, 10, request=fast))
         assert run(queue, 0) == ["a"]
         reason = why(queue, "b")
-        assert reason.kind is Kind.CONSTRAINT
-        assert reason.text.startswith("its constraint leaves too little: ")
+        assert reason.kind is BlockedBy.CONSTRAINT
+        (narrow,) = reason.reasons
+        assert narrow.code is Code.CONSTRAINT_TOO_NARROW
+        assert [cause.code for cause in narrow["causes"]] == [Code.MATCHER_EXPLAINS]
         assert reason.changes[0] == Change("constraint", None, 0)
         assert "constraint" in check(queue, "b")
 
@@ -169,12 +175,14 @@ class TestOtherKinds:
         run(queue, 0)
         for key, ahead in (("next", ("head",)), ("small", ("head", "next"))):
             reason = why(queue, key)
-            assert reason.kind is Kind.AHEAD
+            assert reason.kind is BlockedBy.AHEAD
             assert reason.waits_for == ahead
             assert reason.changes == ()  # smaller or shorter, it would still wait
-        assert why(queue, "small").text == "it would fit, but head, next must start first"
-        assert why(queue, "next").text == "head must start first"
-        assert why(queue, "head").kind is Kind.RESOURCE
+        assert why(queue, "small").reasons == (
+            Reason.of(Code.MUST_START_FIRST, fits=True, jobs=("head", "next")),
+        )
+        assert why(queue, "next").reasons == (Reason.of(Code.MUST_START_FIRST, fits=False, jobs=("head",)),)
+        assert why(queue, "head").kind is BlockedBy.RESOURCE
         queue.cancel("next", 0)
         queue.cancel("small", 0)
         assert check(queue, "head") == ["size"]
@@ -186,19 +194,19 @@ class TestOtherKinds:
             queue.submit(job(f"b{number}", 16, 10))
         run(queue, 0)
         reason = why(queue, "b7")
-        assert reason.text == "b0, b1, b2, b3, b4 and 2 more must start first"
+        assert texts(reason.reasons) == "b0, b1, b2, b3, b4 and 2 more must start first"
         assert len(reason.waits_for) == 7
 
     def test_one_that_the_next_cycle_starts(self):
         queue = pool("easy")
         queue.submit(job("a", 1, 10))
-        assert why(queue, "a").kind is Kind.NOTHING
-        assert why(queue, "a").text == "it fits and is first: the next cycle starts it"
+        assert why(queue, "a").kind is BlockedBy.NOTHING
+        assert why(queue, "a").reasons == (Reason.of(Code.FIRST_IN_QUEUE),)
 
     def test_a_constraint_is_not_blamed_where_it_leaves_enough(self):
         queue = graph("easy", nodes=2, cores=4)
         queue.submit(job("a", 0, 10, request=nodes(1, 4, '{not: [{properties: ["slow"]}]}')))
-        assert why(queue, "a").kind is Kind.NOTHING
+        assert why(queue, "a").kind is BlockedBy.NOTHING
 
     def test_one_beyond_the_depth_that_is_looked_at(self):
         queue = pool("easy", depth=2)
@@ -210,31 +218,33 @@ class TestOtherKinds:
         queue.submit(job("last", 1, 10, at=MINUTE))
         run(queue, MINUTE)
         reason = why(queue, "last")
-        assert (reason.kind, reason.changes) == (Kind.AHEAD, ())
-        assert reason.text == "only the first 2 jobs are looked at, and 2 are ahead of it"
+        assert (reason.kind, reason.changes) == (BlockedBy.AHEAD, ())
+        assert reason.reasons == (Reason.of(Code.BEYOND_DEPTH, depth=2, ahead=2),)
 
     def test_one_that_runs_or_is_over(self):
         queue = pool("easy")
         queue.submit(job("a", 1, 10))
         run(queue, 0)
-        assert why(queue, "a").text == "it is running: its resources were bound"
+        assert texts(why(queue, "a").reasons) == "it is running: its resources were bound"
         queue.finish("a", MINUTE)
-        assert why(queue, "a").text == "it is done: ended"
+        last = Reason.of(Code.ENDED)
+        assert why(queue, "a").reasons == (Reason.of(Code.IN_PHASE, phase="done", last=last),)
 
     def test_one_that_can_never_start(self):
         queue = pool("easy")
         queue.submit(job("huge", 17, 10))
         reason = why(queue, "huge")
-        assert reason.kind is Kind.NEVER
-        assert reason.text == "it asks for 17 cores; this cluster has 16"
+        assert reason.kind is BlockedBy.NEVER
+        assert reason.reasons == (Reason.of(Code.TOO_FEW_UNITS, units=17, unit="core", total=16),)
 
     def test_one_that_nodes_which_are_down_would_hold(self):
         queue = pool("easy", nodes=2, cores=4)
-        queue.space.matcher.set_status("/cluster0/node1", up=False)
-        entry = queue.submit(job("wide", 8, 10))
+        queue.planner.matcher.set_status("/cluster0/node1", up=False)
+        record = queue.submit(job("wide", 8, 10))
         run(queue, 0)
-        assert entry.state is Phase.PENDING
-        assert why(queue, "wide").text == "it needs 8 cores and 4 of 4 are free"
+        assert record.phase is Phase.PENDING
+        busy = Reason.of(Code.UNITS_BUSY, units=8, unit="core", free=4, total=4)
+        assert why(queue, "wide").reasons == (busy,)
         assert check(queue, "wide") == ["size"]
 
     def test_one_without_a_walltime(self):
@@ -243,7 +253,7 @@ class TestOtherKinds:
         queue.submit(job("head", 16, 10))
         queue.submit(job("guess", 4, None))
         run(queue, 0)
-        assert why(queue, "guess").kind is Kind.RESOURCE
+        assert why(queue, "guess").kind is BlockedBy.RESOURCE
         assert check(queue, "guess") == ["limit"]
 
     def test_one_that_nobody_knows(self):
@@ -260,7 +270,7 @@ class TestOtherKinds:
     ],
 )
 def test_changes_in_words(change, words):
-    assert change.words(0) == words
+    assert change_text(change, 0) == words
 
 
 @pytest.mark.parametrize(
@@ -268,4 +278,4 @@ def test_changes_in_words(change, words):
     [(0, "0 s"), (1, "1 s"), (61_000, "1 min 1 s"), (90_061_000, "1 d 1 h"), (7_200_000, "2 h")],
 )
 def test_a_length_of_time_for_people(milliseconds, words):
-    assert span(milliseconds) == words
+    assert spell_duration(milliseconds) == words

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from fluence.queue import Phase, QueueRules
+import pytest
+
+from fluence.model.reason import Code, Reason
+from fluence.queue import JobRecord, Phase, QueueRules
+from fluence.queue.guard import PluginGuard
 from fluence.queue.job import FOREVER, SECOND
-from fluence.queue.reasons import Kind, why
+from fluence.queue.priority import by_urgency
+from fluence.queue.reasons import BlockedBy, why
+from fluence.queue.rules import RuleBook
 from tests.unit.queue.build import MINUTE, job, pool, run
 
 HOUR = 60 * MINUTE
@@ -13,10 +19,10 @@ HOUR = 60 * MINUTE
 class TestLimits:
     def test_a_job_over_the_longest_limit_never_starts_and_is_told_so(self):
         queue = pool("easy", rules={"short": QueueRules(max_limit=HOUR)})
-        entry = queue.submit(job("a", 1, 61, queue="short"))
-        assert entry.state is Phase.NEVER
-        assert entry.story[-1].reason == (
-            "its limit of 3660 s is over the 3600 s that queue 'short' allows: ask for less"
+        record = queue.submit(job("a", 1, 61, queue="short"))
+        assert record.phase is Phase.NEVER
+        assert record.story[-1].reason == Reason.of(
+            Code.LIMIT_ABOVE_QUEUE, limit_s=3660, max_s=3600, queue="short"
         )
         assert run(queue, 0) == []
 
@@ -34,13 +40,13 @@ class TestLimits:
 class TestJobsWithoutAWalltime:
     def test_the_default_of_the_queue_holds_for_them(self):
         queue = pool("easy", rules={"q": QueueRules(default_limit=HOUR, max_limit=2 * HOUR)})
-        entry = queue.submit(job("a", 1, None, queue="q"))
-        assert (entry.limit, entry.bounded) == (HOUR, True)
+        record = queue.submit(job("a", 1, None, queue="q"))
+        assert (record.limit, record.bounded) == (HOUR, True)
 
     def test_without_a_default_the_longest_limit_holds(self):
         queue = pool("easy", rules={"q": QueueRules(max_limit=HOUR)})
-        entry = queue.submit(job("a", 1, None, queue="q"))
-        assert (entry.limit, entry.bounded) == (HOUR, True)
+        record = queue.submit(job("a", 1, None, queue="q"))
+        assert (record.limit, record.bounded) == (HOUR, True)
         assert run(queue, 0) == ["a"]
 
     def test_else_history_says_how_long_but_binds_nobody(self):
@@ -48,13 +54,13 @@ class TestJobsWithoutAWalltime:
         queue.submit(job("first", 1, None, user="ada"))
         run(queue, 0)
         queue.finish("first", 7 * MINUTE)
-        entry = queue.submit(job("second", 1, None, user="ada"))
-        assert (entry.limit, entry.bounded) == (7 * MINUTE, False)
+        record = queue.submit(job("second", 1, None, user="ada"))
+        assert (record.limit, record.bounded) == (7 * MINUTE, False)
 
     def test_else_it_is_counted_on_for_ever(self):
         queue = pool("easy")
-        entry = queue.submit(job("a", 1, None))
-        assert (entry.limit, entry.bounded) == (FOREVER, False)
+        record = queue.submit(job("a", 1, None))
+        assert (record.limit, record.bounded) == (FOREVER, False)
 
     def test_it_is_never_backfilled_ahead_of_a_promise(self):
         """By history it would end before the head starts; nothing ends it there."""
@@ -68,7 +74,7 @@ class TestJobsWithoutAWalltime:
             queue.submit(job("guess", 4, None, at=MINUTE, user="ada"))
             queue.submit(job("told", 4, 1, at=MINUTE, user="ada"))
             assert run(queue, MINUTE) == ["running", "told"]
-            assert queue.entries["guess"].limit == MINUTE
+            assert queue.records["guess"].limit == MINUTE
 
     def test_it_may_go_ahead_where_it_can_break_nothing(self):
         queue = pool("easy")
@@ -136,10 +142,10 @@ class TestRunningPerUser:
         queue.submit(job("b", 1, 10, queue="q", user="ada"))
         queue.submit(job("c", 16, 10))
         run(queue, 0)
-        entries = queue.entries
-        assert entries["a"].reserved_at == 10 * MINUTE
-        assert entries["b"].reserved_at is None  # it could not start beside a, whose start is promised
-        assert entries["c"].reserved_at == 20 * MINUTE
+        records = queue.records
+        assert records["a"].reserved_at == 10 * MINUTE
+        assert records["b"].reserved_at is None  # it could not start beside a, whose start is promised
+        assert records["c"].reserved_at == 20 * MINUTE
 
     def test_a_promise_is_not_broken_by_the_limit(self):
         queue = self.queue("conservative")
@@ -150,11 +156,11 @@ class TestRunningPerUser:
         for _ in range(8):
             run(queue, now)
             now += 10 * MINUTE
-            for task in list(queue.space.tasks):
+            for task in list(queue.planner.allocations.running):
                 queue.finish(task, now)
-        for entry in queue.entries.values():
-            assert entry.state is Phase.DONE
-            assert entry.broken == []
+        for record in queue.records.values():
+            assert record.phase is Phase.DONE
+            assert record.broken == []
 
     def test_the_reason_names_the_limit(self):
         queue = self.queue()
@@ -162,8 +168,84 @@ class TestRunningPerUser:
             queue.submit(job(key, 1, 10, queue="q", user="ada"))
         run(queue, 0)
         reason = why(queue, "b")
-        assert reason.kind is Kind.LIMIT
-        assert reason.text == "ada runs, or is promised, 1 jobs in queue 'q': no more are allowed"
+        assert reason.kind is BlockedBy.LIMIT
+        assert reason.reasons == (Reason.of(Code.USER_LIMIT, user="ada", most=1, queue="q"),)
+
+
+class TestRuleBook:
+    def book(self, priority=by_urgency, **rules: QueueRules) -> RuleBook:
+        return RuleBook(rules, priority, PluginGuard(1.0, None))
+
+    def test_a_queue_that_nobody_named_has_no_rules(self):
+        assert self.book().of("q") == QueueRules()
+        assert RuleBook(None, by_urgency, PluginGuard(1.0, None)).of("q") == QueueRules()
+
+    def test_it_refuses_what_is_over_the_longest_limit(self):
+        book = self.book(short=QueueRules(max_limit=HOUR))
+        assert book.refusal(job("a", 1, 60, queue="short")) is None
+        assert book.refusal(job("a", 1, None, queue="short")) is None
+        assert book.refusal(job("a", 1, 61)) is None
+        reason = book.refusal(job("a", 1, 61, queue="short"))
+        assert reason == Reason.of(Code.LIMIT_ABOVE_QUEUE, limit_s=3660, max_s=3600, queue="short")
+
+    @pytest.mark.parametrize(
+        ("minutes", "rules", "predicted", "limit", "bounded"),
+        [
+            (5, QueueRules(default_limit=HOUR), None, 5 * MINUTE, True),
+            (None, QueueRules(default_limit=HOUR, max_limit=2 * HOUR), MINUTE, HOUR, True),
+            (None, QueueRules(max_limit=2 * HOUR), MINUTE, 2 * HOUR, True),
+            (None, QueueRules(), MINUTE, MINUTE, False),
+            (None, QueueRules(), None, FOREVER, False),
+        ],
+        ids=["its own", "the default", "the longest", "history", "none"],
+    )
+    def test_the_limit_that_is_planned_with(self, minutes, rules, predicted, limit, bounded):
+        found = self.book(q=rules).limit(job("a", 1, minutes, queue="q"), 1, lambda: predicted)
+        assert found == (limit, bounded)
+
+    def test_limits_are_rounded_up_but_never_beyond_for_ever(self):
+        book = self.book()
+        assert book.limit(job("a", 1, 11), 10 * MINUTE, lambda: None) == (20 * MINUTE, True)
+        assert book.limit(job("a", 1, 20), 10 * MINUTE, lambda: None) == (20 * MINUTE, True)
+        assert book.limit(job("a", 1, None), FOREVER - 1, lambda: None) == (FOREVER, False)
+
+    def test_history_is_not_asked_where_there_is_a_limit(self):
+        self.book().limit(job("a", 1, 5), 1, lambda: pytest.fail("it has a limit"))
+
+    def test_a_rank_is_the_priority_and_what_its_queue_adds(self):
+        book = self.book(urgent=QueueRules(priority=5))
+        assert book.rank(job("a", 1, 1, priority=20), 0) == 20
+        assert book.rank(job("a", 1, 1, priority=20, queue="urgent"), 0) == 25
+
+    def test_a_site_may_rank_by_other_things(self):
+        book = self.book(lambda job, now: now + len(job.user), urgent=QueueRules(priority=5))
+        assert book.rank(job("a", 1, 1, user="ada", queue="urgent"), 100) == 108
+
+    def test_users_are_counted_by_queue_and_none_are_kept_that_run_nothing(self):
+        book = self.book(q=QueueRules(max_running_per_user=2))
+        ada, bob = (
+            JobRecord(job("a", 1, 1, queue="q", user="ada")),
+            JobRecord(job("b", 1, 1, queue="q", user="bob")),
+        )
+        other = JobRecord(job("c", 1, 1, user="ada"))
+        assert book.limits_users and not self.book(q=QueueRules(priority=1)).limits_users
+        for record in (ada, other, other, other):
+            book.count(record, 1)
+        assert book.admits(ada, 0) and book.admits(bob, 1) and book.admits(other, 9)
+        assert not book.admits(ada, 1)  # one is promised
+        book.count(ada, 1)
+        assert not book.admits(ada, 0)
+        for record in (ada, ada, other, other, other):
+            book.count(record, -1)
+        assert not book._running
+
+    def test_places_in_the_plan_count_but_not_ones_own(self):
+        first, second, other = (
+            JobRecord(job(key, 1, 1, queue="q", user=user))
+            for key, user in (("a", "ada"), ("b", "ada"), ("c", "bob"))
+        )
+        assert RuleBook.claims(first, [first, second, other]) == 1
+        assert RuleBook.claims(other, [first, second]) == 0
 
 
 def test_a_limit_is_in_milliseconds():

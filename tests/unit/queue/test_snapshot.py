@@ -1,4 +1,4 @@
-"""A queue that is saved and restored goes on as if nothing had been; what is no snapshot gets one line."""
+"""A queue that is saved and restored goes on as if nothing had been; what is none gets one line."""
 
 from __future__ import annotations
 
@@ -10,22 +10,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluence.errors import FluenceError, InvalidInput
-from fluence.queue import Dependency, GraphPlanner, Phase, PoolPlanner, Queue
+from fluence.queue import Dependency, GraphPlanner, JobRecord, Phase, PoolPlanner, Queue
 from fluence.queue.snapshot import restore, save
-from tests.unit.queue.build import MINUTE, graph, job, nodes, pool, run
+from tests.unit.queue.build import MINUTE, finish_at_limits, graph, job, nodes, pool, run
 
-SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
 
 
 def restored(queue: Queue) -> Queue:
-    return restore(save(queue, queue.space.matcher))
+    return restore(save(queue, queue.planner.matcher))
+
+
+def spans(record: JobRecord) -> dict[str, tuple[int, int]]:
+    return {task: (held.start, held.end) for task, held in record.running.items()}
 
 
 def plan(queue: Queue) -> list[Any]:
     return [
-        (e.key, e.state, e.waiting, e.running, e.reserved_at, e.deadline, e.no_later_than)
-        for e in sorted(queue.entries.values(), key=lambda e: e.key)
-        if not e.state.is_over
+        (e.key, e.phase, e.waiting, spans(e), e.reserved_at, e.deadline, e.no_later_than)
+        for e in sorted(queue.records.values(), key=lambda e: e.key)
+        if not e.phase.is_over
     ]
 
 
@@ -38,8 +42,7 @@ def goes_on(queue: Queue, now: int) -> list[tuple[int, str]]:
         if due is None:
             break
         now = max(now, due)
-        for task in sorted(t for t, e in queue._end.items() if e <= now):
-            queue.finish(task, now)
+        finish_at_limits(queue, now)
     return seen
 
 
@@ -57,7 +60,7 @@ def busy(queue: Queue) -> int:
     return 8 * MINUTE
 
 
-@SPACES
+@PLANNERS
 @pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "hybrid(2)", "conservative"])
 class TestRoundTrip:
     def test_the_plan_is_the_same(self, make, policy):
@@ -80,18 +83,18 @@ class TestRoundTrip:
         twin = restored(queue)
         told = []
         for each in (queue, twin):
-            entry = each.submit(job("new", 12, 30, at=now, user="ada"))
+            record = each.submit(job("new", 12, 30, at=now, user="ada"))
             run(each, now)
-            told.append((entry.no_later_than, entry.expected))
+            told.append((record.no_later_than, record.expected))
         assert told[0] == told[1]
         assert told[0][0] is not None and told[0][1] is not None
 
     def test_a_snapshot_of_a_restored_queue_is_the_same(self, make, policy):
         queue = make(policy)
         busy(queue)
-        first = json.loads(save(queue, queue.space.matcher))
+        first = json.loads(save(queue, queue.planner.matcher))
         twin = restored(queue)
-        again = json.loads(save(twin, twin.space.matcher))
+        again = json.loads(save(twin, twin.planner.matcher))
         assert again == first
 
 
@@ -100,10 +103,10 @@ class TestWhatIsKept:
         queue = pool()
         queue.submit(job("a", 4, 10))
         run(queue, 0)
-        assert isinstance(restored(queue).space, PoolPlanner)
+        assert isinstance(restored(queue).planner, PoolPlanner)
         queue.submit(job("b", 0, 10, request=nodes(1, 4)))
         run(queue, 0)
-        assert isinstance(restored(queue).space, GraphPlanner)
+        assert isinstance(restored(queue).planner, GraphPlanner)
 
     def test_a_job_that_waited_for_one_that_is_over(self):
         queue = pool("fcfs")
@@ -114,19 +117,19 @@ class TestWhatIsKept:
         queue.finish("a", MINUTE)
         run(queue, MINUTE)
         twin = restored(queue)
-        assert twin.entries["c"].job.after == (Dependency("afterok", "b"),)
+        assert twin.records["c"].job.after == (Dependency("afterok", "b"),)
         twin.finish("b", 2 * MINUTE)
         assert run(twin, 2 * MINUTE) == ["c"]
 
     def test_an_array_none_of_whose_tasks_runs_just_now(self):
         queue = pool("fcfs")
-        entry = queue.submit(job("arr", 8, 10, tasks=4))
+        record = queue.submit(job("arr", 8, 10, tasks=4))
         run(queue, 0)
         queue.submit(job("high", 16, 10, priority=31))
         queue.finish("arr[0]", MINUTE)
         queue.finish("arr[1]", MINUTE)
         assert run(queue, MINUTE) == ["high"]
-        assert (entry.running, entry.waiting) == ({}, 2)
+        assert (record.running, record.waiting) == ({}, 2)
         twin = restored(queue)
         twin.finish("high", 2 * MINUTE)
         assert run(twin, 2 * MINUTE) == ["arr[2]", "arr[3]"]
@@ -138,19 +141,19 @@ class TestWhatIsKept:
 
     def test_nodes_that_are_down(self):
         queue = pool("easy", nodes=2, cores=4)
-        queue.space.matcher.set_status("/cluster0/node1", up=False)
+        queue.planner.matcher.set_status("/cluster0/node1", up=False)
         queue.submit(job("a", 8, 10))
         run(queue, 0)
         twin = restored(queue)
         assert run(twin, MINUTE) == []
-        assert twin.entries["a"].state is Phase.PENDING
+        assert twin.records["a"].phase is Phase.PENDING
 
     def test_another_policy_makes_another_plan(self):
         queue = pool("conservative")
         now = busy(queue)
-        twin = restore(save(queue, queue.space.matcher), policy="fcfs")
+        twin = restore(save(queue, queue.planner.matcher), policy="fcfs")
         run(twin, now)
-        assert all(e.reserved_at is None for e in twin.entries.values())
+        assert all(e.reserved_at is None for e in twin.records.values())
 
 
 def document() -> dict[str, Any]:
@@ -159,7 +162,7 @@ def document() -> dict[str, Any]:
     queue.submit(job("b", 6, 10))
     queue.submit(job("c", 1, 10, after=(Dependency("afterany", "b"),)))
     run(queue, 0)
-    value: dict[str, Any] = json.loads(save(queue, queue.space.matcher))
+    value: dict[str, Any] = json.loads(save(queue, queue.planner.matcher))
     return value
 
 
@@ -167,11 +170,11 @@ class TestBadSnapshots:
     @pytest.mark.parametrize(
         ("text", "said"),
         [
-            (b"", "state.json: is no snapshot: "),
+            (b"", "state.json: is not a valid snapshot: "),
             (b"{}", "Object missing required field `version`"),
             (b"[1, 2]", "Expected `object`, got `array`"),
-            (b"\xff\xfe", "state.json: is no snapshot: "),
-            (b'{"version": 1', "state.json: is no snapshot: "),
+            (b"\xff\xfe", "state.json: is not a valid snapshot: "),
+            (b'{"version": 1', "state.json: is not a valid snapshot: "),
         ],
     )
     def test_a_text_that_is_none(self, text, said):
@@ -209,6 +212,16 @@ class TestBadSnapshots:
         with pytest.raises(FluenceError, match=said) as caught:
             restore(json.dumps(value).encode(), source="state.json")
         assert "\n" not in str(caught.value)
+
+    def test_a_job_that_runs_though_it_cannot_is_refused_and_its_end_is_nobodys(self):
+        value = document()
+        value["jobs"][0]["jobspec"]["resources"][0]["count"] = 99
+        queue = restore(json.dumps(value).encode())
+        assert queue.records["a"].phase is Phase.NEVER
+        end = value["jobs"][0]["running"]["a"]["end"]
+        for now in (0, end, end + MINUTE):
+            run(queue, now)
+        assert queue.records["b"].phase.is_waiting  # what a holds was never given back
 
     @settings(max_examples=150)
     @given(st.data())

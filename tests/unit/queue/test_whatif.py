@@ -6,25 +6,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fluence.messages.whatif import lines, value
 from fluence.queue import Queue, Submission
 from fluence.queue.job import SECOND
 from fluence.queue.snapshot import restore, save
 from fluence.queue.whatif import WhatIfAnswer, ask
 from tests.unit.queue.build import MINUTE, cores, graph, job, pool, run
 
-SPACES = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
+PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
 
 
 def answer_and_truth(queue: Queue, size: int, minutes: int) -> tuple[WhatIfAnswer, Submission, list[str]]:
     """The answer of a copy, and what the queue itself starts when the job is submitted."""
-    copy = restore(save(queue, queue.space.matcher))
+    copy = restore(save(queue, queue.planner.matcher))
     answer = ask(copy, cores(size), limit=minutes * MINUTE, user="ada")
     real = Submission("new", cores(size), queue.now, limit=minutes * MINUTE, user="ada")
     queue.submit(real)
     return answer, real, run(queue, queue.now)
 
 
-@SPACES
+@PLANNERS
 class TestAnswers:
     def test_now(self, make):
         queue = make("easy")
@@ -33,7 +34,7 @@ class TestAnswers:
         answer, _, started = answer_and_truth(queue, 8, 10)
         assert answer.starts_now and started == ["new"]
         assert answer.start == answer.now
-        assert answer.lines() == ["it would start now", "nobody else would wait longer"]
+        assert lines(answer) == ["it would start now", "nobody else would wait longer"]
 
     def test_later(self, make):
         queue = make("conservative")
@@ -41,43 +42,43 @@ class TestAnswers:
         run(queue, 0)
         answer, _, started = answer_and_truth(queue, 8, 20)
         assert not answer.starts_now and started == []
-        assert answer.start == queue.entries["new"].no_later_than == 10 * MINUTE
-        assert answer.expected == queue.entries["new"].expected
+        assert answer.start == queue.records["new"].no_later_than == 10 * MINUTE
+        assert answer.expected == queue.records["new"].expected
         assert answer.reason.waits_for == ("a",)
-        lines = answer.lines()
-        assert lines[0] == "it would wait, and start no later than in 10 min"
-        assert "waits for a" in lines
-        assert "sooner: ask for 6 instead: it would start now" in lines
+        told = lines(answer)
+        assert told[0] == "it would wait, and start no later than in 10 min"
+        assert "waits for a" in told
+        assert "sooner: ask for 6 instead: it would start now" in told
 
     def test_never(self, make):
         queue = make("easy")
         queue.submit(job("a", 8, 10))
         run(queue, 0)
-        answer = ask(restore(save(queue, queue.space.matcher)), cores(17), limit=MINUTE)
+        answer = ask(restore(save(queue, queue.planner.matcher)), cores(17), limit=MINUTE)
         assert answer.never and not answer.starts_now
-        assert answer.lines()[0].startswith("never: ")
+        assert lines(answer)[0].startswith("never: ")
         assert answer.start is answer.expected is None
 
     def test_at_a_time_that_nobody_knows(self, make):
         queue = make("easy", nodes=2, cores=4)
-        queue.space.matcher.set_status("/cluster0/node1", up=False)
+        queue.planner.matcher.set_status("/cluster0/node1", up=False)
         queue.submit(job("a", 1, 10))
         run(queue, 0)
         answer, _, started = answer_and_truth(queue, 8, 10)
         assert (answer.starts_now, answer.never, started) == (False, False, [])
         assert answer.start is None
-        assert answer.lines()[0] == "it would wait, and start at a time that nobody knows"
+        assert lines(answer)[0] == "it would wait, and start at a time that nobody knows"
 
     def test_whom_it_would_delay(self, make):
         queue = make("easy")
         for key in ("a", "b", "c"):
             queue.submit(job(key, 16, 10))
         run(queue, 0)
-        copy = restore(save(queue, queue.space.matcher))
+        copy = restore(save(queue, queue.planner.matcher))
         answer = ask(copy, cores(16), limit=30 * MINUTE, priority=31)
         assert {d.job: (d.after - d.before) // MINUTE for d in answer.delays} == {"b": 30, "c": 30}
-        assert "job b would start 30 min later" in answer.lines()
-        assert answer.lines(shown=1)[-1] == "… and 1 more (see -o wide)"
+        assert "job b would start 30 min later" in lines(answer)
+        assert lines(answer, shown=1)[-1] == "… and 1 more (see -o wide)"
 
     def test_one_at_the_end_of_the_queue_delays_nobody(self, make):
         queue = make("easy")
@@ -92,20 +93,20 @@ class TestAnswers:
         queue.submit(job("a", 10, 10))
         run(queue, 0)
         answer, _, _ = answer_and_truth(queue, 8, 20)
-        value = answer.to_value()
-        assert value["start_no_later_than"] == 600
-        assert value["reason"]["kind"] == "resource"
-        assert value["changes"] == [{"what": "size", "to": 6, "start": 0}]
-        assert value["delays"] == []
+        found = value(answer)
+        assert found["start_no_later_than"] == 600
+        assert found["reason"]["kind"] == "resource"
+        assert found["changes"] == [{"what": "size", "to": 6, "start": 0}]
+        assert found["delays"] == []
 
 
 def test_nothing_changes_for_the_queue_that_was_saved():
     queue = pool("easy")
     queue.submit(job("a", 16, 10))
     run(queue, 0)
-    before = save(queue, queue.space.matcher)
+    before = save(queue, queue.planner.matcher)
     ask(restore(before), cores(4), limit=MINUTE)
-    assert save(queue, queue.space.matcher) == before
+    assert save(queue, queue.planner.matcher) == before
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "hybrid(2)", "conservative"])
@@ -120,12 +121,12 @@ def test_the_answer_is_what_happens(policy, jobs, size, minutes):
     for number, (units, limit, ends) in enumerate(jobs):
         queue.submit(job(f"j{number}", units, limit, at=number * SECOND, user="ada"))
         run(queue, number * SECOND)
-        if ends and queue.space.tasks:
-            queue.finish(next(iter(queue.space.tasks)), number * SECOND + 1)
+        if ends and queue.planner.allocations.running:
+            queue.finish(next(iter(queue.planner.allocations.running)), number * SECOND + 1)
             run(queue, number * SECOND + 1)
     answer, _, started = answer_and_truth(queue, size, minutes)
-    entry = queue.entries["new"]
+    record = queue.records["new"]
     assert answer.starts_now == (started == ["new"])
     if not answer.starts_now:
-        assert answer.start == entry.no_later_than
-        assert answer.expected == entry.expected
+        assert answer.start == record.no_later_than
+        assert answer.expected == record.expected

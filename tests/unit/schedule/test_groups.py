@@ -1,4 +1,4 @@
-"""Which gangs there are: every door, every spelling, every order."""
+"""Which gangs there are: every door, every label, every order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from fluence.model.group import Group
 from fluence.model.meta import Condition
 from fluence.model.owner import Deployment, Job, Owner, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod
-from fluence.schedule.groups import Gang, Groups
+from fluence.model.reason import Code, Reason
+from fluence.schedule.gang import Gang
+from fluence.schedule.groups import Groups
 from tests.unit.schedule.kit import GROUP, SIZE, T0, V136, V137, group, owner, pod, ranks, reference
 
 
@@ -26,6 +28,14 @@ def gangs_of(*things: Pod | Group | Owner, **options: bool) -> dict[str, Gang]:
         else:
             groups.set_owner(each)
     return {gang.key: gang for gang in groups.gangs()}
+
+
+def missing(pods: int, minimum: int) -> Reason:
+    return Reason.of(Code.PODS_MISSING, pods=pods, minimum=minimum)
+
+
+def warned(gang: Gang) -> list[Code]:
+    return [each.code for each in gang.warnings]
 
 
 def only(*things: Pod | Group | Owner, **options: bool) -> Gang:
@@ -67,28 +77,28 @@ def test_a_workload_of_1_35_has_a_gang_per_replica_each_with_an_id_of_its_own() 
 
 
 @pytest.mark.parametrize("where", ["labels", "annotations"])
-@pytest.mark.parametrize("spelling", names.GROUP_NAMES)
-def test_every_spelling_of_the_name_counts_on_pods(spelling: str, where: str) -> None:
-    gang = only(*ranks(2, **{where: {spelling: "g", SIZE: "2"}}))
+@pytest.mark.parametrize("key_", names.GROUP_NAMES)
+def test_every_key_of_the_name_counts_on_pods(key_: str, where: str) -> None:
+    gang = only(*ranks(2, **{where: {key_: "g", SIZE: "2"}}))
     assert (gang.key, gang.minimum) == ("default/g", 2)
-    assert spelling in gang.source
+    assert key_ in gang.source
 
 
 @pytest.mark.parametrize("where", ["labels", "annotations"])
-@pytest.mark.parametrize("spelling", names.GROUP_NAMES)
-def test_every_spelling_of_the_name_counts_on_the_jobs_own_metadata(spelling: str, where: str) -> None:
-    job = owner("j", parallelism=2, **{where: {spelling: "g"}})
+@pytest.mark.parametrize("key_", names.GROUP_NAMES)
+def test_every_key_of_the_name_counts_on_the_jobs_own_metadata(key_: str, where: str) -> None:
+    job = owner("j", parallelism=2, **{where: {key_: "g"}})
     gang = only(*ranks(2, owner=job), job)
     assert (gang.key, gang.minimum) == ("default/g", 2)
 
 
 @pytest.mark.parametrize("where", ["labels", "annotations"])
-@pytest.mark.parametrize("spelling", names.GROUP_SIZES)
-def test_every_spelling_of_the_size_counts(spelling: str, where: str) -> None:
+@pytest.mark.parametrize("key_", names.GROUP_SIZES)
+def test_every_key_of_the_size_counts(key_: str, where: str) -> None:
     marks = {"labels": {GROUP: "g"}, "annotations": {}}
-    marks[where][spelling] = "3"
+    marks[where][key_] = "3"
     assert only(*ranks(2, **marks)).minimum == 3
-    job = owner("j", parallelism=2, **{where: {spelling: "4"}})
+    job = owner("j", parallelism=2, **{where: {key_: "4"}})
     assert only(*ranks(2, owner=job, labels={GROUP: "g"}), job).minimum == 4
 
 
@@ -116,7 +126,8 @@ def test_a_label_finds_the_native_group_of_that_name() -> None:
 
 def test_a_label_that_names_a_pod_group_waits_for_it_where_the_server_has_them() -> None:
     pods = ranks(2, labels={"scheduling.k8s.io/pod-group": "training"})
-    assert "PodGroup default/training" in only(*pods, native=True).missing
+    waits = Reason.of(Code.POD_GROUP_OR_SIZE_MISSING, group="default/training")
+    assert only(*pods, native=True).missing == waits
     assert only(*pods, native=False).is_ready
     assert only(*pods, group("training", 2), native=True).is_ready
 
@@ -194,44 +205,30 @@ def test_the_owner_says_the_size_where_nothing_else_does(
     assert only(pod("p", owner=of, labels={GROUP: "g"}), of).minimum == size
 
 
-def test_a_said_size_beats_the_owners_even_if_smaller() -> None:
+def test_a_declared_size_beats_the_owners_even_if_smaller() -> None:
     job = owner("j", parallelism=10)
     gang = only(*ranks(4, owner=job, labels={GROUP: "g"}, annotations={SIZE: "4"}), job)
     assert (gang.minimum, gang.size, gang.needed) == (4, 10, 4) and gang.is_ready
 
 
-@pytest.mark.parametrize("text", ["0", "-3", "three", "2.5", "1e3", "٣", "9" * 40])
-def test_an_invalid_size_is_ignored_with_a_warning(text: str) -> None:
-    job = owner("j", parallelism=2)
-    gang = only(*ranks(2, owner=job, labels={GROUP: "g"}, annotations={SIZE: text}), job)
-    assert gang.minimum == 2 and gang.is_ready
-    assert any("no size" in each for each in gang.warnings)
-
-
-def test_an_invalid_group_name_in_an_annotation_is_ignored_with_a_warning() -> None:
-    gang = only(pod("p", annotations={GROUP: "../../etc"}))
-    assert gang.is_single
-    assert any("not the name of a group" in each for each in gang.warnings)
-
-
-def test_a_said_size_that_contradicts_the_pod_group_is_not_used() -> None:
+def test_a_declared_size_that_contradicts_the_pod_group_is_not_used() -> None:
     gang = only(*ranks(2, field="g", annotations={SIZE: "5"}), group("g", 2))
     assert gang.minimum == 2
-    assert any("PodGroup default/g says 2" in each for each in gang.warnings)
+    assert gang.warnings == (Reason.of(Code.SIZE_NOT_USED, size=5, group="default/g", minimum=2),)
 
 
 def test_pods_that_disagree_on_the_size_wait_for_the_largest() -> None:
     gang = only(pod("a", labels={GROUP: "g", SIZE: "2"}), pod("b", labels={GROUP: "g", SIZE: "3"}))
     assert gang.minimum == 3
-    assert "2 of 3 pods are there" in gang.missing
-    assert any("different sizes" in each for each in gang.warnings)
+    assert gang.missing == missing(2, 3)
+    assert gang.warnings == (Reason.of(Code.DIFFERENT_SIZES, level="pods", sizes=(2, 3)),)
 
 
 def test_a_size_that_the_owner_cannot_reach_is_told() -> None:
     job = owner("j", parallelism=2)
     gang = only(*ranks(2, owner=job, labels={GROUP: "g"}, annotations={SIZE: "5"}), job)
-    assert gang.missing == (
-        "2 of 5 pods are there, and Job default/j runs 2 at a time: raise that or lower the size"
+    assert gang.missing == Reason.of(
+        Code.OWNER_RUNS_TOO_FEW, pods=2, minimum=5, kind="Job", owner="default/j", runs=2
     )
 
 
@@ -247,7 +244,14 @@ def test_a_gang_of_several_owners_has_the_sum_of_their_sizes() -> None:
 def test_no_size_at_all_means_one_by_one_with_a_warning() -> None:
     gang = only(*ranks(3, labels={GROUP: "g"}))
     assert (gang.minimum, gang.size) == (1, 3) and gang.is_ready
-    assert any("one by one" in each for each in gang.warnings)
+    assert warned(gang) == [Code.NO_SIZE]
+
+
+def test_a_size_without_a_group_or_an_owner_is_not_used_with_a_warning() -> None:
+    gang = only(pod("p", annotations={SIZE: "4"}))
+    assert gang.is_single and gang.is_ready
+    assert gang.warnings == (Reason.of(Code.SIZE_WITHOUT_GROUP, size=4, key=names.GROUP_LABEL),)
+    assert not only(pod("p", annotations={SIZE: "1"})).warnings
 
 
 # -- what comes when -----------------------------------------------------------------------------------------
@@ -258,7 +262,7 @@ def test_pods_before_their_group_wait_for_it() -> None:
     for each in ranks(2, field="g"):
         groups.set_pod(each)
     gang = groups.gang("default/g")
-    assert gang is not None and gang.missing == "waits for its PodGroup default/g"
+    assert gang is not None and gang.missing == Reason.of(Code.POD_GROUP_NOT_SEEN, group="default/g")
     assert groups.set_group(group("g", 2)) == {"default/g"}
     gang = groups.gang("default/g")
     assert gang is not None and gang.is_ready
@@ -270,7 +274,7 @@ def test_a_group_before_its_pods_is_no_gang_yet() -> None:
     assert groups.gang("default/g") is None
     groups.set_pod(pod("a", field="g"))
     gang = groups.gang("default/g")
-    assert gang is not None and gang.missing == "1 of 2 pods is there"
+    assert gang is not None and gang.missing == missing(1, 2)
 
 
 def test_pods_before_their_owner_wait_for_it_and_are_not_taken_for_singles() -> None:
@@ -279,7 +283,7 @@ def test_pods_before_their_owner_wait_for_it_and_are_not_taken_for_singles() -> 
     first, second = ranks(2, owner=job)
     groups.set_pod(first)
     alone = groups.gang(groups.of(first))
-    assert alone is not None and alone.missing == "waits for its Job j to be seen"
+    assert alone is not None and alone.missing == Reason.of(Code.OWNER_NOT_SEEN, kind="Job", name="j")
     assert groups.set_owner(job) == {"default/pod:rank-0", "default/g"}
     groups.set_pod(second)
     assert [gang.key for gang in groups.gangs()] == ["default/g"]
@@ -327,7 +331,7 @@ def test_members_that_ended_before_the_rest_was_bound_count(phase: str) -> None:
 def test_members_of_an_earlier_run_do_not_count() -> None:
     over = ranks(2, name="over", field="g", node="n", phase="Succeeded", age=9, bound=5)
     gang = only(*over, pod("new", field="g", age=1), group("g", 3))
-    assert gang.needed == 3 and gang.missing == "1 of 3 pods is there"
+    assert gang.needed == 3 and gang.missing == missing(1, 3)
 
 
 def test_a_replaced_member_joins_the_others() -> None:
@@ -346,7 +350,7 @@ def test_a_replaced_member_joins_the_others() -> None:
 def test_a_gang_whose_members_all_failed_starts_together_again() -> None:
     job = owner("j", parallelism=3, completions=3, labels={GROUP: "g"})
     failed = ranks(3, name="old", owner=job, node="n", phase="Failed")
-    assert only(*failed, pod("new-0", owner=job), job).missing == "1 of 3 pods is there"
+    assert only(*failed, pod("new-0", owner=job), job).missing == missing(1, 3)
     assert only(*failed, *ranks(3, name="new", owner=job), job).needed == 3
 
 
@@ -363,7 +367,7 @@ def test_members_that_are_being_deleted_are_placed_but_bring_no_company() -> Non
     new = ranks(2, name="new", labels={GROUP: "g", SIZE: "3"})
     gang = only(*old, *new)
     assert len(gang.placed) == 3 and gang.needed == 3
-    assert gang.missing == "2 of 3 pods are there"
+    assert gang.missing == missing(2, 3)
 
 
 def test_a_waiting_member_that_is_being_deleted_is_no_member() -> None:
@@ -374,7 +378,7 @@ def test_a_waiting_member_that_is_being_deleted_is_no_member() -> None:
 def test_gated_members_are_alive_and_cannot_be_placed() -> None:
     pods = [*ranks(2, field="g"), pod("held", field="g", gated=True)]
     gang = only(*pods, group("g", 3))
-    assert gang.missing == "1 of 3 pods is held by scheduling gates"
+    assert gang.missing == Reason.of(Code.PODS_GATED, gated=1, pods=3)
     assert len(gang.gated) == 1
     assert only(*pods, group("g", 2)).is_ready, "two are enough"
     alone = only(pod("held", gated=True))
@@ -390,7 +394,7 @@ def test_a_gang_is_over_when_every_member_has_ended() -> None:
 def test_pods_of_a_suspended_job_are_not_tried() -> None:
     job = owner("j", parallelism=2, suspend=True)
     gang = only(*ranks(2, owner=job, field="g"), job, group("g", 2))
-    assert gang.missing == "Job default/j is suspended"
+    assert gang.missing == Reason.of(Code.OWNER_SUSPENDED, kind="Job", owner="default/j")
 
 
 def test_a_basic_group_is_no_gang() -> None:
@@ -471,39 +475,46 @@ def test_other_schedulers_pods_make_no_gangs() -> None:
 def test_a_group_with_another_schedulers_pods_is_refused() -> None:
     pods = [pod("a", field="g"), pod("b", field="g", scheduler="default-scheduler")]
     gang = only(*pods, group("g", 2))
-    assert gang.fault == (
-        "some of its pods name another scheduler (default-scheduler): "
-        "set schedulerName: fluence on all of them"
-    )
+    assert gang.fault == Reason.of(Code.OTHER_SCHEDULER, others=("default-scheduler",), scheduler="fluence")
     assert not gang.is_ready
 
 
 def test_mixed_priorities_are_refused() -> None:
     gang = only(pod("a", field="g", priority=1), pod("b", field="g", priority=2), group("g", 2))
-    assert "different priorities (1 and 2)" in gang.fault
+    assert gang.fault == Reason.of(Code.DIFFERENT_PRIORITIES, priorities=(1, 2))
+
+
+def test_mixed_preemption_policies_are_refused() -> None:
+    pods = [pod("a", field="g", preemption_policy="Never"), pod("b", field="g")]
+    assert only(*pods, group("g", 2)).fault == Reason.of(
+        Code.DIFFERENT_PREEMPTION_POLICIES, policies=("Never", "PreemptLowerPriority")
+    )
 
 
 def test_from_1_37_on_the_groups_priority_is_its_pods() -> None:
     pods = ranks(2, field="g", priority=5)
-    assert "has priority 7 and its pods 5" in only(*pods, group("g", 2, source=V137, priority=7)).fault
+    assert only(*pods, group("g", 2, source=V137, priority=7)).fault == Reason.of(
+        Code.GROUP_PRIORITY_DIFFERS, group="default/g", wanted=7, given=5
+    )
     assert only(*pods, group("g", 2, source=V136, priority=7)).priority == 7
 
 
 def test_one_domain_for_a_group_that_is_no_gang_is_refused() -> None:
     """Its pods start one by one, so nobody keeps them together."""
     fault = only(pod("a", field="g"), group("g", None, topology_key="rack")).fault
-    assert "spec.schedulingConstraints.topology (rack) needs a gang" in fault
+    assert fault == Reason.of(Code.TOPOLOGY_NEEDS_GANG, group="default/g", key="rack")
     assert not only(pod("a", field="g"), group("g", 1, topology_key="rack")).fault
 
 
 def test_shared_claims_of_a_group_are_refused() -> None:
-    assert "resource claims (gpus)" in only(pod("a", field="g"), group("g", 1, claims=("gpus",))).fault
+    fault = only(pod("a", field="g"), group("g", 1, claims=("gpus",))).fault
+    assert fault == Reason.of(Code.SHARED_CLAIMS, group="default/g", claims=("gpus",))
 
 
-# -- terms ---------------------------------------------------------------------------------------------------
+# -- annotations ---------------------------------------------------------------------------------------------
 
 
-def test_terms_are_read_from_pods_then_owners_then_the_group() -> None:
+def test_annotations_are_read_from_pods_then_owners_then_the_group() -> None:
     marks = {names.DURATION: "2h30m", names.QUEUE: "debug", names.POLICY: "lonode", names.USER: "ada"}
     gang = only(pod("a", field="g", annotations=marks), group("g", 1, annotations={names.QUEUE: "batch"}))
     assert (gang.limit, gang.queue, gang.policy, gang.user) == (9_000_000, "debug", "lonode", "ada")
@@ -514,7 +525,14 @@ def test_terms_are_read_from_pods_then_owners_then_the_group() -> None:
     assert gang.queue == "batch"
 
 
-def test_the_user_is_the_service_account_unless_said() -> None:
+def test_pods_that_disagree_in_an_annotation_are_warned_and_the_first_counts() -> None:
+    pods = [pod(f"p{i}", field="g", annotations={names.QUEUE: queue}) for i, queue in enumerate("abb")]
+    gang = only(*pods, group("g", 3))
+    assert gang.queue == "a"
+    assert gang.warnings == (Reason.of(Code.DIFFERENT_ANNOTATIONS, level="pods", key=names.QUEUE, value="a"),)
+
+
+def test_the_user_is_the_service_account_unless_declared() -> None:
     assert only(pod("a", namespace="lab", service_account_name="ada")).user == "lab/ada"
 
 
@@ -533,42 +551,18 @@ def test_deadlines_are_limits_that_kubernetes_keeps() -> None:
     assert only(*two).limit is None, "one of them has no end"
 
 
-def test_a_duration_that_cannot_be_read_is_ignored_with_a_warning() -> None:
-    gang = only(pod("a", annotations={names.DURATION: "soon"}))
-    assert gang.limit is None and gang.is_ready
-    assert any("write seconds, or 2h30m" in each for each in gang.warnings)
-
-
 def test_constraints_are_read_and_wrong_ones_refuse_the_gang() -> None:
     gang = only(pod("a", annotations={names.CONSTRAINTS: '{"properties": ["gpu"]}'}))
     assert gang.constraint is not None and gang.constraint.values == ("gpu",)
     for text in ("gpu", '{"near": ["x"]}', "[" * 10_000):
         gang = only(pod("a", annotations={names.CONSTRAINTS: text}))
-        assert names.CONSTRAINTS in gang.fault and not gang.is_ready
+        assert gang.fault is not None and gang.fault.code is Code.INVALID_ANNOTATION
+        assert names.CONSTRAINTS in str(gang.fault["error"]) and not gang.is_ready
 
 
 def test_an_unknown_policy_refuses_the_gang() -> None:
-    assert "nearest" in only(pod("a", annotations={names.POLICY: "nearest"})).fault
-
-
-_JOBSPEC = """
-version: 1
-resources: [{{type: slot, count: {slots}, label: s, with: [{{type: core, count: {cores}}}]}}]
-tasks: [{{command: [a], slot: s, count: {{per_slot: 1}}}}]
-attributes: {{system: {{duration: 0}}}}
-"""
-
-
-def test_a_jobspec_of_the_users_own_must_cover_the_pods() -> None:
-    def with_(slots: int, cores: int) -> Gang:
-        text = _JOBSPEC.format(slots=slots, cores=cores)
-        return only(*ranks(2, labels={GROUP: "g", SIZE: "2"}, annotations={names.JOBSPEC: text}, cpu="2"))
-
-    assert with_(2, 2).is_ready and with_(2, 4).jobspec is not None
-    assert "gives a slot 1 cpu and pod default/rank-0 requests 2" in with_(2, 1).fault
-    assert "asks for 3 slots and the gang has 2 pods" in with_(3, 2).fault
-    broken = only(pod("a", annotations={names.JOBSPEC: "version: [1"}))
-    assert names.JOBSPEC in broken.fault
+    fault = only(pod("a", annotations={names.POLICY: "nearest"})).fault
+    assert fault is not None and fault.code is Code.INVALID_ANNOTATION and "nearest" in str(fault["error"])
 
 
 def test_a_gang_was_submitted_when_its_group_was_made_else_its_oldest_pod() -> None:
@@ -580,4 +574,5 @@ def test_a_gang_was_submitted_when_its_group_was_made_else_its_oldest_pod() -> N
 
 def test_a_pod_that_needs_a_backend_is_not_placed_without_one() -> None:
     gang = only(pod("a", annotations={names.REQUIRE_BACKEND: "sim"}))
-    assert not gang.is_ready and "backend 'sim' is asked for" in gang.fault
+    assert not gang.is_ready
+    assert gang.fault == Reason.of(Code.BACKEND_UNAVAILABLE, key=names.REQUIRE_BACKEND, backend="sim")

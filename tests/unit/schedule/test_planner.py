@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 
 from fluence.cluster.ids import job_number
+from fluence.messages import text, texts
 from fluence.model.constraint import Constraint
 from fluence.model.node import Node, NodeSpec, Taint
 from fluence.model.pod import Pod
@@ -13,14 +14,14 @@ from fluence.queue.job import FOREVER, Submission
 from fluence.queue.planner import PlanRequest
 from fluence.queue.queue import Queue
 from fluence.sandbox.nodes import NodeKind, manifests
-from fluence.schedule.cycle import cluster_for
 from fluence.schedule.planner import ClusterPlanner, PodSetRequest
+from fluence.schedule.scheduler import cluster_for
 
 NOW = 1_800_000_000_000
 HOUR = 3_600_000
 
 
-def space(count: int = 2, cpu: int = 4) -> ClusterPlanner:
+def planner(count: int = 2, cpu: int = 4) -> ClusterPlanner:
     cluster = cluster_for()
     for body in manifests(NodeKind(count=count, cpu=cpu, labels={"disk": "fast"})):
         body["status"]["conditions"] = [{"type": "Ready", "status": "True"}]  # type: ignore[index]
@@ -49,34 +50,35 @@ def free(found: ClusterPlanner) -> list[int]:
 
 
 def test_what_is_started_holds_its_seats_and_gives_them_back() -> None:
-    found = space()
-    assert found.start("a", pods("a", 6), NOW, HOUR, HOUR)
-    assert sum(free(found)) == 2000
+    found = planner()
+    held = found.start("a", pods("a", 6), NOW, HOUR, HOUR)
+    assert held is not None and sum(free(found)) == 2000
     assert not found.start("b", pods("b", 3), NOW, HOUR, HOUR)
-    found.end("a", NOW + 1)
+    found.end(held, NOW + 1)
     assert sum(free(found)) == 8000
     assert found.freed == 1 and found.opened == 1
 
 
 def test_a_gang_that_must_wait_gets_the_time_at_which_another_ends() -> None:
-    found = space()
+    found = planner()
     assert found.start("a", pods("a", 6), NOW, HOUR, HOUR)
-    assert found.start_or_reserve("b", pods("b", 8), NOW, HOUR, HOUR) == NOW + HOUR
+    held = found.start_or_reserve("b", pods("b", 8), NOW, HOUR, HOUR)
+    assert held is not None and held.reserved and held.start == NOW + HOUR
     assert not found.start("c", pods("c", 1), NOW, 2 * HOUR, 2 * HOUR)  # it would delay b
     assert found.start("d", pods("d", 1), NOW, HOUR, HOUR)
-    found.drop("b")
+    found.drop(held)
     assert found.start("c", pods("c", 1), NOW, 2 * HOUR, 2 * HOUR)
 
 
 def test_nothing_is_planned_on_the_end_of_what_has_no_limit() -> None:
-    found = space()
+    found = planner()
     assert found.start("a", pods("a", 6), NOW, FOREVER, FOREVER)
     assert found.start_or_reserve("b", pods("b", 8), NOW, HOUR, HOUR) is None
     assert not found.cluster.seats.room.events
 
 
 def test_a_mark_takes_back_starts_reservations_and_drops() -> None:
-    found = space()
+    found = planner()
     assert found.start("a", pods("a", 6), NOW, HOUR, HOUR)
     assert found.start_or_reserve("b", pods("b", 8), NOW, HOUR, HOUR)
     found.settle(NOW)
@@ -85,13 +87,13 @@ def test_a_mark_takes_back_starts_reservations_and_drops() -> None:
     assert found.start("c", pods("c", 2), NOW, 2 * HOUR, 2 * HOUR)
     found.undo(mark)
     assert free(found) == before
-    assert set(found.reservations) == {"b"} and set(found.tasks) == {"a"}
+    assert set(found.allocations.reserved) == {"b"} and set(found.allocations.running) == {"a"}
     assert "c-0" not in found.cluster.pods.entries
     assert not found.start("c", pods("c", 2), NOW, 2 * HOUR, 2 * HOUR)
 
 
 def test_a_sketch_holds_nothing() -> None:
-    found = space()
+    found = planner()
     assert found.start("a", pods("a", 6), NOW, HOUR, HOUR)
     before = free(found)
     asks = [PlanRequest(pods(name, 8), HOUR, HOUR) for name in ("x", "y")]
@@ -102,7 +104,7 @@ def test_a_sketch_holds_nothing() -> None:
 
 
 def test_requests_that_are_alike_share_a_shape() -> None:
-    found = space()
+    found = planner()
     assert found.shape(pods("a", 2)) == found.shape(pods("b", 2))
     assert found.shape(pods("a", 2)) != found.shape(pods("b", 3))
     assert found.shape(pods("a", 2)) != found.shape(pods("b", 2, minimum=1))
@@ -110,54 +112,54 @@ def test_requests_that_are_alike_share_a_shape() -> None:
 
 
 def test_a_gang_with_a_minimum_starts_with_what_fits() -> None:
-    found = space()
+    found = planner()
     assert found.start("a", pods("a", 10, minimum=5), NOW, HOUR, HOUR)
     assert len(found.cluster.jobs[job_number("a")]) == 8
 
 
 def test_a_constraint_rules_nodes_out() -> None:
-    found = space()
+    found = planner()
     assert not found.start("a", pods("a", 1, constraint=Constraint("properties", ("gpu",))), NOW, HOUR, HOUR)
     wanted = Constraint(
         "and", (), (Constraint("properties", ("disk",)), Constraint("hostlist", ("node-000",)))
     )
     assert found.start("b", pods("b", 4, constraint=wanted), NOW, HOUR, HOUR)
     assert set(found.cluster.jobs[job_number("b")].values()) == {"node-000"}
-    assert "excluded" in " ".join(found.why(pods("c", 1, constraint=wanted), NOW, HOUR))
+    assert "excluded" in texts(found.why(pods("c", 1, constraint=wanted), NOW, HOUR))
 
 
 def test_what_no_node_can_hold_is_judged_once_and_again_when_nodes_change() -> None:
-    found = space()
-    told = found.judge(pods("a", 1, cpu="8"))
-    assert told is not None and "too small" in told
+    found = planner()
+    told = found.feasibility(pods("a", 1, cpu="8"))
+    assert told is not None and "too small" in text(told)
     for body in manifests(NodeKind(name="big", count=1, cpu=16)):
         body["status"]["conditions"] = [{"type": "Ready", "status": "True"}]  # type: ignore[index]
         found.cluster.set_node(msgspec.convert(body, Node))
-    assert found.judge(pods("a", 1, cpu="8")) is None
+    assert found.feasibility(pods("a", 1, cpu="8")) is None
 
 
-def test_room_says_what_is_missing_and_how_many_would_fit() -> None:
-    found = space()
+def test_the_outlook_says_what_is_missing_and_how_many_would_fit() -> None:
+    found = planner()
     assert found.start("a", pods("a", 6), NOW, HOUR, HOUR)
-    room = found.room(pods("b", 4), NOW, HOUR)
-    assert room.start == NOW + HOUR and room.fewer == 2
-    assert "insufficient cpu" in room.cause
+    outlook = found.outlook(pods("b", 4), NOW, HOUR)
+    assert outlook.start == NOW + HOUR and outlook.fewer == 2
+    assert "insufficient cpu" in texts(outlook.causes)
 
 
 def test_a_queue_over_seats_backfills_without_delay() -> None:
-    found = space()
+    found = planner()
     queue = Queue(found, "easy")
     for name, count, limit in (("a", 6, HOUR), ("big", 8, HOUR), ("long", 1, 2 * HOUR), ("short", 1, HOUR)):
         queue.submit(Submission(name, pods(name, count), NOW, limit))
     assert [start.task for start in queue.cycle(NOW)] == ["a", "short"]
-    assert queue.entries["big"].reserved_at == NOW + HOUR
+    assert queue.records["big"].reserved_at == NOW + HOUR
     queue.finish("a", NOW + 5)
     queue.finish("short", NOW + 5)
     assert [start.task for start in queue.cycle(NOW + 5)] == ["big"]
 
 
 def test_ten_thousand_jobs_of_one_shape_that_cannot_start_cost_one_try() -> None:
-    found = space()
+    found = planner()
     assert found.start("full", pods("full", 8), NOW, FOREVER, FOREVER)
     queue = Queue(found, "easy")
     for index in range(2000):
@@ -171,20 +173,21 @@ def test_ten_thousand_jobs_of_one_shape_that_cannot_start_cost_one_try() -> None
 
 
 def test_a_job_does_not_stand_in_its_own_way() -> None:
-    found = space()
+    found = planner()
     assert found.start("a", pods("a", 1, "4"), NOW, HOUR, HOUR)
     waits = pods("b", 2, "4")
-    assert found.start_or_reserve("b", waits, NOW, HOUR, HOUR) == NOW + HOUR
+    held = found.start_or_reserve("b", waits, NOW, HOUR, HOUR)
+    assert held is not None and held.reserved and held.start == NOW + HOUR
     planned = dict(found.cluster.seats.jobs[waits.number].seats)
     (told,) = found.why(waits, NOW, 2 * HOUR)  # its own place in the plan is no obstacle
-    assert "1 of 2 seats" in told
+    assert "1 of 2 seats" in text(told)
     assert found.cluster.seats.jobs[waits.number].seats == planned
-    assert found.reservations == {"b": waits.number}
+    assert found.allocations.reserved == {"b": held}
 
 
 def test_no_start_is_promised_before_the_place_in_the_plan() -> None:
     """Four cores are free, two on each node: enough by their sum, and no seat for a pod that wants four."""
-    found = space()
+    found = planner()
     queue = Queue(found, "easy")
     for name in "ab":
         queue.submit(Submission(name, pods(name, 1, "2"), NOW, HOUR))
@@ -196,17 +199,18 @@ def test_no_start_is_promised_before_the_place_in_the_plan() -> None:
     queue.finish("c", NOW + 1)
     queue.submit(Submission("wide", pods("wide", 1, "4"), NOW + 1, HOUR))
     assert queue.cycle(NOW + 1) == []
-    entry = queue.entries["wide"]
+    entry = queue.records["wide"]
     assert entry.reserved_at is not None and entry.reserved_at > NOW + 1
     assert entry.no_later_than == entry.reserved_at
 
 
 def test_a_taint_that_goes_changes_what_could_ever_be_held() -> None:
     """A new node is born tainted: what was impossible with its taint must be judged again without it."""
-    found = space()
+    found = planner()
     born = found.cluster.nodes["node-001"]
     tainted = NodeSpec(taints=[Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")])
     found.cluster.set_node(msgspec.structs.replace(born, spec=tainted))
-    assert "taint" in (found.judge(pods("a", 8)) or "")
+    told = found.feasibility(pods("a", 8))
+    assert told is not None and "taint" in text(told)
     found.cluster.set_node(born)
-    assert found.judge(pods("a", 8)) is None
+    assert found.feasibility(pods("a", 8)) is None

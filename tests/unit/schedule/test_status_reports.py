@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from fluence import messages
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.node import Node, NodeStatus
-from fluence.schedule.cycle import Scheduler
-from fluence.schedule.groups import Groups
 from tests.unit.schedule import kit
+from tests.unit.schedule.driver import Driver
 
 NOW = int(kit.T0.timestamp() * 1000)
 
@@ -16,7 +16,7 @@ class World:
 
     def __init__(self, needed: int) -> None:
         self.now = NOW
-        self.scheduler = Scheduler(Groups(native=True))
+        self.scheduler = Driver(native=True)
         self.scheduler.set_node(
             Node(
                 metadata=ObjectMeta(name="n"),
@@ -47,7 +47,9 @@ class World:
     def cycle(self) -> None:
         decisions = self.scheduler.cycle(self.now)
         self.bound += sum(map(len, decisions.binds))
-        self.said += [(self.now - NOW, len(each.pods), each.reason) for each in decisions.waiting]
+        self.said += [
+            (self.now - NOW, len(each.pods), messages.texts(each.reasons)) for each in decisions.waiting
+        ]
 
 
 def test_a_gang_whose_members_come_one_by_one_is_told_nothing_if_they_all_come() -> None:

@@ -81,3 +81,18 @@ def test_a_deployment_makes_pods_through_a_replicaset_and_they_never_end() -> No
 def test_what_it_does_not_play_is_refused(version: str, kind: str) -> None:
     with pytest.raises(InvalidInput, match=kind):
         cluster().apply({"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": {}})
+
+
+def test_a_job_that_was_started_and_not_bound_yet_has_all_its_pods() -> None:
+    """Ctrl-C may come between the two."""
+    found = cluster()
+    found.apply(job("ranks", 2))
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    found.on_pod(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        found.settle()
+    (only,) = found.jobs()
+    assert (only.key, only.started is None, len(only.pods) > 0) == ("default/ranks", False, True)

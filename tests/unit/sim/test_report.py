@@ -17,13 +17,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
+from matplotlib.colors import to_hex
 
 from fluence.errors import InvalidInput
 from fluence.sim import gantt, page, pictures, report, workload
 from fluence.sim.intake import IntakeTerms
 from fluence.sim.measure import Record
 from fluence.sim.run import Run
-from fluence.sim.theme import DARK
+from fluence.sim.theme import DARK, LIGHT
 from tests.unit.sim.pool import Pool, easy, fcfs, run
 
 RECIPE = b"""generate: {count: 150, arrival: {poisson: 40}, cores: {1: 5, 4: 3, 16: 1},
@@ -43,6 +44,7 @@ def simulated(
         decisions_per_s=1000,
         skipped={"no runtime": 2},
         interrupted=until is not None,
+        stopped_at=until,
     )
 
 
@@ -72,7 +74,9 @@ class TestFigures:
         assert yaml.safe_load(report.render(two, "yaml")) == json.loads(report.render(two, "json"))
 
     def test_an_unknown_format_is_refused(self, two: list[Run]) -> None:
-        with pytest.raises(InvalidInput, match="no format 'xml': choose one of table, json, yaml"):
+        with pytest.raises(
+            InvalidInput, match="'xml' is not a format of reports: choose one of table, json, yaml"
+        ):
             report.render(two, "xml")
 
     def test_the_table_marks_the_best(self, two: list[Run]) -> None:
@@ -106,8 +110,17 @@ class TestFigures:
 
     def test_an_interrupted_run_says_so(self) -> None:
         cut = simulated(until=1_000_000)
-        assert any(line.startswith("easy: interrupted after") for line in report.render([cut]).splitlines())
+        assert re.search(r"^partial: easy was interrupted after 1,000.0 s", report.render([cut]), re.M)
         assert json.loads(report.render([cut], "json"))["interrupted"] is True
+
+    def test_several_runs_keep_their_shape_when_only_one_was_come_to(self, two: list[Run]) -> None:
+        value = json.loads(report.render(two[:1], "json", several=True))
+        assert [each["policy"] for each in value["runs"]] == [two[0].policy]
+
+    def test_what_was_left_out_stands_in_the_order_of_the_runs(self, two: list[Run]) -> None:
+        many = [Run(f"p{i}", two[0].records, 24, skipped={f"cause {i}": i}) for i in range(1, 9)]
+        told = [line for line in report.notes(many) if line.startswith("left out")]
+        assert told == [f"left out of the workload: {i} cause {i}" for i in range(1, 9)]
 
     def test_broken_promises_are_told_by_cause(self, two: list[Run]) -> None:
         records = [replace(record, broken="node lost") for record in two[1].records[:3]]
@@ -168,6 +181,14 @@ class TestPictures:
             else:
                 assert ET.parse(path).getroot().tag.endswith("svg")
 
+    def test_a_policy_has_one_colour_in_every_panel_and_the_legend_says_which(self, two: list[Run]) -> None:
+        figure = pictures.COMPARISON.draw(two, LIGHT)
+        (legend,) = figure.legends
+        assert [text.get_text() for text in legend.get_texts()] == [run.policy for run in two]
+        for axes in figure.axes:
+            bars = [to_hex(bar.get_facecolor()) for bar in axes.patches]
+            assert bars in ([], [LIGHT.series[0], LIGHT.series[1]])
+
     def test_the_same_runs_give_the_same_picture(self, two: list[Run]) -> None:
         for format_ in pictures.FORMATS:
             first = pictures.render(pictures.WAITS, two, format_)
@@ -191,7 +212,7 @@ class TestPictures:
             assert pictures.render(picture, [Run("easy", [one], 4)], "svg")
 
     def test_an_unknown_format_is_refused(self, two: list[Run]) -> None:
-        with pytest.raises(InvalidInput, match="no format of pictures 'gif': choose one of png, svg"):
+        with pytest.raises(InvalidInput, match="'gif' is not a format of pictures: choose one of png, svg"):
             pictures.render(pictures.WAITS, two, "gif")
 
     def test_without_matplotlib_the_cure_is_named(self) -> None:

@@ -105,8 +105,8 @@ def test_ctrl_c_leaves_what_is_known_by_then():
 def test_jobs_that_ask_for_some_of_many_are_counted_and_others_matched():
     plain = simulated("jobs: [{name: a, cores: 2, runtime: 1}]")
     whole = simulated("jobs: [{name: a, nodes: 1, cores: 2, runtime: 1}]")
-    assert isinstance(plain.queue.space, PoolPlanner)
-    assert isinstance(whole.queue.space, GraphPlanner)
+    assert isinstance(plain.queue.planner, PoolPlanner)
+    assert isinstance(whole.queue.planner, GraphPlanner)
 
 
 def test_an_empty_workload_is_an_empty_run():

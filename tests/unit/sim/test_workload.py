@@ -273,7 +273,11 @@ class TestLists:
             ("{cores: 1, runtime: .nan}", "not a number", "runtime: must be seconds"),
             ("{cores: 1, runtime: 99999999d}", "impossible time", "runtime: must be 0 to"),
             ("{cores: 1, runtime: 1, limit: 0}", "negative time", "limit: must be more than 0"),
-            ("{cores: 1, runtime: 1, colour: red}", "unknown field", "'colour': is no field here: use name"),
+            (
+                "{cores: 1, runtime: 1, colour: red}",
+                "unknown field",
+                "'colour': is not a field here: use name",
+            ),
             ("{cores: 1, runtime: 1, after: [a, b]}", "invalid field", "after: must be afterok:NAME"),
             (
                 "{cores: 1, runtime: 1, after: 'afterok:me'}",
@@ -377,7 +381,7 @@ class TestRecipes:
             ("{count: 1, cores: 1, runtime: {sigma: 1}}", "runtime.median: is missing"),
             ("{count: 1, cores: 1, runtime: 1, overestimate: 0.5}", "overestimate: must be 1 to 1000"),
             ("{count: 1, cores: 1, runtime: 1, users: {}}", "users: must be a number or a list of names"),
-            ("{count: 1, cores: 1, runtime: 1, size: 3}", "'?size'?: is no field here"),
+            ("{count: 1, cores: 1, runtime: 1, size: 3}", "'?size'?: is not a field here"),
             ("7", "must be a mapping"),
         ],
     )
@@ -403,9 +407,9 @@ def test_the_kind_is_guessed(text: bytes, name: str, kind: str) -> None:
 
 
 def test_what_looks_like_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="looks like no workload: name its kind, one of swf, openb"):
+    with pytest.raises(InvalidInput, match="does not look like a workload: name its kind, one of swf, openb"):
         workload.parse(b"\x00\x01")
-    with pytest.raises(InvalidInput, match="no kind of workload 'csv': choose one of swf"):
+    with pytest.raises(InvalidInput, match="'csv' is not a kind of workload: choose one of swf"):
         workload.parse(b"", kind="csv")
     with pytest.raises(InvalidInput, match=r"none\.swf: cannot be read: No such file"):
         workload.read(tmp_path / "none.swf")

@@ -1,7 +1,7 @@
 """`fluence demo`: the example workloads on a cluster: who lands where, who waits, why and until when.
 
-The manifests, the nodes and the files of `fluence match`'s examples lie beside this file, so that they are
-there wherever Fluence is installed; the directory `examples` of the repository points to them.
+The manifests, the nodes and the files of `fluence match`'s examples are those of the directory `examples` of
+the repository; a wheel has a copy of them, so that they are there wherever Fluence is installed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 
 import click
 
-from fluence.cli.demo.live import PROGRAMS, play, sandbox
 from fluence.cli.demo.script import FILES, Work, read_script, where
 from fluence.cli.demo.show import Show
 from fluence.cli.demo.simulated import play as play_simulated
@@ -84,6 +83,8 @@ def _simulated(wanted: Release) -> None:
 
 def _live(wanted: Release, *, keep: bool, insist: bool) -> str | None:
     """Show it on a sandbox; else why that cannot be."""
+    from fluence.cli.demo.live import PROGRAMS, play, sandbox  # NB needs more than the base installation
+
     try:
         programs = _programs(wanted, PROGRAMS)
     except KeyboardInterrupt:

@@ -21,7 +21,7 @@ from fluence.model.pod import Pod
 from fluence.sandbox.auditor import ask
 from fluence.sandbox.nodes import read_nodes
 from fluence.sandbox.releases import Release
-from fluence.sandbox.sandbox import Sandbox, Say, clear_stale, last_words
+from fluence.sandbox.sandbox import Sandbox, Say, clear_stale, log_tail
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")
 PREFIX = "demo-"
@@ -79,7 +79,7 @@ async def _play(box: Sandbox, script: Sequence[Work], show: Show) -> None:
                     return
                 _alive(box)
                 if time.monotonic() > deadline:
-                    words = last_words(box.at.log("fluence"))
+                    words = log_tail(box.at.log("fluence"))
                     raise FluenceError(f"waited {_PATIENCE_S:.0f} s for {what}; the scheduler said: {words}")
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(changed.wait(), 0.5)
@@ -116,7 +116,7 @@ def _resource(document: Json) -> Resource[dict[str, object]]:
 def _alive(box: Sandbox) -> None:
     dead = [name for name, part in box.require().parts.items() if not part.is_alive]
     if dead:
-        raise FluenceError(f"{dead[0]} died: {last_words(box.at.log(dead[0]))}")
+        raise FluenceError(f"{dead[0]} died: {log_tail(box.at.log(dead[0]))}")
 
 
 @contextlib.contextmanager

@@ -10,7 +10,8 @@ import yaml
 
 from fluence.model.pod import Pod
 
-FILES = Path(__file__).parent
+_PACKAGED, _REPOSITORY = Path(__file__).parent / "files", Path(__file__).parents[4] / "examples"
+FILES = _PACKAGED if _PACKAGED.exists() else _REPOSITORY  # a wheel has a copy; see pyproject.toml
 MANIFESTS = FILES / "cluster"
 NODES = FILES / "nodes.yaml"
 

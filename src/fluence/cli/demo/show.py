@@ -13,17 +13,16 @@ from typing import NamedTuple
 import click
 
 from fluence import names
+from fluence.act.conditions import POD_SCHEDULED, same
 from fluence.cli import view
 from fluence.cli.demo.script import Work, work_of
 from fluence.model.node import Node
 from fluence.model.pod import Pod
 from fluence.model.resources import add_into, pod_requests
 from fluence.sandbox.audit import AuditReport
-from fluence.schedule.conditions import POD_SCHEDULED, same
+from fluence.sandbox.nodes import GPU, ZONE
 from fluence.units import format_amount
 
-ZONE = "topology.kubernetes.io/zone"
-GPU = "nvidia.com/gpu"
 _NEVER = "the cluster as it is cannot hold it"
 _COLORS = {"starts": "green", "waits": "yellow", "never": "red", "ended": "blue"}
 _ARROW = "\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}"  # no line breaks here

@@ -22,7 +22,7 @@ from fluence.names import RESOURCES_NAMESPACE
 from fluence.select.backend import Backend, BackendRequest, merge
 
 
-class Settings(msgspec.Struct, frozen=True):
+class ProviderSettings(msgspec.Struct, frozen=True):
     """What the user has set for all providers."""
 
     attributes_file: str | None = None
@@ -66,7 +66,7 @@ class Provider(Protocol):
     def fetch(self, ask: BackendQuery) -> BackendAnswer: ...
 
 
-class Gathered(msgspec.Struct, frozen=True):
+class GatheredBackends(msgspec.Struct, frozen=True):
     """What all providers together say."""
 
     backends: dict[str, Backend]
@@ -81,7 +81,7 @@ class ProviderFailed(FluenceError):
 
 def gather(
     providers: Sequence[Provider], request: BackendRequest, *, needs: frozenset[str], only: Sequence[str] = ()
-) -> Gathered:
+) -> GatheredBackends:
     """Ask the providers that matter, in order, and merge their answers."""
     said: list[tuple[str, list[Backend]]] = []
     offers: frozenset[str] | None = None
@@ -107,4 +107,4 @@ def gather(
         warnings += answer.warnings
         if answer.offers is not None:
             offers = answer.offers
-    return Gathered(merge(said), offers, notes, warnings)
+    return GatheredBackends(merge(said), offers, notes, warnings)

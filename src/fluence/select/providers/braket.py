@@ -1,7 +1,7 @@
 """The `braket-live` provider: queue depth and status of AWS Braket devices, with the user's own credentials.
 
 All devices are asked at once, through boto3 if it is installed and else through the `aws` program, and all
-have to answer within one time limit. A device that does not is no error: its status is UNKNOWN, which
+have to answer within one time limit. A device that does not is not an error: its status is UNKNOWN, which
 ``online-only`` drops, it has no queue size, and the user is told why.
 """
 
@@ -30,7 +30,7 @@ GetDevice = Callable[[str], Mapping[str, Any]]
 """An ARN to Braket's GetDevice answer; raises whatever it likes."""
 
 
-class NoWayToAsk(Exception):
+class NoBraketClient(Exception):
     """Neither boto3 nor the `aws` program is there."""
 
 
@@ -163,7 +163,7 @@ def asker(region: str | None, *, timeout_s: float) -> GetDevice:
 def _aws_program(region: str | None, *, timeout_s: float) -> GetDevice:
     program = shutil.which("aws")
     if program is None:
-        raise NoWayToAsk(
+        raise NoBraketClient(
             "neither boto3 nor the aws program is installed; pip install 'fluence-scheduler[braket]'"
         )
 
@@ -193,6 +193,6 @@ def describe_failure(error: Exception) -> str:
     if isinstance(error, subprocess.TimeoutExpired):
         return f"no answer within {error.timeout:g} s"
     text = " ".join(str(error).split())
-    if isinstance(error, RuntimeError | NoWayToAsk) and text:
+    if isinstance(error, RuntimeError | NoBraketClient) and text:
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

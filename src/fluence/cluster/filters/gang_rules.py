@@ -1,0 +1,111 @@
+"""A gang's rules about other pods, put together: what is open to each kind of its pods as they are placed.
+
+`requests` makes `InterPodFilters` for a gang that has such rules, or that the anti-affinity of others is
+against; the placer begins an attempt and tells it of each pod that it places
+(`fluence.placer.gang.GangRules`). A start in the future is judged by the pods that will still be there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+
+from fluence.cluster.filters.interpod_affinity import (
+    AffinityFilter,
+    AffinityScore,
+    affinity_order,
+    separates_nodes,
+)
+from fluence.cluster.filters.pod_shape import GangContext, PodShape
+from fluence.cluster.filters.ports import PortFilter
+from fluence.cluster.filters.topology_spread import SpreadFilter, SpreadScore
+from fluence.graph.graph import Ints, Mask
+from fluence.model.reason import Reason
+
+
+class _Filter(Protocol):
+    @property
+    def one_at_a_time(self) -> bool: ...
+    def open_nodes(self) -> Iterator[tuple[Reason, Mask]]: ...
+    def assigned(self, members: int, node: int, count: int) -> None: ...
+
+
+class InterPodFilters:
+    """The rules of one gang about other pods."""
+
+    def __init__(self, context: GangContext, leaving_by: Callable[[int], Collection[str]]) -> None:
+        self.context = context
+        self._leaving_by = leaving_by
+
+    def begin(self, at: int) -> InterPodAttempt:
+        return InterPodAttempt(replace(self.context, leaving=self._leaving_by(at)))
+
+    def order(self, turns: list[int]) -> list[int]:
+        return affinity_order(turns, self.context)
+
+
+def once_per_node(shape: PodShape, context: GangContext) -> bool:
+    """Whether two pods like this one can never share a node."""
+    return bool(shape.others.ports) or any(
+        separates_nodes(term, shape, context) for term in shape.others.anti_affinity
+    )
+
+
+class InterPodAttempt:
+    """One attempt to place the gang; see `fluence.placer.gang.Attempt`."""
+
+    def __init__(self, context: GangContext) -> None:
+        self._size = len(context.columns)
+        self._filters = [list(_filters(number, context)) for number in range(len(context.shapes))]
+        self._scores = [list(_scores(shape, context)) for shape in context.shapes]
+
+    def one_at_a_time(self, members: int) -> bool:
+        return any(each.one_at_a_time for each in self._filters[members]) or any(
+            each.counts_self for each in self._scores[members]
+        )
+
+    def open_nodes(self, members: int) -> Mask:
+        mask = np.ones(self._size, np.bool_)
+        for _, each in self.reasons(members):
+            mask &= each
+        return mask
+
+    def score(self, members: int) -> Ints | None:
+        scores = [each.score() for each in self._scores[members]]
+        return np.asarray(sum(scores)) if scores else None
+
+    def required_free(self, members: int) -> None:
+        """Nobody must follow anybody to a node: affinity knows domains."""
+
+    def reasons(self, members: int) -> Iterator[tuple[Reason, Mask]]:
+        """Each reason with the nodes that it leaves open, in the order of kube-scheduler's filters."""
+        for each in self._filters[members]:
+            yield from each.open_nodes()
+
+    def assign(self, members: int, node: int, count: int) -> None:
+        for filters in self._filters:
+            for each in filters:
+                each.assigned(members, node, count)
+        for scores in self._scores:
+            for score in scores:
+                score.assigned(members, node, count)
+
+
+def _filters(number: int, context: GangContext) -> Iterator[_Filter]:
+    shape = context.shapes[number]
+    if shape.others.ports:
+        gang = [each.others.ports for each in context.shapes]
+        yield PortFilter(shape.others.ports, gang, context.ports, context.leaving)
+    if shape.others.spread:
+        yield SpreadFilter(shape, context)
+    yield AffinityFilter(number, context)
+
+
+def _scores(shape: PodShape, context: GangContext) -> Iterator[AffinityScore | SpreadScore]:
+    if shape.others.preferred_affinity:
+        yield AffinityScore(shape, context)
+    if shape.others.preferred_spread:
+        yield SpreadScore(shape, context)

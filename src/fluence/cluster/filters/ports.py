@@ -1,0 +1,68 @@
+"""Host ports (NodePorts): who has which port of which node, and where the pods of a gang find theirs free.
+
+`HostPorts` follows the pods on nodes; `gang_rules` asks for a `PortFilter` for each kind of pod in a gang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+import numpy as np
+
+from fluence.cluster.columns import NodeColumns
+from fluence.cluster.pods import PodEntry, PodTable
+from fluence.graph.graph import Mask
+from fluence.model.pod import ports_clash
+from fluence.model.reason import Code, Reason
+
+Ports = frozenset[tuple[str, str, int]]
+_IN_USE = Reason.of(Code.HOST_PORTS_IN_USE)
+
+
+class HostPorts:
+    """The host ports of the pods on each node."""
+
+    def __init__(self, pods: PodTable, columns: NodeColumns) -> None:
+        self._columns = columns
+        self._ports: dict[str, dict[str, Ports]] = {}  # node -> uid -> host ports
+        pods.watchers.append(self._changed)
+
+    def free(self, ports: Ports, leaving: Collection[str]) -> Mask:
+        """The nodes on which nobody has any of some host ports, pods that will be gone aside."""
+        mask = np.ones(len(self._columns), np.bool_)
+        for node, held in self._ports.items():
+            at = self._columns.position.get(node)
+            if at is not None and any(
+                ports_clash(ports, theirs) for uid, theirs in held.items() if uid not in leaving
+            ):
+                mask[at] = False
+        return mask
+
+    def _changed(self, entry: PodEntry, sign: int) -> None:
+        if sign > 0:
+            ports = entry.pod.host_ports()
+            if ports:
+                self._ports.setdefault(entry.node, {})[entry.uid] = ports
+            return
+        held = self._ports.get(entry.node)
+        if held is not None and held.pop(entry.uid, None) is not None and not held:
+            del self._ports[entry.node]
+
+
+class PortFilter:
+    """The nodes with free ports for one kind of pod, as its gang is placed."""
+
+    one_at_a_time = False  # two of a kind never share a node: that is `Members.most`
+
+    def __init__(
+        self, ports: Ports, gang: Sequence[Ports], host_ports: HostPorts, leaving: Collection[str]
+    ) -> None:
+        self._free = host_ports.free(ports, leaving)
+        self._clashes = [ports_clash(ports, each) for each in gang]
+
+    def open_nodes(self) -> Iterator[tuple[Reason, Mask]]:
+        yield _IN_USE, self._free
+
+    def assigned(self, members: int, node: int, count: int) -> None:
+        if self._clashes[members]:
+            self._free[node] = False

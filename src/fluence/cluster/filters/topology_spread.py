@@ -1,0 +1,134 @@
+"""Topology spread (PodTopologySpread): how many of the pods that count each domain has, as a gang is placed.
+
+Required constraints (DoNotSchedule) are filters, the others (ScheduleAnyway) a score with kube-scheduler's
+weight. `gang_rules` asks for both, for each kind of pod in a gang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+
+from fluence.cluster.columns import Column, NodeColumns
+from fluence.cluster.filters.pod_shape import GangContext, PodShape
+from fluence.cluster.pod_terms import SpreadConstraint
+from fluence.graph.graph import Ints, Mask
+from fluence.model.reason import Code, Reason
+
+_WEIGHT = 2  # in kube-scheduler's default profile
+
+
+@dataclass(slots=True, eq=False)
+class SpreadCounts:
+    """One constraint of one kind of pod."""
+
+    reason: Reason  # against the nodes that are not open
+    column: Column
+    counts: Ints  # by domain
+    domains: Mask  # that take part
+    included: Mask  # nodes that take part
+    max_skew: int
+    min_domains: int | None
+    counts_self: bool
+    counted: list[bool]  # per kind of pod in the gang
+
+    def open_nodes(self) -> Mask:
+        """The nodes on which one more keeps the skew."""
+        least = int(self.counts[self.domains].min()) if self.domains.any() else 2**31
+        if self.min_domains is not None and int(self.domains.sum()) < self.min_domains:
+            least = 0
+        fits = self.counts + int(self.counts_self) - least <= self.max_skew
+        fits[-1] = False  # a node without the label belongs to no domain
+        return np.asarray(fits[self.column.of])
+
+    def assigned(self, members: int, node: int, count: int) -> None:
+        if self.counted[members] and self.included[node]:
+            self.counts[self.column.of[node]] += count
+
+
+class SpreadFilter:
+    """The required constraints of one kind of pod."""
+
+    def __init__(self, shape: PodShape, context: GangContext) -> None:
+        self._limits = _counted(shape.others.spread, shape, context)
+        self.one_at_a_time = any(each.counts_self for each in self._limits)
+
+    def open_nodes(self) -> Iterator[tuple[Reason, Mask]]:
+        for each in self._limits:
+            yield each.reason, each.open_nodes()
+
+    def assigned(self, members: int, node: int, count: int) -> None:
+        for each in self._limits:
+            each.assigned(members, node, count)
+
+
+class SpreadScore:
+    """The constraints of one kind of pod that forbid nothing."""
+
+    def __init__(self, shape: PodShape, context: GangContext) -> None:
+        limits = shape.others.preferred_spread
+        self._limits = _counted(limits, shape, context)
+        self._labelled = _labelled(limits, context.columns)
+        self.counts_self = any(each.counts_self for each in self._limits)
+
+    def score(self) -> Ints:
+        """Higher is better: nodes in domains with few such pods. Nodes without the labels have none."""
+        load = np.zeros(len(self._labelled))
+        for limit in self._limits:
+            weight = log(int(limit.domains.sum()) + 2)  # many domains have few pods each
+            load += limit.counts[limit.column.of] * weight + (limit.max_skew - 1)
+        whole = np.round(load).astype(np.int64)
+        among = whole[self._labelled]
+        least, most = int(among.min(initial=2**31)), int(among.max(initial=0))
+        if not most:
+            return _WEIGHT * 100 * self._labelled.astype(np.int64)
+        return np.asarray(_WEIGHT * np.where(self._labelled, 100 * (most + least - whole) // most, 0))
+
+    def assigned(self, members: int, node: int, count: int) -> None:
+        for each in self._limits:
+            each.assigned(members, node, count)
+
+
+def _labelled(limits: Sequence[SpreadConstraint], columns: NodeColumns) -> Mask:
+    """Only nodes with all the labels take part."""
+    found = np.ones(len(columns), np.bool_)
+    for each in limits:
+        found &= columns.label(each.constraint.topology_key).present
+    return found
+
+
+def _counted(limits: Sequence[SpreadConstraint], shape: PodShape, context: GangContext) -> list[SpreadCounts]:
+    if not limits:
+        return []
+    labelled = _labelled(limits, context.columns)
+    found = []
+    for each in limits:
+        limit = each.constraint
+        column = context.columns.label(limit.topology_key)
+        included = labelled.copy()
+        if limit.node_affinity_policy == "Honor":
+            included &= context.node_filters.selected(shape.node)
+        if limit.node_taints_policy == "Honor":
+            included &= context.node_filters.tolerated(shape.node)
+        counts = np.zeros(len(column.codes) + 1, np.int64)
+        on = context.index.spread_over(each, context.leaving)
+        np.add.at(counts, column.of[included], on[included])
+        domains = np.zeros(len(counts), np.bool_)
+        domains[column.of[included]] = True
+        found.append(
+            SpreadCounts(
+                Reason.of(Code.TOPOLOGY_SPREAD, key=column.key),
+                column,
+                counts,
+                domains,
+                included,
+                limit.max_skew,
+                limit.min_domains,
+                each.matches(shape.pod),
+                [each.matches(other.pod) for other in context.shapes],
+            )
+        )
+    return found

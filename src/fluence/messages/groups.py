@@ -1,0 +1,201 @@
+"""What is said of groups of pods, of their labels and annotations, and what would help them."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from fluence.messages.rendering import Templates, all_of, be, values
+from fluence.model.reason import Code, Reason, Value
+from fluence.units import format_amount
+
+# -- groups --------------------------------------------------------------------------------------------------
+
+
+def _pods_gated(reason: Reason) -> str:
+    gated = reason["gated"]
+    return f"{gated} of {reason['pods']} pods {be(gated)} held by scheduling gates"
+
+
+def _pods_missing(reason: Reason) -> str:
+    pods = reason["pods"]
+    return f"{pods} of {reason['minimum']} pods {be(pods)} there"
+
+
+def _owner_runs_too_few(reason: Reason) -> str:
+    return (
+        f"{_pods_missing(reason)}, and {reason['kind']} {reason['owner']} runs {reason['runs']} at a time: "
+        "raise that or lower the size"
+    )
+
+
+def _different_priorities(reason: Reason) -> str:
+    found = all_of(reason["priorities"])
+    return f"its pods have different priorities ({found}): set one priorityClassName on all of them"
+
+
+def _different_preemption_policies(reason: Reason) -> str:
+    found = all_of(reason["policies"])
+    return f"its pods have different preemption policies ({found}): set one on all"
+
+
+def _different_sizes(reason: Reason) -> str:
+    found = all_of(reason["sizes"])
+    return f"its {reason['level']} say different sizes, {found}: the largest is used; write one"
+
+
+def _jobspec_duration(reason: Reason) -> str:
+    limit, given = _seconds(reason["limit"]), _seconds(reason["given"])
+    return (
+        f"annotation {reason['key']} takes {limit} s and the annotation {reason['other']} says {given} s: "
+        "write one of them, or the same in both"
+    )
+
+
+def _jobspec_more(reason: Reason) -> str:
+    told = values(reason)
+    resource = told["resource"]
+    asked, requested = (format_amount(resource, told[each]) for each in ("asked", "requested"))
+    return (
+        f"annotation {told['key']}: a slot asks for {asked} {resource} and a pod requests {requested}: "
+        "raise the pods' requests, which is what they are given"
+    )
+
+
+def _seconds(milliseconds: Value) -> str:
+    """Exact: two durations that differ must look different."""
+    return str(Decimal(str(milliseconds)) / 1000)
+
+
+# -- advice --------------------------------------------------------------------------------------------------
+
+
+def _where_the_size_stands(group: Value, key: Value) -> str:
+    return f"minCount of PodGroup {group}" if group is not None else str(key)
+
+
+def _some_would_fit(reason: Reason) -> str:
+    where = _where_the_size_stands(reason["group"], reason["key"])
+    return (
+        f"{reason['some']} of {reason['needed']} pods would fit now: if they are enough, "
+        f"set {where} to {reason['enough']}"
+    )
+
+
+def _create_pods(reason: Reason) -> str:
+    more, where = reason["more"], _where_the_size_stands(reason["group"], reason["key"])
+    return f"create {more} more pod{'' if more == 1 else 's'} of it, or lower {where}"
+
+
+GROUPS: Templates = {
+    # -- groups: what a gang waits for --
+    Code.OWNER_NOT_SEEN: "waits for its {kind} {name} to be seen",
+    Code.POD_GROUP_NOT_SEEN: "waits for its PodGroup {group}",
+    Code.POD_GROUP_OR_SIZE_MISSING: (
+        "waits for its PodGroup {group}: create it, or say its size in group-size"
+    ),
+    Code.OWNER_SUSPENDED: "{kind} {owner} is suspended",
+    Code.PODS_GATED: _pods_gated,
+    Code.PODS_MISSING: _pods_missing,
+    Code.OWNER_RUNS_TOO_FEW: _owner_runs_too_few,
+    # -- groups: why a gang is refused --
+    Code.OTHER_SCHEDULER: (
+        "some of its pods name another scheduler ({others}): set schedulerName: {scheduler} on all of them"
+    ),
+    Code.TOPOLOGY_NEEDS_GANG: (
+        "PodGroup {group}: spec.schedulingConstraints.topology ({key}) needs a gang, since the pods of a "
+        "basic group start one by one: set schedulingPolicy.gang"
+    ),
+    Code.SHARED_CLAIMS: (
+        "PodGroup {group} shares resource claims ({claims}), which only kube-scheduler allocates: "
+        "leave schedulerName out"
+    ),
+    Code.DIFFERENT_PRIORITIES: _different_priorities,
+    Code.GROUP_PRIORITY_DIFFERS: (
+        "PodGroup {group} has priority {wanted} and its pods {given}: set one priorityClassName on both"
+    ),
+    Code.DIFFERENT_PREEMPTION_POLICIES: _different_preemption_policies,
+    # -- groups: labels and annotations --
+    Code.INVALID_GROUP_NAME: (
+        "{kind} {key}={value!r} is not a valid name of a group: use letters, digits, '-', '_' and '.'"
+    ),
+    Code.INVALID_SIZE: (
+        "{kind} {key}={value!r} is not a valid size: write a whole number from 1 to {maximum}"
+    ),
+    Code.GROUP_TOO_LARGE: (
+        "PodGroup {group} wants {minimum} pods to start together: ask for at most {maximum}"
+    ),
+    Code.DIFFERENT_SIZES: _different_sizes,
+    Code.SIZE_NOT_USED: "group-size {size} is not used: PodGroup {group} says {minimum}; change it there",
+    Code.SIZE_WITHOUT_GROUP: (
+        "group-size {size} is not used, since nothing says which pods belong together: add the label {key}"
+    ),
+    Code.NO_SIZE: "no size is said, so its pods start one by one: add the annotation group-size",
+    Code.DIFFERENT_ANNOTATIONS: "its {level} say different things in {key}: {value!r} counts; write one",
+    Code.INVALID_ANNOTATION: "annotation {error}",
+    Code.INVALID_DURATION: (
+        "annotation {key}={value!r} is not a valid duration: write seconds, or 2h30m; at most 100 years"
+    ),
+    Code.ANNOTATION_TOO_LONG: "annotation {key} has {size} bytes: write at most {most}",
+    Code.TOO_MANY_EXCLUDED: (
+        "annotation {key} names {given} nodes: name at most {most}, or say which nodes in constraints"
+    ),
+    Code.BACKEND_UNAVAILABLE: (
+        "annotation {key}: backend {backend!r} is asked for, and this scheduler has none to give: "
+        "remove the annotation, or name a scheduler that has"
+    ),
+    Code.JOBSPEC_SLOTS: (
+        "annotation {key} asks for {slots} slots and the gang has {pods} pods, of which {minimum} start "
+        "together: ask for one slot per pod"
+    ),
+    Code.JOBSPEC_LEVEL: (
+        "annotation {key}: {part} asks for {type!r}, and counts per {type} are not kept: "
+        "write one slot on top, with cores, memory and devices in it"
+    ),
+    Code.JOBSPEC_NO_SLOT: "annotation {key}: {part} is {type!r}: put it into a slot, one per pod",
+    Code.JOBSPEC_SEVERAL_SLOTS: (
+        "annotation {key}: {part} has {slots} slots, and a gang has one kind: write one slot, one per pod"
+    ),
+    Code.JOBSPEC_NESTED: (
+        "annotation {key}: {part} puts resources below {type!r}: write all that a slot has side by side"
+    ),
+    Code.JOBSPEC_RANGE: "annotation {key}: {part} is a range, and a gang has one size: write a number",
+    Code.JOBSPEC_EXCLUSIVE: (
+        "annotation {key}: {part} is not supported: remove it, and for whole nodes name a policy such as "
+        "lonodex in the annotation policy"
+    ),
+    Code.JOBSPEC_RESOURCE: (
+        "annotation {key} asks for {type!r}, which is not a resource that its pods request: "
+        "request it there, or ask for core, memory or what they request"
+    ),
+    Code.JOBSPEC_UNIT: (
+        "annotation {key}: {part}={unit!r} is not a valid unit of {type}: write B, kB, MB, GB, TB, KiB, MiB, "
+        "GiB or TiB"
+    ),
+    Code.JOBSPEC_NO_UNIT: "annotation {key}: {part}: {type!r} is counted and has no unit: remove it",
+    Code.JOBSPEC_MORE: _jobspec_more,
+    Code.JOBSPEC_TOO_LARGE: "annotation {key}: {part} asks for more {type} than any node has: ask for less",
+    Code.JOBSPEC_DEPENDENCIES: (
+        "annotation {key}: {part} is not supported: remove it, and create the pods when they may start"
+    ),
+    Code.JOBSPEC_TOO_LONG: (
+        "annotation {key}: {part}={value!r} is not a valid duration: ask for at most 100 years"
+    ),
+    Code.JOBSPEC_DURATION: _jobspec_duration,
+    Code.JOBSPEC_QUEUE: (
+        "annotation {key} names the queue {queue!r} and the annotation {other} the queue {given!r}: name one"
+    ),
+    # -- advice --
+    Code.POD_REFUSED: "pod {pod}: {why}",
+    Code.GIVE_DURATION: (
+        "say how long it takes in the annotation {key}: work with a limit may go ahead where it delays nobody"
+    ),
+    Code.NEVER_FITS: "as the cluster is, it never fits: ask for less, or for other nodes",
+    Code.SOME_WOULD_FIT: _some_would_fit,
+    Code.FITS_WITHOUT: "without its {field} it would fit now",
+    Code.FITS_WITH_TOLERATIONS: (
+        "it would fit now on nodes whose taints it does not tolerate: add tolerations if it may"
+    ),
+    Code.REMOVE_GATES: "its gates must be removed by whoever set them: {gates}",
+    Code.UNSUSPEND: "set suspend: false on it",
+    Code.CREATE_PODS: _create_pods,
+}

@@ -1,0 +1,292 @@
+"""Lifecycle: what happens to pod sets, one method per transition; groups, cluster and queue stay in step.
+
+    submit ─► (queue.cycle) ─► start ─► [volumes] ─► bound ─► pod_over ─► finish
+       │                         │                     ▲
+       └─ withdraw               └─ lose ──────────────┘ or back to the queue            adopt: found running
+
+The cycle and the observer of events call it. The phases and their table are in `fluence.queue.job`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fluence.cluster.ids import job_number
+from fluence.model.pod import Pod
+from fluence.model.reason import Code, Reason
+from fluence.queue import Start
+from fluence.queue.job import Phase, Submission
+from fluence.schedule import recovery
+from fluence.schedule.actions import Bind
+from fluence.schedule.gang import Gang
+from fluence.schedule.planner import HORIZON, PodSetRequest, is_whole
+from fluence.schedule.pod_set import PodSet
+from fluence.schedule.reconcile import Gather, Submit, name_of
+from fluence.schedule.state import SchedulerState
+from fluence.schedule.volume_binding import VolumeBinding
+
+
+class Lifecycle:
+    """Acts on the state of one scheduler."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self._state = state
+
+    # -- waiting ---------------------------------------------------------------------------------------------
+
+    def submit(self, gang: Gang, wanted: Submit, now: int) -> None:
+        """Have pods in the queue under a key."""
+        state, asked = self._state, wanted.request
+        request = PodSetRequest(
+            self._free_number(wanted.uid),
+            asked.pods,
+            asked.minimum,
+            asked.policy,
+            asked.exclude,
+            asked.constraint,
+            asked.topology,
+        )
+        job = Submission(
+            key=wanted.key,
+            request=request,
+            submit=min(gang.submit, now),
+            limit=gang.limit,
+            soft_limit=gang.soft_limit,
+            user=gang.user,
+            queue=gang.queue,
+            priority=wanted.priority,
+        )
+        gathering = state.pod_sets.by_key.get(wanted.key)
+        if gathering is not None:
+            state.pod_sets.remove(gathering)
+        pod_set = gathering or PodSet(job, Phase.GATHERING, group=gang.key)
+        pod_set.job = job
+        state.pod_sets.add(pod_set)
+        state.queue.submit(job, pod_set)
+        state.reports.want(pod_set.key)
+        state.queue_changed = True
+
+    def gather(self, gang: Gang, gathered: Gather) -> None:
+        """Some members are there; the record is theirs from now on."""
+        state = self._state
+        request = PodSetRequest(-1, gathered.pods, max(1, gang.needed), gang.policy)
+        job = Submission(gang.key, request, gang.submit, user=gang.user, queue=gang.queue)
+        known = state.pod_sets.by_key.get(gang.key)
+        if known is not None and known.phase is not Phase.GATHERING:
+            return  # the first of the group have begun, and this is about late members
+        if known is not None:
+            state.pod_sets.remove(known)
+        pod_set = known or PodSet(job, Phase.GATHERING, group=gang.key)
+        pod_set.job = job
+        state.pod_sets.add(pod_set)
+
+    def withdraw(self, pod_set: PodSet, now: int, reason: Reason) -> None:
+        """A pod set that waits is not wanted any more."""
+        queue = self._state.queue
+        if pod_set.key in queue.records:
+            if not pod_set.phase.is_over:
+                queue.cancel(pod_set.key, now, reason)
+            queue.forget(pod_set.key)
+        self._remove(pod_set)
+        self._state.queue_changed = True
+
+    def judge_again(self, keys: Iterable[str], now: int) -> None:
+        """Jobs that can be held now and could not, and those that never will: these must block nobody."""
+        state = self._state
+        for pod_set in [found for key in keys if (found := state.pod_sets.by_key.get(key)) is not None]:
+            if pod_set.phase.holds or pod_set.phase is Phase.GATHERING:
+                continue
+            state.subject = pod_set.group
+            feasible = state.planner.feasibility(pod_set.request) is None
+            if feasible == (pod_set.phase is Phase.NEVER):
+                self.withdraw(pod_set, now, Reason.of(Code.CLUSTER_CHANGED))
+                state.touch((pod_set.group,))
+        state.subject = ""
+
+    # -- found running ---------------------------------------------------------------------------------------
+
+    def adopt(self, gang: Gang, pods: Iterable[Pod], now: int) -> None:
+        """Pods of a group are on nodes, and we did not put them there: a restart, or another replica."""
+        state = self._state
+        for found in recovery.running(pods, job_number(gang.uid), now=now, limit=gang.limit):
+            uids = [pod.metadata.uid for pod in found.pods if pod.metadata.uid in state.cluster.pods.entries]
+            if not uids:
+                continue
+            pod_set = self._running(gang, found.number, now)
+            if pod_set is None:
+                pod_set = self._adopt(gang, found, uids, now)
+            else:
+                held = pod_set.running[pod_set.key]
+                end = None if held.end >= HORIZON else held.end
+                state.cluster.adopt(pod_set.number, uids, start=held.start, end=end)
+            for uid in uids:
+                state.pod_sets.seat(pod_set, uid)
+        state.queue_changed = True
+
+    def _running(self, gang: Gang, number: int, now: int) -> PodSet | None:
+        """The pod set of a group that pods which run say they belong to. What pods say is a hint: it can name
+        pod sets of their own group only."""
+        numbers = (number, _derived(gang, number))
+        for pod_set in list(self._state.pod_sets.of_group(gang.key).values()):
+            if pod_set.number in numbers:
+                if pod_set.phase.holds:
+                    return pod_set
+                self.withdraw(pod_set, now, Reason.of(Code.FOUND_RUNNING))
+        return None
+
+    def _adopt(self, gang: Gang, found: recovery.Running, uids: list[str], now: int) -> PodSet:
+        state = self._state
+        is_main = found.number == job_number(gang.uid)
+        number = self._free_number(gang.uid if is_main else _hint(gang, found.number))
+        whole = is_whole(gang.policy or state.cluster.policy)
+        state.cluster.adopt(number, uids, start=found.start, end=found.end, whole=whole)
+        siblings = list(state.pod_sets.of_group(gang.key).values())
+        key = gang.key
+        if not is_main or any(each.key == key for each in siblings):
+            key = name_of(gang.key, min(uids), siblings)
+        request = PodSetRequest(number, found.pods, len(found.pods), gang.policy)
+        limit = None if found.end is None else max(1, found.end - found.start)
+        job = Submission(key, request, found.start, limit, gang.soft_limit, gang.user, "", gang.queue)
+        pod_set = PodSet(job, Phase.GATHERING, group=gang.key)
+        state.pod_sets.add(pod_set)
+        held = state.planner.adopt(key, request, found.start, found.end)
+        state.queue.adopt(job, held, now, pod_set)
+        return pod_set
+
+    def _free_number(self, uid: str) -> int:
+        """A number for a job that follows from a uid; where two follow from it, the next one."""
+        state = self._state
+        while (number := job_number(uid)) in state.pod_sets.by_number or number in state.cluster.seats.jobs:
+            uid += "'"
+        return number
+
+    # -- starting --------------------------------------------------------------------------------------------
+
+    def start(self, start: Start, now: int) -> list[Bind]:
+        """A pod set has its seats: what is to be bound, and where."""
+        state = self._state
+        pod_set = state.pod_sets.by_key[start.record.key]
+        seating = state.cluster.seats.jobs[pod_set.number]
+        end = None if start.end >= HORIZON else start.end
+        pods = {pod.metadata.uid: pod for pod in pod_set.pods}
+        notes = recovery.annotations_for(pod_set.number, now, end)
+        if refused := state.exclusions.refused(pod_set.group):
+            gang = state.groups.gang(pod_set.group)
+            notes |= recovery.excluded_note({*refused, *(gang.excluded if gang is not None else ())})
+        binds = []
+        for seat in seating.seats.values():
+            uid = str(seat.pod)
+            state.pod_sets.seat(pod_set, uid, seat.node)
+            binds.append(Bind(pods[uid], seat.node, pod_set.key, notes))
+        state.reports.starts(pod_set.key)
+        if len(binds) < len(pods):
+            state.touch((pod_set.group,))  # the rest follow
+        return binds
+
+    def prepare(self, pod_set: PodSet, binding: VolumeBinding, now: int) -> None:
+        """Its volumes come first."""
+        pod_set.volumes = binding
+        pod_set.move(Phase.PREPARING, now, binding.reason)
+
+    def volumes_ready(self, pod_set: PodSet, now: int) -> None:
+        """All claims are bound: so may be the pods."""
+        state = self._state
+        state.volumes.end(pod_set.key)
+        state.exclusions.clear(pod_set.group)
+        state.touch((pod_set.group,))
+        pod_set.volumes = None
+        pod_set.move(Phase.BINDING, now, Reason.of(Code.VOLUMES_BOUND))
+
+    def volumes_failed(self, pod_set: PodSet, nodes: Iterable[str], now: int) -> None:
+        """It cannot have its volumes where it is: its pods wait again."""
+        state = self._state
+        state.volumes.end(pod_set.key)
+        state.exclusions.exclude(pod_set.group, nodes, now)
+        pod_set.volumes = None
+        for uid in list(pod_set.unbound):
+            self.lose(pod_set, uid)
+
+    def bound(self, pod_set: PodSet, uid: str) -> None:
+        """A pod is bound."""
+        self._state.retries.forget(uid)
+        if pod_set.unbound.pop(uid, None) is not None:
+            self._run_if_bound(pod_set)
+
+    def lose(self, pod_set: PodSet, uid: str) -> None:
+        """A pod with a seat will not be bound there: it waits again, or is gone."""
+        state = self._state
+        entry = state.cluster.pods.entries.get(uid)
+        state.cluster.forget(uid)
+        if entry is not None:
+            state.claims_given_up(entry.pod)
+        state.planner.note_freed()
+        state.retries.stop(uid)
+        state.pod_sets.unseat(pod_set, uid)
+        state.touch((pod_set.group,))
+        if pod_set.alive:
+            self._run_if_bound(pod_set)
+
+    # -- ending ----------------------------------------------------------------------------------------------
+
+    def pod_over(self, pod_set: PodSet, uid: str, *, failed: bool) -> None:
+        """A pod with a seat has ended, or is gone."""
+        state = self._state
+        state.retries.forget(uid)
+        pod_set.unbound.pop(uid, None)
+        pod_set.failed = pod_set.failed or failed
+        if uid in pod_set.alive:
+            pod_set.alive.discard(uid)
+            pod_set.finished[uid] = None
+        state.pod_sets.note_over(pod_set)
+        if pod_set.alive:
+            self._run_if_bound(pod_set)
+
+    def free_seats(self, pod_set: PodSet, uids: tuple[str, ...]) -> None:
+        """The seats of members that ended are for new ones."""
+        state = self._state
+        state.cluster.release(pod_set.number, uids, reason=Reason.of(Code.SEAT_FOR_NEW_MEMBER))
+        for uid in uids:
+            pod_set.finished.pop(uid, None)
+            state.pod_sets.by_pod.pop(uid, None)
+        state.planner.note_freed()
+
+    def finish(self, now: int) -> None:
+        """Pod sets whose pods are all over give back what they hold."""
+        state = self._state
+        for pod_set in state.pod_sets.take_over():
+            state.subject = pod_set.group
+            if pod_set.finished:
+                state.queue.finish(pod_set.key, now, succeeded=not pod_set.failed)
+            else:  # it never started: its pods wait again
+                state.queue.cancel(pod_set.key, now, Reason.of(Code.NOT_BOUND))
+            state.queue.forget(pod_set.key)
+            self._remove(pod_set)
+            state.touch((pod_set.group,))
+            state.queue_changed = True
+        state.subject = ""
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _run_if_bound(self, pod_set: PodSet) -> None:
+        if not pod_set.unbound and pod_set.phase in (Phase.BINDING, Phase.PREPARING):
+            self._state.queue.running(pod_set.key, self._state.queue.now)
+            self._state.reports.over(pod_set.key)
+
+    def _remove(self, pod_set: PodSet) -> None:
+        state = self._state
+        state.pod_sets.remove(pod_set)
+        state.reports.over(pod_set.key)
+        state.planner.forget(pod_set.request)
+        state.volumes.end(pod_set.key)
+        if not state.pod_sets.of_group(pod_set.group) and state.groups.gang(pod_set.group) is None:
+            state.exclusions.forget(pod_set.group)
+
+
+def _hint(gang: Gang, number: int) -> str:
+    return f"{gang.uid}+{number}"
+
+
+def _derived(gang: Gang, number: int) -> int:
+    """The number of the job of pods that say another one than their group's: it follows from both, so that
+    nobody can claim a number of another group."""
+    return job_number(_hint(gang, number))

@@ -1,0 +1,238 @@
+"""Reconcile: what must change in the queue so that it has what a group is now; a pure function.
+
+The cycle calls it for each group that something happened to, and applies the changes in their order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from fluence.cluster.graph import TopologyDomain
+from fluence.model.pod import Pod
+from fluence.model.reason import Code, Reason
+from fluence.model.resources import pod_requests
+from fluence.queue.job import Phase
+from fluence.schedule.gang import Gang, request_arguments
+from fluence.schedule.planner import PodSetRequest
+from fluence.schedule.pod_set import PodSet
+
+IN_PLACE = 1 << 40  # the priority of a member whose place is there: above all that pods can have
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Pods of the group are on nodes, and nobody here put them there: a restart, or another replica."""
+
+    pods: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """A pod set that waits is not wanted any more, or not as it is."""
+
+    pod_set: PodSet
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class FreeSeats:
+    """New members take the seats of those that ended; the others of the group go on."""
+
+    pod_set: PodSet
+    pods: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Pods are to be in the queue, exactly so. The request has no number yet: whoever submits it knows which
+    are free. ``uid`` is what the number follows from."""
+
+    key: str
+    uid: str
+    request: PodSetRequest
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gather:
+    """Members are missing."""
+
+    pods: tuple[Pod, ...]
+    missing: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """What the group asks for contradicts itself."""
+
+    pods: tuple[Pod, ...]
+    fault: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Nothing is missing any more, or nothing waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """All that the group needs is on nodes."""
+
+
+Change: TypeAlias = Adopt | Withdraw | FreeSeats | Submit | Gather | Refuse | Complete | Begun
+
+
+def reconcile(
+    gang: Gang | None,
+    pod_sets: Mapping[str, PodSet],
+    *,
+    has_seat: Container[str],
+    has_job: Container[int],
+    exclude: frozenset[str],
+) -> list[Change]:
+    """The changes, in order. ``pod_sets`` are those of the group by key, ``has_seat`` the uids of pods with a
+    seat, ``has_job`` the numbers of jobs in the ledger, ``exclude`` the nodes that the group must not have.
+    Where pods are to be adopted, that is all that is answered: afterwards, ask again."""
+    queued = [each for each in pod_sets.values() if not each.phase.holds]
+    if gang is None:
+        gone = Reason.of(Code.GROUP_GONE)
+        return [*(Withdraw(each, gone) for each in queued), Complete()]
+    unknown = tuple(pod for pod in gang.placed if pod.metadata.uid not in has_seat)
+    if unknown:
+        return [Adopt(unknown)]
+    changes: list[Change] = []
+    group = gang.group
+    if group is not None and group.is_gang and not group.is_scheduled and gang.placed and not gang.needed:
+        changes.append(Begun())
+    waiting = tuple(pod for pod in gang.members if pod.metadata.uid not in has_seat)
+    if not waiting or not (gang.fault or gang.missing):
+        changes.append(Complete())
+    wanted: list[Submit] = []
+    if waiting and not gang.fault and not gang.missing:
+        if gang.needed and any(each.phase is Phase.PREPARING for each in pod_sets.values()):
+            # All or nothing: the rest follow when the first have their volumes, or all go anew.
+            return changes
+        freed = _free_seats(waiting, [each for each in pod_sets.values() if each.number in has_job])
+        changes += freed
+        wanted = _wanted(gang, waiting, pod_sets, exclude, _places(freed))
+    kept = {each.key for each in wanted if _is_queued(each, pod_sets.get(each.key), gang)}
+    gathers = bool(waiting and gang.missing and not gang.fault)
+    reused = {each.key for each in wanted}
+    for each in queued:
+        stays = each.key in reused or gathers if each.phase is Phase.GATHERING else each.key in kept
+        if not stays:
+            changes.append(Withdraw(each, Reason.of(Code.GROUP_CHANGED)))
+    changes += [each for each in wanted if each.key not in kept]
+    if waiting and gang.fault:
+        changes.append(Refuse(waiting, gang.fault))
+    elif gathers and gang.missing:
+        changes.append(Gather(waiting, gang.missing))
+    return changes
+
+
+def _wanted(
+    gang: Gang,
+    waiting: tuple[Pod, ...],
+    pod_sets: Mapping[str, PodSet],
+    exclude: frozenset[str],
+    places: list[Pod],
+) -> list[Submit]:
+    """The pod sets that should be queued: all that must start together in one, or each pod by itself."""
+    begun = [each for each in pod_sets.values() if each.phase.holds]
+    together = gang.needed - (len(gang.members) - len(waiting))  # the binds of the others are under way
+    topology = _topology(gang, begun)
+
+    def submit(key: str, pods: tuple[Pod, ...], minimum: int) -> Submit:
+        in_place = _take_places(pods, places) or _was_in_place(pods, pod_sets.get(key))
+        asked = request_arguments(gang, exclude)
+        request = PodSetRequest(
+            -1, pods, minimum, asked["policy"], asked["exclude"], asked["constraint"], topology
+        )
+        uid = gang.uid if key == gang.key else key.removeprefix(f"{gang.key}+")
+        return Submit(key, uid, request, IN_PLACE if in_place else gang.priority)
+
+    if together <= 0:
+        return [submit(name_of(gang.key, pod.metadata.uid, begun), (pod,), 1) for pod in waiting]
+    key = gang.key
+    if any(each.key == key for each in begun):
+        key = name_of(gang.key, min(pod.metadata.uid for pod in waiting), begun)
+    return [submit(key, waiting, together)]
+
+
+def name_of(group: str, uid: str, taken: Sequence[PodSet]) -> str:
+    """The key of a pod set, by one of its pods. One that has begun may have this key though the pod found no
+    seat in it."""
+    keys = {each.key for each in taken}
+    while (name := f"{group}+{uid}") in keys:
+        uid += "'"
+    return name
+
+
+def _free_seats(waiting: Sequence[Pod], pod_sets: Iterable[PodSet]) -> list[FreeSeats]:
+    """The seats of members that ended, for as many as wait."""
+    found, wanted = [], len(waiting)
+    for each in pod_sets:
+        given = tuple(each.finished)[:wanted]
+        if given:
+            found.append(FreeSeats(each, given))
+            wanted -= len(given)
+    return found
+
+
+def _places(freed: Sequence[FreeSeats]) -> list[Pod]:
+    """The pods whose seats come free."""
+    return [pod for each in freed for pod in each.pod_set.pods if pod.metadata.uid in each.pods]
+
+
+def _take_places(pods: Sequence[Pod], places: list[Pod]) -> bool:
+    """Whether seats that the group held come free for all of these, each large enough for the pod that takes
+    it: nobody who waits may come between."""
+    left = list(places)
+    for pod in pods:
+        needs = pod_requests(pod)
+        for place in left:
+            had = pod_requests(place)
+            if all(amount <= had.get(kind, 0) for kind, amount in needs.items()):
+                left.remove(place)
+                break
+        else:
+            return False
+    places[:] = left
+    return True
+
+
+def _was_in_place(pods: Sequence[Pod], before: PodSet | None) -> bool:
+    """Whether these pods wait already for seats that came free for them."""
+    if before is None or before.phase.holds or before.job.priority != IN_PLACE:
+        return False
+    return {pod.metadata.uid for pod in pods} <= {pod.metadata.uid for pod in before.pods}
+
+
+def _topology(gang: Gang, begun: Sequence[PodSet]) -> TopologyDomain | None:
+    """The label of which a group's nodes must have one value, those that it is about to have included."""
+    topology = request_arguments(gang)["topology"]
+    if topology is None:
+        return None
+    return TopologyDomain(topology.key, topology.nodes.union(*(each.unbound.values() for each in begun)))
+
+
+def _is_queued(wanted: Submit, found: PodSet | None, gang: Gang) -> bool:
+    """Whether the queue has just this."""
+    if found is None or found.phase.holds or found.phase is Phase.GATHERING:
+        return False
+    was, is_ = found.request, wanted.request
+    asked = (is_.minimum, is_.policy, is_.exclude, is_.constraint, is_.topology)
+    same = (was.minimum, was.policy, was.exclude, was.constraint, was.topology) == asked
+    job = found.job
+    same = same and (job.priority, job.limit, job.queue) == (wanted.priority, gang.limit, gang.queue)
+    return same and len(was.pods) == len(is_.pods) and all(map(_asks_the_same, was.pods, is_.pods))
+
+
+def _asks_the_same(one: Pod, other: Pod) -> bool:
+    """Whether a pod asks for what it asked for."""
+    if one is other:
+        return True
+    same = one.metadata.uid == other.metadata.uid and one.metadata.labels == other.metadata.labels
+    return same and one.spec == other.spec

@@ -1,0 +1,123 @@
+"""What cannot be read holds a gang back with the cure; it never makes single pods out of a gang."""
+
+from __future__ import annotations
+
+import pytest
+
+from fluence import names
+from fluence.model.reason import Code, Reason
+from fluence.schedule import recovery
+from fluence.schedule.annotations import MAX_CONSTRAINT_BYTES, read_constraint
+from fluence.schedule.gang import Gang
+from fluence.schedule.groups import Groups
+from tests.unit.schedule.kit import GROUP, SIZE, group, owner, pod, ranks
+
+
+def fault(gang: Gang) -> Code | None:
+    return gang.fault.code if gang.fault is not None else None
+
+
+BAD_SIZES = ["0", "-3", "three", "2.5", "1e3", "٣", "0x8", "８", "100001", "9" * 40]
+
+
+@pytest.mark.parametrize("text", BAD_SIZES)
+@pytest.mark.parametrize("key", names.GROUP_SIZES)
+def test_a_size_that_cannot_be_read_holds_the_gang_of_its_owner(text: str, key: str) -> None:
+    groups, job = Groups(), owner("j", parallelism=2)
+    groups.set_owner(job)
+    for each in ranks(2, owner=job, annotations={key: text}):
+        groups.set_pod(each)
+    (gang,) = groups.gangs()
+    assert not gang.is_single and not gang.is_ready
+    assert gang.fault == Reason.of(
+        Code.INVALID_SIZE, kind="annotation", key=key, value=text[:40], maximum=100_000
+    )
+
+
+@pytest.mark.parametrize("text", BAD_SIZES)
+def test_a_size_that_cannot_be_read_holds_a_pod_without_an_owner(text: str) -> None:
+    groups = Groups()
+    groups.set_pod(pod("p", annotations={SIZE: text}))
+    (gang,) = groups.gangs()
+    assert not gang.is_ready and fault(gang) is Code.INVALID_SIZE
+
+
+def test_a_size_that_cannot_be_read_on_the_owner_holds_its_pods() -> None:
+    groups, job = Groups(), owner("j", parallelism=2, annotations={SIZE: "0x8"})
+    groups.set_owner(job)
+    for each in ranks(2, owner=job):
+        groups.set_pod(each)
+    (gang,) = groups.gangs()
+    assert gang.key == "default/job:j" and fault(gang) is Code.INVALID_SIZE
+
+
+def test_a_group_name_that_cannot_be_read_holds_the_pod() -> None:
+    groups = Groups()
+    groups.set_pod(pod("p", annotations={GROUP: "../../etc"}))
+    (gang,) = groups.gangs()
+    assert not gang.is_ready
+    assert gang.fault == Reason.of(Code.INVALID_GROUP_NAME, kind="annotation", key=GROUP, value="../../etc")
+
+
+def test_a_group_name_that_cannot_be_read_holds_the_gang_that_the_owner_names() -> None:
+    groups, job = Groups(), owner("j", parallelism=2, labels={GROUP: "g"})
+    groups.set_owner(job)
+    groups.set_pod(pod("p", owner=job, annotations={GROUP: "../../etc"}))
+    (gang,) = groups.gangs()
+    assert gang.key == "default/g" and fault(gang) is Code.INVALID_GROUP_NAME
+
+
+def test_other_schedulers_pods_with_names_that_cannot_be_read_are_none_of_ours() -> None:
+    groups = Groups()
+    assert not groups.set_pod(pod("p", scheduler="other", annotations={GROUP: "../../etc"}))
+    assert len(groups) == 0
+
+
+def test_a_size_that_cannot_be_read_beside_a_pod_group_that_says_it_is_a_warning() -> None:
+    groups = Groups()
+    groups.set_group(group("g", 2))
+    for each in ranks(2, field="g", annotations={SIZE: "0x8"}):
+        groups.set_pod(each)
+    (gang,) = groups.gangs()
+    assert gang.is_ready and [each.code for each in gang.warnings] == [Code.INVALID_SIZE]
+
+
+def test_the_largest_size_is_read() -> None:
+    groups = Groups()
+    groups.set_pod(pod("p", annotations={GROUP: "g", SIZE: "100000"}))
+    (gang,) = groups.gangs()
+    assert gang.minimum == 100_000 and gang.fault is None
+
+
+def test_constraints_that_are_too_long_are_not_read() -> None:
+    text = '{"properties": ["gpu"]}' + " " * MAX_CONSTRAINT_BYTES + "{}"
+    groups = Groups()
+    groups.set_pod(pod("p", annotations={names.CONSTRAINTS: text}))
+    (gang,) = groups.gangs()
+    assert gang.fault == Reason.of(
+        Code.ANNOTATION_TOO_LONG, key=names.CONSTRAINTS, size=len(text), most=MAX_CONSTRAINT_BYTES
+    )
+
+
+def test_constraints_are_parsed_once_and_a_bounded_number_is_kept() -> None:
+    assert read_constraint('{"properties": ["x"]}') is read_constraint('{"properties": ["x"]}')
+    assert read_constraint("no") is read_constraint("no")
+    assert read_constraint.cache_info().maxsize == 1024
+
+
+def test_the_scheduler_writes_no_more_excluded_nodes_than_it_reads() -> None:
+    groups = Groups()
+    note = recovery.excluded_note({f"n{i}" for i in range(5000)})
+    groups.set_pod(pod("p", annotations=note))
+    (gang,) = groups.gangs()
+    assert gang.fault is None and len(gang.excluded) == 1000
+
+
+@pytest.mark.parametrize("text", ["soon", "-1", "٣", "999999999999d"])
+@pytest.mark.parametrize("key", [names.DURATION, names.SOFT_DURATION])
+def test_a_duration_that_cannot_be_read_holds_the_gang(key: str, text: str) -> None:
+    groups = Groups()
+    groups.set_pod(pod("p", annotations={key: text}))
+    (gang,) = groups.gangs()
+    assert not gang.is_ready
+    assert gang.fault == Reason.of(Code.INVALID_DURATION, key=key, value=text)
