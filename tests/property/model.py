@@ -53,12 +53,12 @@ def state(matcher: Matcher) -> dict[str, Any]:
     return {
         "graph": graph_state(matcher.graph),
         "ledger": ledger_state(matcher.ledger),
-        "load": dict(matcher.load._weights),
+        "load": dict(matcher.visit_order._weights),
         "used": {
             job: (share.start, share.end, share.vertices.tolist(), share.amounts.tolist())
-            for job, share in matcher.load._shares.items()
+            for job, share in matcher.visit_order._shares.items()
         },
-        "spans": matcher.load._spans.tolist(),
+        "spans": matcher.visit_order._spans.tolist(),
     }
 
 
@@ -105,7 +105,7 @@ def check_placement(matcher: Matcher, request: Request, placed: Placed) -> None:
     graph, tree, chosen = matcher.graph, matcher.tree, placed.selection
     rows = chosen.vertices.tolist()
     alone = dict(zip(rows, chosen.exclusive.tolist(), strict=True))
-    whole = matcher._whole(request)
+    whole = matcher.search.whole_types(request)
     shadowed = {v for v in rows if any(int(graph.type[a]) in whole for a in tree.ancestors(v))}
     assert len(set(rows)) == len(rows)
     assert rows == sorted(rows, key=lambda v: int(tree.post[v]))

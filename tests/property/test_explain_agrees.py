@@ -15,7 +15,7 @@ from fluence.match import policy as policies
 from fluence.match.explain import Explanation, explain
 from fluence.match.matcher import Matcher, NothingHeld
 from fluence.match.placement import Placed
-from fluence.match.walk import Window
+from fluence.match.window import Window
 from fluence.model.constraint import parse as constraint
 from fluence.model.count import Count
 from fluence.model.jobspec import Jobspec, JobspecAttributes, JobspecResource
@@ -262,7 +262,7 @@ def test_the_units_of_the_top_level_are_all_that_can_be_had(
 
     def fits(count: int) -> bool:
         asked = replace(wanted, resources=(replace(top, count=Count(count, count)),))
-        return matcher._search(matcher.compile(asked), Window(0, 1000)).selection is not None
+        return matcher.search.find(matcher.compile(asked), Window(0, 1000)).selection is not None
 
     alone = replace(wanted, resources=(top,), attributes=replace(wanted.attributes, duration=None))
     found = explain(matcher, alone)

@@ -333,7 +333,7 @@ class MatcherMachine(RuleBasedStateMachine):
             model.check_nothing_given_twice(self.matcher.ledger)
             jobs = self.matcher.ledger.jobs
             assert set(self.live) == set(jobs)
-            assert set(self.matcher.load._shares) <= set(jobs)
+            assert set(self.matcher.visit_order._shares) <= set(jobs)
 
 
 THOROUGH = os.environ.get("FLUENCE_HYPOTHESIS") == "thorough"

@@ -9,17 +9,17 @@ from hypothesis import strategies as st
 from fluence.errors import FluenceError
 from fluence.graph.graph import CONTAINMENT
 from fluence.match.matcher import Matcher
-from fluence.match.walk import EMPTY, Window
+from fluence.match.window import EMPTY, Window
 from tests.property.strategies import graphs, jobspecs
 from tests.property.test_index_agrees import load, same
 
 
 @pytest.mark.parametrize("name", ["first", "firstnodex", "low", "high", "lonode", "locality", "variation"])
 @given(data=st.data())
-def test_twins_answer_as_strangers_do(name: str, data: st.DataObject) -> None:
+def test_look_alikes_answer_as_strangers_do(name: str, data: st.DataObject) -> None:
     sample = data.draw(graphs())
     matchers = Matcher(load(sample), name), Matcher(load(sample), name)
-    matchers[1]._twins._shows = False
+    matchers[1].search.slot_cache._shows = False
     for matcher in matchers:
         matcher.indexed = False
     known = [data.draw(jobspecs(sample)) for _ in range(2)]
@@ -33,7 +33,7 @@ def test_twins_answer_as_strangers_do(name: str, data: st.DataObject) -> None:
             matcher.set_status(matcher.graph.paths(vertex)[CONTAINMENT], up=up)
             try:
                 request = matcher.compile(jobspec)
-                found = matcher._walk(request, window)
+                found = matcher.search.walk(request, window)
                 answers.append((found, matcher.visited))
                 matcher.match("allocate", request, job=job)
                 if cancels:

@@ -125,6 +125,7 @@ def resource_query(
         subsystems=SUBSYSTEMS[match_subsystems],
         filters=prune_filters,
         flexible=traverser_policy == "flexible",
+        bug_compatible=True,
     )
     out = open(test_output, "w") if test_output is not None else sys.stdout  # noqa: SIM115, PTH123
     session = Session(matcher, match_format, out, timing=elapse_time)

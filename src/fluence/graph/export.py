@@ -19,8 +19,9 @@ import numpy as np
 
 from fluence.errors import InvalidInput
 from fluence.graph import writers
-from fluence.graph.graph import CONTAINMENT, ResourceGraph
+from fluence.graph.graph import ResourceGraph
 from fluence.graph.selection import Selection
+from fluence.graph.tree import CONTAINMENT
 
 Edge = tuple[int, int, str]  # source, target, subsystem
 
@@ -35,7 +36,9 @@ def render(graph: ResourceGraph, format_: str, *, subsystem: str = CONTAINMENT) 
     if format_ in _GRAPHS:
         return _GRAPHS[format_](graph)
     if format_ not in writers.formats():
-        raise InvalidInput(f"no format {format_!r} for a graph: choose one of {', '.join(formats())}")
+        raise InvalidInput(
+            f"{format_!r} is not a valid format for a graph: choose one of {', '.join(formats())}"
+        )
     return writers.write(everything(graph, subsystem=subsystem), format_)
 
 

@@ -1,4 +1,7 @@
-"""Read and write resource graphs in files, by the name of a format or by what the file looks like."""
+"""Read and write resource graphs in files, by the name of a format or by what the file looks like.
+
+The programs call it for their `-L` and graph arguments, and `ResourceGraph.load` for programs of users.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ import msgspec
 
 from fluence.errors import InvalidGraph, InvalidInput
 from fluence.graph import export, jgf
-from fluence.graph.graph import Batch, ResourceGraph
+from fluence.graph.batch import Batch
+from fluence.graph.graph import ResourceGraph
 
 FORMATS = ("grug", "jgf", "hwloc", "rv1exec", "rv1exec_force", "jgf_shorthand")
 
@@ -36,7 +40,7 @@ def read(path: str | Path, format_: str, *, allow: Collection[str] | None = None
 def parse(text: bytes, format_: str, *, source: str = "graph", allow: Collection[str] | None = None) -> Batch:
     """The batch that a text in a format describes."""
     if format_ not in FORMATS:
-        raise InvalidInput(f"no graph format {format_!r}: choose one of {', '.join(FORMATS)}")
+        raise InvalidInput(f"{format_!r} is not a valid graph format: choose one of {', '.join(FORMATS)}")
     if format_ in ("jgf", "jgf_shorthand"):
         return jgf.read(text, source=source)
     from fluence.graph import grug, hwloc, rv1
@@ -102,7 +106,7 @@ def guess(text: bytes, *, source: str = "graph") -> str:
     if suffix in _BY_SUFFIX:
         return _BY_SUFFIX[suffix]
     raise InvalidGraph(
-        "looks like no graph format: name the format, one of grug, jgf, hwloc, rv1exec", where=source
+        "does not look like a graph: name its format, one of grug, jgf, hwloc, rv1exec", where=source
     )
 
 

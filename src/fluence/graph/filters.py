@@ -2,7 +2,7 @@
 
 The index counts every type, so a filter never changes what fits. It still decides two things that show: the
 order in which a `first` search visits vertices follows the *last* type of a vertex's filter, and a request is
-checked against the number of nodes that are up only if nodes are counted.
+checked against the number of nodes that are up only if nodes are counted. `find` shows what a filter counts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fluence.errors import InvalidInput
-from fluence.graph.graph import ResourceGraph, Tree
+from fluence.graph.graph import ResourceGraph
+from fluence.graph.tree import Tree
 
 DEFAULT = "ALL:core,ALL:node"
 _ALL = "ALL"
@@ -45,10 +46,13 @@ class Filters:
         return filters
 
     def prime(self, graph: ResourceGraph, tree: Tree) -> None:
-        """Count every leaf type of the graph at the cluster, as Fluxion does by itself."""
+        """Count every leaf type of the tree at the cluster, as Fluxion does by itself. A leaf has nothing
+        below it in any subsystem: a pdu that feeds nodes is not a leaf, though in the containment it is."""
         cluster = graph.types.code("cluster")
-        inside = tree.order
-        leaves = inside[np.diff(tree.child_start)[inside] == 0]
+        childless = np.ones(graph.rows, np.bool_)
+        for each in graph.trees.values():
+            childless &= np.diff(each.shape().child_start) == 0
+        leaves = tree.order[childless[tree.order]]
         for code in np.flatnonzero(np.bincount(graph.type[leaves])).tolist():
             if not self.counts(code):
                 self.below.setdefault(cluster, set()).add(code)

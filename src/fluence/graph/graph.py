@@ -1,229 +1,27 @@
 """The resource graph in columns: one row per vertex, one tree of edges per subsystem.
 
-A vertex is a row number that never changes while the graph lives; a removed vertex keeps its row and is
-marked dead. Everything that depends on the shape (children, preorder, depth) is derived from the parent
-columns when first asked for, and forgotten when the shape changes.
-
-::
-
-    row        0        1      2      3      4      5
-    type       cluster  rack   node   core   core   node
-    parent     -1       0      1      2      2      1        (containment)
-    pre        0        1      2      3      4      5        preorder number
-    end        6        6      5      4      5      6        one past the last descendant
+The readers in this package make a graph, `fluence.match` and `fluence.cluster` search it and change it. A
+vertex is a row number that never changes while the graph lives; a removed vertex keeps its row and is marked
+dead. Each change counts up a generation, by which others see that what they derived is out of date.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from fluence.errors import InvalidGraph, NotFound
+from fluence.graph.batch import Batch
+from fluence.graph.columns import NO_ROWS, Ints, Mask, Rows, scalars
 from fluence.graph.intern import BUILT_IN_TYPES, Interner
+from fluence.graph.tree import CONTAINMENT, Tree
 
-Ints: TypeAlias = npt.NDArray[np.int64]
-Rows: TypeAlias = npt.NDArray[np.int32]
-Mask: TypeAlias = npt.NDArray[np.bool_]
+__all__ = ["CONTAINMENT", "NO_ROWS", "Batch", "Ints", "Mask", "ResourceGraph", "Rows", "Tree", "scalars"]
 
-CONTAINMENT = "containment"
-NO_ROWS: Rows = np.empty(0, np.int32)
 _DEEPEST = 200  # levels; a search goes down level by level, and so does the stack
 _MOST = 2**62  # the sizes of a graph together, so that no sum of them leaves 64 bits
-
-
-def scalars(column: npt.NDArray[Any]) -> Sequence[int]:
-    """A column to read one number at a time: a memoryview costs a third of what numpy asks for that."""
-    return cast("Sequence[int]", memoryview(column))  # type: ignore[arg-type]
-
-
-@dataclass(slots=True)
-class Batch:
-    """Vertices and edges to be added together; rows and edge ends are numbered within the batch.
-
-    An edge end below zero, ``~row``, names a vertex that the graph already has.
-    """
-
-    type: list[str] = field(default_factory=list)
-    basename: list[str] = field(default_factory=list)
-    name: list[str] = field(default_factory=list)
-    id: list[int] = field(default_factory=list)
-    uniq_id: list[int] = field(default_factory=list)
-    rank: list[int] = field(default_factory=list)
-    size: list[int] = field(default_factory=list)
-    unit: list[str] = field(default_factory=list)
-    up: list[bool] = field(default_factory=list)
-    properties: dict[int, dict[str, str]] = field(default_factory=dict)
-    paths: dict[str, dict[int, str] | list[str]] = field(default_factory=dict)
-    edges: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
-    roots: dict[str, int] = field(default_factory=dict)
-
-    def vertex(
-        self,
-        type_: str,
-        *,
-        id: int,  # noqa: A002 - the field's own name
-        uniq_id: int,
-        basename: str | None = None,
-        name: str | None = None,
-        rank: int = -1,
-        size: int = 1,
-        unit: str = "",
-        up: bool = True,
-        properties: dict[str, str] | None = None,
-        paths: dict[str, str] | None = None,
-    ) -> int:
-        """Add one vertex and return its row in the batch."""
-        row = len(self.type)
-        base = type_ if basename is None else basename
-        self.type.append(type_)
-        self.basename.append(base)
-        self.name.append(name if name is not None else base if id == -1 else f"{base}{id}")
-        self.id.append(id)
-        self.uniq_id.append(uniq_id)
-        self.rank.append(rank)
-        self.size.append(size)
-        self.unit.append(unit)
-        self.up.append(up)
-        if properties:
-            self.properties[row] = properties
-        for subsystem, path in (paths or {}).items():
-            known = self.paths.setdefault(subsystem, {})
-            assert isinstance(known, dict)
-            known[row] = path
-        return row
-
-    def edge(self, source: int, target: int, subsystem: str = CONTAINMENT) -> None:
-        """Add one edge; edges of a vertex keep the order in which they are added."""
-        sources, targets = self.edges.setdefault(subsystem, ([], []))
-        sources.append(source)
-        targets.append(target)
-
-
-class Tree:
-    """The edges of one subsystem, as a parent column, and the shape derived from it.
-
-    A vertex may hang below several others, as a burst buffer shared by racks does. Its first edge is the one
-    of the tree; the others are kept aside as links, and `is_tree` is False.
-    """
-
-    def __init__(
-        self, root: int, parent: Rows, sequence: Ints, links: dict[int, list[tuple[int, int]]] | None = None
-    ) -> None:
-        self.root = root
-        self.parent = parent  # -1: the root, or not in this subsystem
-        self.sequence = sequence  # the order in which the edges to the vertices were added
-        self.links = links or {}  # vertex -> (sequence, child) of its other children
-        self.pre: Rows = NO_ROWS
-        self.end: Rows = NO_ROWS
-        self.post: Rows = NO_ROWS
-        self.depth: Rows = NO_ROWS
-        self.order: Rows = NO_ROWS  # rows in preorder
-        self.child_start: Rows = NO_ROWS
-        self.child: Rows = NO_ROWS  # the children of v are child[child_start[v]:child_start[v + 1]]
-        self._lists: dict[int, list[int]] = {}
-        self._fresh = False
-
-    def shape(self) -> Tree:
-        """This tree with its derived columns up to date."""
-        if not self._fresh:
-            self._derive()
-        return self
-
-    def stale(self) -> None:
-        """The parent column changed."""
-        self._fresh = False
-
-    def children(self, vertex: int) -> list[int]:
-        """The children of a vertex in the order in which their edges were added."""
-        found = self._lists.get(vertex)
-        if found is None:
-            low, high = self.child_start[vertex], self.child_start[vertex + 1]
-            own = self.child[low:high]
-            found = own.tolist()
-            if vertex in self.links:
-                both = [*zip(self.sequence[own].tolist(), found, strict=True), *self.links[vertex]]
-                found = [child for _, child in sorted(both)]
-            self._lists[vertex] = found
-        return found
-
-    def in_order(self, vertex: int, some: Sequence[int]) -> Sequence[int]:
-        """Some of the children of a vertex, in the order of their edges."""
-        if len(some) < 2:
-            return some
-        if vertex in self.links:
-            return [child for child in self.children(vertex) if child in some]
-        return sorted(some, key=scalars(self.sequence).__getitem__)
-
-    @property
-    def is_tree(self) -> bool:
-        return not self.links
-
-    def ancestors(self, vertex: int) -> Iterator[int]:
-        """The proper ancestors, nearest first."""
-        parent = self.parent
-        vertex = int(parent[vertex])
-        while vertex >= 0:
-            yield vertex
-            vertex = int(parent[vertex])
-
-    def subtree(self, vertex: int) -> Rows:
-        """A vertex and all that is below it, in preorder."""
-        return self.order[self.pre[vertex] : self.end[vertex]]
-
-    def __contains__(self, vertex: int) -> bool:
-        return vertex == self.root or bool(self.parent[vertex] >= 0)
-
-    def _derive(self) -> None:
-        parent = self.parent
-        rows = len(parent)
-        below = np.flatnonzero(parent >= 0).astype(np.int32)
-        below = below[np.lexsort((self.sequence[below], parent[below]))]
-        counts = np.bincount(parent[below], minlength=rows)
-        start = np.zeros(rows + 1, np.int32)
-        np.cumsum(counts, out=start[1:])
-        self.child, self.child_start = below, start
-        self._lists = {}
-        # Levels from the root down: each level's vertices are the children of the level before.
-        depth = np.full(rows, -1, np.int32)
-        levels: list[Rows] = []
-        level = np.array([self.root], np.int32)
-        while len(level):
-            depth[level] = len(levels)
-            levels.append(level)
-            width = counts[level]
-            first = np.repeat(start[level] - np.concatenate(([0], np.cumsum(width)[:-1])), width)
-            level = below[first + np.arange(len(first))] if len(first) else NO_ROWS
-            if len(levels) > rows:
-                raise InvalidGraph("the edges form a cycle")
-        weight = np.zeros(rows, np.int64)  # vertices in the subtree
-        for level in reversed(levels):
-            weight[level] += 1
-            if level[0] != self.root:
-                weight += np.bincount(parent[level], weights=weight[level], minlength=rows).astype(np.int64)
-        pre = np.full(rows, -1, np.int32)
-        pre[self.root] = 0
-        for level in levels[1:]:
-            # Siblings lie side by side in `below`: a running sum gives each its offset under the parent.
-            running = np.cumsum(weight[level]) - weight[level]
-            up = parent[level]
-            heads = np.concatenate(([True], up[1:] != up[:-1]))
-            base = np.maximum.accumulate(np.where(heads, running, 0))
-            pre[level] = pre[up] + 1 + (running - base)
-        self.pre = pre
-        self.end = np.where(pre >= 0, pre + weight, -1).astype(np.int32)
-        inside = depth >= 0
-        self.depth = depth
-        # Post-order number = preorder number + descendants - ancestors.
-        self.post = np.where(inside, pre + weight - 1 - depth, -1).astype(np.int32)
-        order = np.empty(int(inside.sum()), np.int32)
-        order[pre[inside]] = np.flatnonzero(inside)
-        self.order = order
-        self._fresh = True
 
 
 class ResourceGraph:

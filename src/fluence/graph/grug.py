@@ -21,8 +21,10 @@ import numpy as np
 
 from fluence.errors import InvalidGraph
 from fluence.graph import markup
-from fluence.graph.graph import CONTAINMENT, Batch, Ints
+from fluence.graph.batch import Batch
+from fluence.graph.columns import Ints
 from fluence.graph.markup import Element
+from fluence.graph.tree import CONTAINMENT
 
 MAX_VERTICES = 10_000_000  # five times the largest machine; a typing error in a scale is far above
 
@@ -94,7 +96,7 @@ def read(text: str | bytes, *, source: str = "grug", links: bool = False, limit:
     """The vertices and edges that a recipe describes; more than ``limit`` vertices are refused.
 
     An association can give a vertex a second parent in a subsystem, and Fluxion walks such a vertex below
-    each. That is no tree, so it is refused, unless ``links`` asks for these edges too. The path of the
+    each. That is not a tree, so it is refused, unless ``links`` asks for these edges too. The path of the
     vertex is then that below its last parent, while what it contained before keeps the old one.
     """
     recipe = _recipe(markup.parse(text, source=source), source)

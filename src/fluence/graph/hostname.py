@@ -1,4 +1,4 @@
-"""Host names as Fluxion takes them apart: a base and the number at the end."""
+"""Host names as Fluxion takes them apart, to name and number nodes: a base and the number at the end."""
 
 from __future__ import annotations
 

@@ -20,8 +20,9 @@ from typing import Literal
 
 from fluence.errors import InvalidGraph
 from fluence.graph import hostname, markup
-from fluence.graph.graph import CONTAINMENT, Batch
+from fluence.graph.batch import Batch
 from fluence.graph.markup import Element
+from fluence.graph.tree import CONTAINMENT
 
 Place = Literal["normal", "memory", "io", "misc"]
 

@@ -18,7 +18,10 @@ import msgspec
 import numpy as np
 
 from fluence.errors import InvalidGraph
-from fluence.graph.graph import CONTAINMENT, Batch, Ints, Mask, ResourceGraph
+from fluence.graph.batch import Batch
+from fluence.graph.columns import Ints, Mask
+from fluence.graph.graph import ResourceGraph
+from fluence.graph.tree import CONTAINMENT
 
 _PIECE = 4_000_000  # bytes that are decoded together
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")  # where one element of an array seems to end and the next to start
@@ -153,7 +156,7 @@ class Document:
         """The elements of an array, some at a time, with the number of the first of them.
 
         To decode many at once is what takes the least time. Where to cut is a guess: inside an element both
-        parts are no JSON. Then, and where an element is wrong, the rest is taken apart one by one.
+        parts are not JSON. Then, and where an element is wrong, the rest is taken apart one by one.
         """
         text = memoryview(array)
         first, start = 0, 1

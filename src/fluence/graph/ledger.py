@@ -4,7 +4,7 @@ A span says that a job touches a vertex during [start, end). An exclusive span t
 shared span takes nothing and only keeps others from having the vertex for themselves. Spans are rows of
 numbers: a job over fifty thousand vertices is written and erased by a handful of array operations. Each
 vertex heads a doubly linked list of its spans, so that asking one vertex about one window costs only what
-that vertex carries.
+that vertex carries. The matcher and the gang placer write to it, every search reads it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fluence.errors import Conflict, NotFound
-from fluence.graph.graph import Ints, Mask, Rows, scalars
+from fluence.graph.columns import Ints, Mask, Rows, scalars
 
 
 @dataclass(slots=True)

@@ -19,7 +19,8 @@ import msgspec
 
 from fluence.errors import InvalidGraph, InvalidInput
 from fluence.graph import hostname
-from fluence.graph.graph import CONTAINMENT, Batch
+from fluence.graph.batch import Batch
+from fluence.graph.tree import CONTAINMENT
 from fluence.model import hostlist, idset
 
 MAX_VERTICES = 10_000_000  # also a bound on ranks and hosts

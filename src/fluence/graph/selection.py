@@ -1,4 +1,8 @@
-"""The answer of a search: which vertices, how much of each, and whether for itself."""
+"""The answer of a search: which vertices, how much of each, and whether exclusively.
+
+The walk marks what it chose (`trace`), the index collects columns (`gathered`). The ledger records the
+selection, and the writers print it.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,9 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fluence.graph.graph import Ints, Mask, ResourceGraph, Rows, Tree, scalars
+from fluence.graph.columns import Ints, Mask, Rows, scalars
+from fluence.graph.graph import ResourceGraph
+from fluence.graph.tree import Tree
 
 # vertex -> needs, exclusive, and the parent through which it was chosen
 Marks: TypeAlias = dict[int, tuple[int, bool, int]]
@@ -93,6 +99,78 @@ def trace(
         np.array(depths, np.int32),
         {vertex: labels[vertex] for vertex in vertices if vertex in labels} if labels else {},
     )
+
+
+def gathered(
+    graph: ResourceGraph,
+    tree: Tree,
+    taken: tuple[Rows, Ints, Mask],
+    labels: dict[int, str],
+    *,
+    whole: frozenset[int],
+    keep_shared: bool,
+) -> Selection:
+    """The same as `trace`, from columns: the rows that were taken, how much of each, and whether exclusively;
+    with the way to them and all that belongs to them, where anything of it is held."""
+    rows, amounts, alone = _with_all_below(graph, tree, _with_ways(graph, tree, taken), whole)
+    if keep_shared:
+        return Selection.of(tree, rows, amounts, alone, labels)
+    # A vertex is recorded if it, or something below it, is exclusive.
+    pre, end = tree.pre[rows], tree.end[rows]
+    held = np.sort(pre[alone])
+    keep = np.searchsorted(held, end) > np.searchsorted(held, pre)
+    if not bool(keep.all()):
+        rows, amounts, alone = rows[keep], amounts[keep], alone[keep]
+    return Selection.of(tree, rows, amounts, alone, labels)
+
+
+def _with_ways(graph: ResourceGraph, tree: Tree, taken: tuple[Rows, Ints, Mask]) -> tuple[Rows, Ints, Mask]:
+    rows, amounts, alone = taken
+    seen = np.zeros(graph.rows, np.bool_)
+    seen[rows] = True
+    ways: list[Rows] = []
+    above = tree.parent[rows]
+    while True:
+        above = above[above >= 0]
+        above = np.unique(above[~seen[above]])
+        if not len(above):
+            break
+        seen[above] = True
+        ways.append(above)
+        above = tree.parent[above]
+    if not ways:
+        return taken
+    way = np.concatenate(ways).astype(np.int32)
+    needs = graph.size[way].copy()
+    needs[way == tree.root] = 1  # nobody asked for the root by name
+    return (
+        np.concatenate((rows, way)),
+        np.concatenate((amounts, needs)),
+        np.concatenate((alone, np.zeros(len(way), np.bool_))),
+    )
+
+
+def _with_all_below(
+    graph: ResourceGraph, tree: Tree, taken: tuple[Rows, Ints, Mask], whole: frozenset[int]
+) -> tuple[Rows, Ints, Mask]:
+    """Vertices of ``whole`` types come with everything below them, and for the job alone."""
+    rows, amounts, alone = taken
+    heads = np.isin(graph.type[rows], list(whole)) if whole else np.zeros(len(rows), np.bool_)
+    if not heads.any():
+        return taken
+    steps = np.zeros(len(tree.order) + 1, np.int32)
+    np.add.at(steps, tree.pre[rows[heads]] + 1, 1)
+    np.add.at(steps, tree.end[rows[heads]], -1)
+    below = tree.order[np.cumsum(steps)[:-1] > 0]
+    amount = np.zeros(graph.rows, np.int64)
+    own = np.zeros(graph.rows, np.bool_)
+    amount[rows], own[rows] = amounts, alone | heads
+    amount[below], own[below] = graph.size[below], True
+    both = np.zeros(graph.rows, np.bool_)
+    both[rows] = True
+    both[below] = True
+    rows = np.flatnonzero(both).astype(np.int32)
+    return rows, amount[rows], own[rows]
 
 
 def merged(tree: Tree, parts: list[Selection]) -> Selection:

@@ -1,4 +1,4 @@
-"""Write what a job got, in each of Fluxion's formats.
+"""Write what a job got, in each of Fluxion's formats, for `resource-query`, `fluence match` and programs.
 
 ==============  =================================================================================
 simple          a line per vertex, children first: `---core0[1:x]` (x exclusive, s shared)
@@ -21,8 +21,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from fluence.errors import InvalidGraph, InvalidInput
-from fluence.graph.graph import CONTAINMENT, ResourceGraph
+from fluence.graph.graph import ResourceGraph
 from fluence.graph.selection import Selection
+from fluence.graph.tree import CONTAINMENT
 from fluence.model import hostlist, idset
 
 Json: TypeAlias = dict[str, Any]
@@ -52,7 +53,7 @@ def write(grant: Grant, format_: str) -> str:
     """The text of a grant; empty where it holds nothing that the format shows."""
     writer = _writers.get(format_)
     if writer is None:
-        raise InvalidInput(f"no format {format_!r}: choose one of {', '.join(_writers)}")
+        raise InvalidInput(f"{format_!r} is not a valid format: choose one of {', '.join(_writers)}")
     return writer(grant) if len(grant.selection) else ""
 
 

@@ -1,4 +1,7 @@
-"""Candidates: what a search found of one type at one vertex, and the choice of the best among it."""
+"""Candidates: what a search found of one type at one vertex, and the choice of the best among it.
+
+The walk collects them on its way back up, and chooses at each vertex that the request names.
+"""
 
 from __future__ import annotations
 

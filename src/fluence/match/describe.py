@@ -1,4 +1,8 @@
-"""A placement told: node by node for people, in Fluxion's formats for programs."""
+"""What a placement gives to a job: per node for people, in Fluxion's formats for programs.
+
+`fluence match` and `fluence resource-query` print it, and programs ask for it as `fluence.shares` and
+`fluence.render`.
+"""
 
 from __future__ import annotations
 

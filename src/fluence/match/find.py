@@ -1,4 +1,4 @@
-"""Find vertices by what they are and who holds them, as Fluxion's `find` does.
+"""Find vertices by what they are and who holds them: the `find` of resource-query and of `fluence graph`.
 
 An expression joins predicates by `and`, `or` or a blank (which means and), from left to right without
 precedence; parentheses group. Being down, allocated or reserved is inherited by all below a vertex, and the
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fluence.errors import InvalidInput
-from fluence.graph.graph import Mask
+from fluence.graph.columns import Mask
 from fluence.graph.selection import Selection
 from fluence.graph.writers import Grant
 from fluence.model import hostlist
@@ -100,7 +100,7 @@ class _FindSearch:
             return result
         key, equals, value = token.partition("=")
         if not equals:
-            raise self._wrong(f"{token!r} is no predicate: write KEY=VALUE")
+            raise self._wrong(f"{token!r} is not a valid predicate: write KEY=VALUE")
         return self._predicate(key, value)
 
     def _predicate(self, key: str, value: str) -> Mask:
@@ -133,9 +133,8 @@ class _FindSearch:
             for vertex, properties in graph.properties.items():
                 result[vertex] = value in properties
             return result
-        raise self._wrong(
-            f"{key!r} is no predicate: {', '.join((*_VALUES, *_JOB_KEYS, 'names', 'property'))}"
-        )
+        known = ", ".join((*_VALUES, *_JOB_KEYS, "names", "property"))
+        raise self._wrong(f"{key!r} is not a valid predicate: choose one of {known}")
 
     def _wrong(self, why: str) -> InvalidInput:
         return InvalidInput(f"invalid criteria: {self.criteria[:200]}: {why}")

@@ -2,7 +2,8 @@
 
 Sibling slots at one level are alternatives: the mix that gives the most slots is found by dynamic programming
 over how much of each type is left, so the types in them should be leaves. `xor_slot` siblings are expanded
-into variants of the whole request, tried in the order in which they are written.
+into variants of the whole request, tried in the order in which they are written. `resource-query -T flexible`
+turns this on, as in Fluxion.
 """
 
 from __future__ import annotations

@@ -15,12 +15,15 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fluence.graph.graph import NO_ROWS, Ints, Mask, ResourceGraph, Rows, Tree
+from fluence.graph.columns import NO_ROWS, Ints, Mask, Rows
+from fluence.graph.graph import ResourceGraph
+from fluence.graph.tree import Tree
 from fluence.match.candidates import CandidateGroup, arranged
 from fluence.match.matcher import Matcher
 from fluence.match.request import Need
-from fluence.match.walk import Window
-from fluence.model.jobspec import MAX_COUNT, Count
+from fluence.match.serving import effective
+from fluence.match.window import Window
+from fluence.model.jobspec import MAX_COUNT
 
 Codes: TypeAlias = npt.NDArray[np.int8]
 
@@ -63,27 +66,27 @@ class LevelNeed:
 
     def all(self) -> Iterator[LevelNeed]:
         yield self
-        for wish in self.below:
-            yield from wish.all()
+        for level in self.below:
+            yield from level.all()
 
 
 class LevelShape:
-    """The wishes of a request, filled by following the walk through a graph where every vertex passes."""
+    """The levels of a request, filled by following the walk through a graph where every vertex passes."""
 
     def __init__(self, graph: ResourceGraph, tree: Tree, needs: Sequence[Need]) -> None:
         self.graph, self.tree = graph, tree
         self._above_type: dict[int, Mask] = {}
-        self.tops = [_wish(need, None, alone=False) for need in needs]
+        self.tops = [_level_need(need, None, alone=False) for need in needs]
         self.passed: list[Rows] = []  # level by level: the vertices above all that is asked for
-        level = np.array([tree.root], np.int32)
-        while len(level):
-            rest = self._offer(self.tops, level, np.zeros(len(level), np.int32))
-            self.passed.append(level[rest])
-            level, _ = self.children(level[rest])
-        for wish in self.tops:
-            self._descend(wish)
+        rows = np.array([tree.root], np.int32)
+        while len(rows):
+            rest = self._offer(self.tops, rows, np.zeros(len(rows), np.int32))
+            self.passed.append(rows[rest])
+            rows, _ = self.children(rows[rest])
+        for level in self.tops:
+            self._descend(level)
 
-    def wishes(self) -> Iterator[LevelNeed]:
+    def levels(self) -> Iterator[LevelNeed]:
         for top in self.tops:
             yield from top.all()
 
@@ -117,16 +120,16 @@ class LevelShape:
             held &= self.has_below(need.type)
         return held
 
-    def _offer(self, wishes: list[LevelNeed], vertices: Rows, owner: Rows) -> Mask:
-        """Give each vertex to the wish that it serves; the mask is of those that serve none."""
+    def _offer(self, levels: list[LevelNeed], vertices: Rows, owner: Rows) -> Mask:
+        """Give each vertex to the level that it serves; the mask is of those that serve none."""
         types = self.graph.type[vertices]
-        slots = [wish for wish in wishes if wish.need.is_slot]
-        plain = [wish for wish in wishes if not wish.need.is_slot]
+        slots = [level for level in levels if level.need.is_slot]
+        plain = [level for level in levels if not level.need.is_slot]
         taken = np.zeros(len(vertices), np.bool_)
-        for wish in plain:
-            mine = types == wish.need.type
-            twice = sum(other.need.type == wish.need.type for other in plain) > 1
-            wish.add(vertices[mine], owner[mine], broken=twice or bool(slots))
+        for level in plain:
+            mine = types == level.need.type
+            twice = sum(other.need.type == level.need.type for other in plain) > 1
+            level.add(vertices[mine], owner[mine], broken=twice or bool(slots))
             taken |= mine
         if len(slots) > 1:
             taken[:] = True
@@ -136,25 +139,25 @@ class LevelShape:
             taken |= mine
         return ~taken
 
-    def _descend(self, wish: LevelNeed) -> None:
-        rest = np.flatnonzero(~wish.broken).astype(np.int32)
-        if wish.need.slot is not None and not wish.need.is_slot:
-            here = self.holds(wish.need.slot)[wish.vertices[rest]]
-            slot = next(own for own in wish.below if own.need is wish.need.slot)
-            slot.add(wish.vertices[rest[here]], rest[here], direct=True)
+    def _descend(self, level: LevelNeed) -> None:
+        rest = np.flatnonzero(~level.broken).astype(np.int32)
+        if level.need.slot is not None and not level.need.is_slot:
+            here = self.holds(level.need.slot)[level.vertices[rest]]
+            slot = next(own for own in level.below if own.need is level.need.slot)
+            slot.add(level.vertices[rest[here]], rest[here], direct=True)
             rest = rest[~here]
-        if wish.below:
-            found, at = self.children(wish.vertices[rest])
-            self._offer(wish.below, found, rest[at])
-        for own in wish.below:
+        if level.below:
+            found, at = self.children(level.vertices[rest])
+            self._offer(level.below, found, rest[at])
+        for own in level.below:
             self._descend(own)
 
 
-def _wish(need: Need, above: LevelNeed | None, *, alone: bool) -> LevelNeed:
-    wish = LevelNeed(need, need.name if above is None else f"{above.path} > {need.name}", above, alone)
+def _level_need(need: Need, above: LevelNeed | None, *, alone: bool) -> LevelNeed:
+    level = LevelNeed(need, need.name if above is None else f"{above.path} > {need.name}", above, alone)
     inside = alone or need.is_slot or need.exclusive is True
-    wish.below = [_wish(child, wish, alone=inside) for child in need.below]
-    return wish
+    level.below = [_level_need(child, level, alone=inside) for child in need.below]
+    return level
 
 
 def settled(needs: Sequence[Need]) -> tuple[Need, ...]:
@@ -250,7 +253,7 @@ class Supposition:
 
 @dataclass(frozen=True, slots=True)
 class LevelAnswer:
-    """What the vertices of one wish come to."""
+    """What the vertices of one level come to."""
 
     own: Codes  # what bars a vertex by itself
     code: Codes  # or by one above it
@@ -260,56 +263,58 @@ class LevelAnswer:
 
 
 class Evaluation:
-    """All wishes under one supposition."""
+    """All levels under one supposition."""
 
     def __init__(self, shape: LevelShape, given: Supposition, matcher: Matcher) -> None:
         self.shape, self.given = shape, given
-        self._policy, self._scores = matcher.policy, matcher._scores
+        self._policy, self._scores = matcher.policy, matcher.search.scores
         self.is_uneven = False  # slots were built from vertices of unequal size: their order decided
         self.answers: dict[LevelNeed, LevelAnswer] = {}
         parent = shape.tree.parent
         above = np.zeros(shape.graph.rows + 1, np.int8)  # the last entry stands for "none"
         self.barred: list[Rows] = []
-        for level in shape.passed:
-            own = given.check(level, alone=False)
-            self.barred.append(level[(own == BUSY) & (above[parent[level]] == 0)])
-            above[level] = np.where(above[parent[level]] != 0, above[parent[level]], own)
-        for wish in shape.tops:
-            self._answer(wish, above[parent[wish.vertices]])
+        for rows in shape.passed:
+            own = given.check(rows, alone=False)
+            self.barred.append(rows[(own == BUSY) & (above[parent[rows]] == 0)])
+            above[rows] = np.where(above[parent[rows]] != 0, above[parent[rows]], own)
+        for level in shape.tops:
+            self._answer(level, above[parent[level.vertices]])
 
-    def total(self, wish: LevelNeed) -> int:
-        """How much of the type of a top wish reaches the root."""
-        same = (own for own in self.shape.tops if own.need.type == wish.need.type)
+    def total(self, level: LevelNeed) -> int:
+        """How much of the type of a top level reaches the root."""
+        same = (own for own in self.shape.tops if own.need.type == level.need.type)
         return sum(int(self.answers[own].units[self.answers[own].ok].sum()) for own in same)
 
     @property
     def fits(self) -> bool:
-        return all(self.total(wish) >= wish.least for wish in self.shape.tops)
+        return all(self.total(level) >= level.least for level in self.shape.tops)
 
-    def _answer(self, wish: LevelNeed, inherited: Codes) -> None:
-        need = wish.need
-        own = self.given.check(wish.vertices, alone=not need.is_slot and (wish.alone or bool(need.exclusive)))
-        if wish.alone and need.exclusive is False and not need.is_slot:
+    def _answer(self, level: LevelNeed, inherited: Codes) -> None:
+        need = level.need
+        own = self.given.check(
+            level.vertices, alone=not need.is_slot and (level.alone or bool(need.exclusive))
+        )
+        if level.alone and need.exclusive is False and not need.is_slot:
             own[(own != DOWN) & (own != CONSTRAINT)] = CONTRADICTION
-        own[wish.broken] = CONTRADICTION
-        own[wish.direct] = FIT  # a place that serves the need above was checked there
+        own[level.broken] = CONTRADICTION
+        own[level.direct] = FIT  # a place that serves the need above was checked there
         code = np.where(inherited != 0, inherited, own).astype(np.int8)
         sums: dict[int, Ints] = {}
-        for child in wish.below:
+        for child in level.below:
             self._answer(child, code[child.owner])
             answer = self.answers[child]
             given = np.where(answer.ok, answer.units, 0)
-            found = summed(child.owner, given, len(wish.vertices))
+            found = summed(child.owner, given, len(level.vertices))
             sums[child.need.type] = sums.get(child.need.type, 0) + found
         ok = code == 0
         if need.is_slot:
-            units = self._slots(wish, sums)
+            units = self._slots(level, sums)
             ok &= units > 0
         else:
-            units = self.given.free[wish.vertices]
-            for child in wish.below:
+            units = self.given.free[level.vertices]
+            for child in level.below:
                 ok &= sums[child.need.type] >= child.least
-        self.answers[wish] = LevelAnswer(own, code, ok, units, sums)
+        self.answers[level] = LevelAnswer(own, code, ok, units, sums)
 
     def _slots(self, slot: LevelNeed, sums: dict[int, Ints]) -> Ints:
         """How many slots can be built at each place, from whole vertices."""
@@ -319,7 +324,7 @@ class Evaluation:
         slots = np.full(places, MAX_COUNT, np.int64)
         for child in slot.below:
             answer, have = self.answers[child], sums[child.need.type]
-            counts = _effective(child.need.count, have)
+            counts = effective(child.need.count, have)
             ok = answer.ok
             pieces = np.bincount(child.owner[ok], minlength=places)
             largest = np.zeros(places, np.int64)
@@ -333,17 +338,17 @@ class Evaluation:
             slots = np.minimum(slots, built)
         return slots
 
-    def _bundles(self, wish: LevelNeed, places: Ints, counts: Ints) -> list[int]:
+    def _bundles(self, level: LevelNeed, places: Ints, counts: Ints) -> list[int]:
         """Slots from vertices of unequal size: filled one after the other, in the order of the policy."""
-        answer = self.answers[wish]
+        answer = self.answers[level]
         mine = np.flatnonzero(answer.ok)
-        by_place = mine[np.argsort(wish.owner[mine], kind="stable")]
-        owners = wish.owner[by_place]
+        by_place = mine[np.argsort(level.owner[mine], kind="stable")]
+        owners = level.owner[by_place]
         low, high = np.searchsorted(owners, places), np.searchsorted(owners, places, side="right")
         built: list[int] = []
         for first, last, count in zip(low.tolist(), high.tolist(), counts.tolist(), strict=True):
             at = by_place[first:last]
-            scores = self._scores[wish.vertices[at]].tolist()
+            scores = self._scores[level.vertices[at]].tolist()
             pairs = zip(scores, answer.units[at].tolist(), strict=True)
             groups = [CandidateGroup(score, units, []) for score, units in pairs]
             filled = filling = 0
@@ -360,8 +365,3 @@ def summed(owner: Rows, amounts: Ints, length: int) -> Ints:
     sums = np.zeros(length, np.int64)
     np.add.at(sums, owner, amounts)
     return sums
-
-
-def _effective(count: Count, have: Ints) -> Ints:
-    values, at = np.unique(have, return_inverse=True)
-    return np.array([count.effective(value) for value in values.tolist()], np.int64)[at]

@@ -1,4 +1,4 @@
-"""What an operation answers: placed, wait, or never; and the operations there are."""
+"""What an operation of the matcher answers: placed, wait, or never; and the operations there are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the vertices that fit are taken: a score per vertex, and whether low or high is better.
+"""Match policies: which of the vertices that fit are taken, by a score per vertex, the lowest or the highest.
 
 A policy is data. To add one, give `MatchPolicy` a name and, where ids will not do, a function from the graph
 to a column of scores::
@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 
 from fluence.errors import InvalidInput
-from fluence.graph.graph import Ints, ResourceGraph
+from fluence.graph.columns import Ints
+from fluence.graph.graph import ResourceGraph
 
 _NODE_STEP = 10_000  # room for the ids below one node, in the scores of a node-centric policy
 _WORST_CLASS = 9_999
@@ -102,14 +103,14 @@ def find(spec: str) -> MatchPolicy:
     if known is not None:
         return known
     if "=" not in spec:
-        raise InvalidInput(f"no match policy {spec!r}: choose one of {', '.join(names())}")
+        raise InvalidInput(f"{spec!r} is not a valid match policy: choose one of {', '.join(names())}")
     settings: dict[str, str] = {}
     for word in spec.split():
         key, _, value = word.partition("=")
         if key not in ("policy", "node_centric", "node_exclusive", "stop_on_1_matches"):
             raise InvalidInput(
-                f"match policy {spec!r}: unknown setting {key!r} "
-                "(policy, node_centric, node_exclusive, stop_on_1_matches)"
+                f"match policy {spec!r}: {key!r} is not a valid setting: choose one of policy, node_centric, "
+                "node_exclusive, stop_on_1_matches"
             )
         allowed = ("low", "high") if key == "policy" else ("true", "false")
         if value not in allowed:

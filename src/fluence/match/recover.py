@@ -1,7 +1,8 @@
 """Re-create an allocation from what was written about it: a graph (JGF) or an R (RFC 20).
 
 After a restart the ledger is empty and the jobs still run. Their R says what they hold; reading it back must
-give the ledger that was lost, or an error that names the vertex that does not fit.
+give the ledger that was lost, or an error that names the vertex that does not fit. `Matcher.update` calls it,
+and so does the `update` of resource-query.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import numpy as np
 
 from fluence.errors import Conflict, InvalidGraph, InvalidInput, NotFound
 from fluence.graph import jgf, rv1
-from fluence.graph.graph import CONTAINMENT, Ints, Mask, ResourceGraph, Rows
+from fluence.graph.columns import Ints, Mask, Rows
+from fluence.graph.graph import ResourceGraph
 from fluence.graph.selection import Marks, Selection, trace
+from fluence.graph.tree import CONTAINMENT
 from fluence.model import idset
 
 if TYPE_CHECKING:
@@ -36,7 +39,9 @@ class Recovered:
 def recover(matcher: Matcher, text: str | bytes, reader: str, start: int, end: int) -> Recovered:
     """Read a document against the graph and check that all it names is there and free."""
     if reader not in READERS:
-        raise InvalidInput(f"no reader {reader!r} for allocations: choose one of {', '.join(READERS)}")
+        raise InvalidInput(
+            f"{reader!r} is not a valid reader for allocations: choose one of {', '.join(READERS)}"
+        )
     if reader == "rv1exec":
         found = _from_r(matcher.graph, text)
     else:

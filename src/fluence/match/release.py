@@ -1,4 +1,7 @@
-"""Give back a part of what a job holds, named by an R or by a graph."""
+"""Partial cancel: give back a part of what a job holds, named by an R or by a graph.
+
+`Matcher.partial_cancel` calls it for a job that has shrunk, or whose nodes end one after the other.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ import numpy as np
 
 from fluence.errors import InvalidInput, NotFound
 from fluence.graph import jgf, rv1
-from fluence.graph.graph import Rows
+from fluence.graph.columns import Rows
+from fluence.match.filter_usage import counting
 from fluence.match.recover import find_vertex
 
 if TYPE_CHECKING:
@@ -29,7 +33,9 @@ class ReleasedPart:
 def release(matcher: Matcher, job: int, text: str | bytes, reader: str) -> ReleasedPart:
     """Free the ranks (rv1exec) or the vertices (jgf) that a document names, for one job."""
     if reader not in READERS:
-        raise InvalidInput(f"no reader {reader!r} for a partial cancel: choose one of {', '.join(READERS)}")
+        raise InvalidInput(
+            f"{reader!r} is not a valid reader for a partial cancel: choose one of {', '.join(READERS)}"
+        )
     ledger = matcher.ledger
     record = ledger.job(job)
     if record.reserved:
@@ -40,19 +46,22 @@ def release(matcher: Matcher, job: int, text: str | bytes, reader: str) -> Relea
         named = _of_ranks(matcher, text, span_at)
     else:
         named = _of_graph(matcher, text, span_at)
+    counted = set(counting(matcher.graph, matcher.tree.shape(), matcher.filters, rows))
     spans = np.array([span_at[vertex] for vertex in named], np.int32)
     freed = np.array(sorted(named), np.int32)
-    ledger.release(job, spans)
+    matcher.give_back(job, spans)
     above = {up for vertex in named for up in matcher.tree.ancestors(vertex)}
-    if not _holds(matcher, job, matcher.tree.root, counted=True):
+    root = matcher.tree.root
+    if root in counted and not _holds(matcher, job, root, counted=True):
         matcher.cancel(job)
         return ReleasedPart(freed, True)
-    # Fluxion lets go of a vertex when nothing that it counts is left below. As long as anything is, we do
-    # not: somebody else could get the vertex for himself, and what is below it twice.
+    # Fluxion lets go of a vertex when nothing that it counts is left below, and of one that never counted the
+    # job when the job is cancelled. As long as anything is left below, we do not: somebody else could get the
+    # vertex for himself, and what is below it twice.
     drained = [
         up
         for up in above
-        if up in span_at and up not in named and not _holds(matcher, job, up, counted=False)
+        if up in counted and up not in named and not _holds(matcher, job, up, counted=False)
     ]
     if drained:
         ledger.release(job, np.array([span_at[up] for up in drained], np.int32))

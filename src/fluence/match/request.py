@@ -1,4 +1,4 @@
-"""A jobspec made ready for one graph: types as codes, counts at hand."""
+"""A jobspec made ready for one graph: types as codes, counts at hand. Every search works on this."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 The nodes of a cluster are mostly copies of one another. While the children of a vertex are up and nobody
 holds any of them, the slots that can be built from them follow from a few columns. Where these are the same,
-row by row, the slots are the same too, only some rows further on.
+row by row, the slots are the same too, only some rows further on. The walk keeps them here (`leaf_slots.py`).
 """
 
 from __future__ import annotations
@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+from cachetools import LRUCache
 
-from fluence.graph.graph import Ints, ResourceGraph, Tree, scalars
+from fluence.graph.columns import Ints, scalars
+from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger
+from fluence.graph.tree import Tree
 from fluence.match.request import Need
 
-_MANY = 4096
+_MANY = 4096  # kinds of slots and looks
 Looks: TypeAlias = tuple[bytes, ...]
 
 
@@ -42,7 +45,7 @@ class SlotCache:
         self._up, self._heads = scalars(graph.up), ledger.heads
         self._columns = [scalars(column) for column in (graph.type, graph.size, scores)]
         self._in_a_row: dict[int, bytes] = {}
-        self._known: dict[tuple[Need, Looks], Built] = {}
+        self._known: LRUCache[tuple[Need, Looks], Built] = LRUCache(_MANY)
 
     def child_types(self, vertex: int) -> frozenset[int]:
         """The types of the children of a vertex, in all subsystems."""
@@ -78,10 +81,11 @@ class SlotCache:
         )
 
     def find(self, slot: Need, looks: Looks) -> Built | None:
-        return self._known.get((slot, looks))
+        try:
+            return self._known[slot, looks]
+        except KeyError:
+            return None
 
     def remember(self, slot: Need, looks: Looks, built: Built) -> Built:
-        if len(self._known) >= _MANY:
-            self._known.clear()
         self._known[slot, looks] = built
         return built

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fluence.graph.graph import Ints
+from fluence.graph.columns import Ints
 
 Column: TypeAlias = npt.NDArray[Any]
 _RUN = 16  # std::_S_threshold

@@ -1,4 +1,4 @@
-"""When a request could start: one pass over the events, not a search at each of them.
+"""When a request could start: one pass over the events, so that a reservation need not search at each.
 
 A reservation starts when some job starts or ends, as in Fluxion. For the vertices of the type that a request
 asks for at the top, say nodes, the sweep keeps how much of each leaf type is held below each node. As the
@@ -23,12 +23,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fluence.graph.graph import Ints, Mask
+from fluence.graph.columns import Ints, Mask
 from fluence.graph.ledger import LedgerJob
 from fluence.match.index import reachable
 from fluence.match.request import Need
-from fluence.match.tables import Index, Unsupported, VertexTable
-from fluence.match.walk import Window
+from fluence.match.tables import Index, JobEffects, Unsupported, VertexTable
+from fluence.match.window import Window
 
 _BEFORE_ALL = Window(-2, -1, allocate=False)  # a time in which nobody holds anything
 
@@ -94,6 +94,8 @@ class _Sweep:
             part = _Part(table, np.zeros(rows, np.int64), total - times * child.count.min)
             self.serves = self.serves & (part.limit >= 0)
             self.parts.append(part)
+        parts = (part.table.type for part in self.parts)
+        self.effects: JobEffects[_Effect] = index.effects((need.type, need.exclusive, *parts))
         self.blocked = np.zeros(rows, np.int64)
         self.short = np.zeros(rows, np.bool_)  # at the right end of the window
         self.shortages = np.zeros(rows, np.int64)  # in the window
@@ -123,7 +125,7 @@ class _Sweep:
         return sorted(events, key=lambda event: event[:2])
 
     def _apply(self, time: int, sign: int, job: LedgerJob) -> None:
-        effect = self.index.effect(job, self._key(), self._effect)
+        effect = self.effects.of(job, self._effect)
         rows = effect.rows
         if not len(rows):
             return
@@ -138,9 +140,6 @@ class _Sweep:
         ended = rows[was & ~short]
         if len(ended):
             self.over.append((time, ended))
-
-    def _key(self) -> tuple[object, ...]:
-        return (self.need.type, self.need.exclusive, *(part.table.type for part in self.parts))
 
     def _effect(self, job: LedgerJob) -> _Effect:
         index, graph, ledger = self.index, self.index.graph, self.index.ledger

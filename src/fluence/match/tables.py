@@ -1,4 +1,4 @@
-"""Tables of a graph's vertices by type, and what others hold of them in a window.
+"""The index: tables of a graph's vertices by type, and what others hold of them in a window.
 
 ::
 
@@ -12,25 +12,28 @@ whole: it costs what is held, not what there is.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+from cachetools import LRUCache
 
-from fluence.graph.graph import NO_ROWS, Ints, Mask, ResourceGraph, Rows, Tree
+from fluence.graph.columns import NO_ROWS, Ints, Mask, Rows
+from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger, LedgerJob
+from fluence.graph.tree import Tree
 from fluence.match.extensions import NONE, Extensions
 from fluence.match.policy import MatchPolicy
 from fluence.match.visit_order import VisitOrder
-from fluence.match.walk import Window
+from fluence.match.window import Window
 
 _STABLE = 16  # std::sort keeps the order of equal elements up to this many
 _MANY_JOBS = 64
+_SHAPES = 64  # kinds of requests whose columns are kept
 _Int = TypeVar("_Int", np.int32, np.int64)
 _Effect = TypeVar("_Effect")
-_PIECE = ("piece",)
 
 
 class Unsupported(Exception):
@@ -221,14 +224,15 @@ def _pieces(index: Index, window: Window) -> tuple[list[Piece], list[Piece]] | N
     ledger = index.ledger
     if len(ledger.jobs) > _MANY_JOBS:
         return None
-    met: list[Piece] = []
-    late: list[Piece] = []
+    met: list[LedgerJob] = []
+    late: list[LedgerJob] = []
     for job in ledger.jobs.values():
         if job.start < window.end and job.end > window.start:
-            met.append(index.effect(job, _PIECE, index.piece))
+            met.append(job)
         elif window.allocate and not job.reserved:
-            late.append(index.effect(job, _PIECE, index.piece))
-    return (met, late) if all(piece.is_whole for piece in met) else None
+            late.append(job)
+    pieces = index.pieces(met)
+    return (pieces, index.pieces(late)) if all(piece.is_whole for piece in pieces) else None
 
 
 def _distinct(rows: npt.NDArray[_Int], total: int) -> npt.NDArray[_Int]:
@@ -261,6 +265,23 @@ def _held(ledger: Ledger, window: Window) -> tuple[Rows, Rows, Ints, Rows]:
     return ledger.vertex[spans], ledger.vertex[alone], ledger.needs[alone], owned
 
 
+class JobEffects(Generic[_Effect]):
+    """What each job of a ledger does to something, worked out once while the job keeps its spans."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._known: dict[int, tuple[Rows, _Effect]] = {}
+
+    def of(self, job: LedgerJob, make: Callable[[LedgerJob], _Effect]) -> _Effect:
+        known = self._known.get(job.id)
+        if known is None or known[0] is not job.spans:
+            known = self._known[job.id] = (job.spans, make(job))
+            jobs = self._ledger.jobs
+            if len(self._known) > 2 * len(jobs) + 64:
+                self._known = {id_: effect for id_, effect in self._known.items() if id_ in jobs}
+        return known[1]
+
+
 class Index:
     """Tables over one graph, one tree and one policy."""
 
@@ -282,12 +303,13 @@ class Index:
         self.pools = frozenset(graph.types.code(word) for word in extensions.quantities)
         self.place: Rows = np.full(graph.rows, -1, np.int32)  # of each row in the table of its type
         self._tables: dict[int, VertexTable] = {}
-        self._tops: dict[tuple[int, frozenset[int]], Rows] = {}
         self._groups: dict[tuple[int, int], tuple[Ints, Mask]] = {}
-        self._holders: dict[tuple[int, ...], Rows] = {}
-        self._frames: dict[tuple[int, tuple[int, ...]], Frame] = {}
-        self._bans: tuple[int, Rows] | None = None
-        self._effects: dict[int, tuple[Rows, dict[tuple[object, ...], Any]]] = {}
+        self._tops: LRUCache[tuple[int, frozenset[int]], Rows] = LRUCache(_SHAPES)
+        self._holders: LRUCache[tuple[int, ...], Rows] = LRUCache(_SHAPES)
+        self._frames: LRUCache[tuple[int, tuple[int, ...]], Frame] = LRUCache(_SHAPES)
+        self._banned: tuple[Mask, Rows] | None = None
+        self._effects: LRUCache[tuple[object, ...], JobEffects[Any]] = LRUCache(_SHAPES)
+        self._pieces: JobEffects[Piece] = JobEffects(ledger)
         self._down: tuple[int, Rows] | None = None
         self._view: tuple[int, int, Window, HeldView] | None = None
         inside = tree.order
@@ -404,9 +426,9 @@ class Index:
 
     def banned(self, allowed: Mask) -> Rows:
         """The rows that a constraint excludes."""
-        if self._bans is None or self._bans[0] != id(allowed):
-            self._bans = (id(allowed), np.flatnonzero(~allowed).astype(np.int32))
-        return self._bans[1]
+        if self._banned is None or self._banned[0] is not allowed:
+            self._banned = (allowed, np.flatnonzero(~allowed).astype(np.int32))
+        return self._banned[1]
 
     def down_rows(self) -> Rows:
         generation = self.graph.state_generation
@@ -439,16 +461,13 @@ class Index:
                 into[type_] = at[at >= 0]
         return Piece(touched, owned, gone, rows[whole & self.inner[rows]], bool((holds == whole).all()))
 
-    def effect(
-        self, job: LedgerJob, key: tuple[object, ...], make: Callable[[LedgerJob], _Effect]
-    ) -> _Effect:
-        """What a job does to something that is counted, worked out once per job."""
-        known = self._effects.get(job.id)
-        if known is None or known[0] is not job.spans:
-            known = self._effects[job.id] = (job.spans, {})
-            if len(self._effects) > 2 * len(self.ledger.jobs) + 64:
-                self._effects = {id_: e for id_, e in self._effects.items() if id_ in self.ledger.jobs}
-        if key not in known[1]:
-            known[1][key] = make(job)
-        found: _Effect = known[1][key]
+    def pieces(self, jobs: Iterable[LedgerJob]) -> list[Piece]:
+        """What each of some jobs does to the tables."""
+        return [self._pieces.of(job, self.piece) for job in jobs]
+
+    def effects(self, key: tuple[object, ...]) -> JobEffects[Any]:
+        """What the jobs do to something that is counted; equal keys must mean equal things."""
+        found = self._effects.get(key)
+        if found is None:
+            found = self._effects[key] = JobEffects(self.ledger)
         return found

@@ -1,4 +1,4 @@
-"""The order in which a search that stops early looks at the children of a vertex.
+"""The order in which a search that stops early, as under `first`, looks at the children of a vertex.
 
 Children that no job has touched come first, the newest before the oldest; then the others, those with more
 left first. "Left" is what Fluxion's pruning filter of the child said when a job touched it last: how much of
@@ -15,8 +15,10 @@ from operator import itemgetter
 
 import numpy as np
 
+from fluence.graph.columns import Ints, Mask, Rows, scalars
 from fluence.graph.filters import Filters
-from fluence.graph.graph import Ints, Mask, ResourceGraph, Rows, Tree, scalars
+from fluence.graph.graph import ResourceGraph
+from fluence.graph.tree import Tree
 
 _UNTOUCHED = 2**64 - 1
 _CHILD = itemgetter(2)
@@ -134,6 +136,9 @@ class VisitOrder:
         more = self._graph.rows - len(self._used)
         self._used = np.concatenate((self._used, np.zeros(more, np.int64)))
         self._spans = np.concatenate((self._spans, np.zeros(more, np.int64)))
+        alive = self._graph.alive
+        self._weights = {vertex: weight for vertex, weight in self._weights.items() if alive[vertex]}
+        self._weighed = {vertex for vertex in self._weighed if alive[vertex]}
         self._plain = {}
         self._orders = {}
         self._totals = {}

@@ -6,7 +6,7 @@ From the root down, each vertex is held against the list of what is still asked 
 * its type is asked for: go on below it with what that resource contains;
 * a slot is asked for and every type in the slot is a type of a direct child: build slots from the children;
 * nothing has matched on the way here: pass through with the same list;
-* otherwise: this branch is no use.
+* otherwise: leave this branch.
 
 On the way back up each vertex that was asked for must find enough candidates below it, and takes the best.
 A vertex that made no choice hands its candidates on to its parent, where more of them compete.
@@ -18,9 +18,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from errno import EBUSY, EINVAL
 
-from fluence.graph.graph import Ints, Mask, ResourceGraph, Tree, scalars
+from fluence.graph.columns import Ints, Mask, scalars
+from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger
-from fluence.graph.selection import Marks, Selection, trace
+from fluence.graph.selection import Marks, trace
+from fluence.graph.tree import Tree
 from fluence.match.candidates import (
     MET,
     CandidateCount,
@@ -30,45 +32,13 @@ from fluence.match.candidates import (
     Pools,
     arranged,
     arranged_by_run,
-    best_first,
 )
+from fluence.match.leaf_slots import LeafSlots, leaf_needs
 from fluence.match.policy import MatchPolicy
 from fluence.match.request import Need
-from fluence.match.slot_cache import Built, Looks, SlotCache
+from fluence.match.slot_cache import SlotCache
 from fluence.match.visit_order import VisitOrder
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """When a job would run, and what stands in its way then."""
-
-    start: int
-    end: int
-    allocate: bool = True  # runs now: a vertex that an overrunning job still has is not free
-    empty: bool = False  # nobody holds anything
-    healthy: bool = False  # nothing is down
-
-
-class TooFar(Exception):
-    """The walk has met more vertices than it may."""
-
-
-EMPTY = Window(0, 1, allocate=False, empty=True, healthy=True)  # could it ever fit?
-# The same with an eye on the ledger, where a search must see what it took itself a moment ago.
-FAR = Window(2**61, 2**61 + 1, allocate=False, healthy=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """What came of a walk: a selection if it matched, and the last obstacle met on the way.
-
-    A match can leave an empty selection: what was chosen hangs below a vertex that nobody asked for, or
-    nothing in the request is exclusive. Fluxion then fails with whatever errno was set last.
-    """
-
-    selection: Selection | None
-    obstacle: int = 0  # EBUSY, EINVAL or 0
-    conflict: str | None = None
+from fluence.match.window import Found, TooFar, Window
 
 
 @dataclass
@@ -80,7 +50,7 @@ class Walk:
     policy: MatchPolicy
     subsystems: Sequence[str]
     load: VisitOrder
-    twins: SlotCache
+    slot_cache: SlotCache
     score: Ints
     factors: Ints | None  # what a node adds to the scores below it, in a node-centric policy
     needs: tuple[Need, ...]
@@ -101,9 +71,9 @@ class Walk:
         self.dom = self.subsystems[0]
         self.tree = graph.tree(self.dom)
         self.trees = [(name, graph.tree(name)) for name in self.subsystems if name in graph.trees]
-        self._types, self._sizes = scalars(graph.type), scalars(graph.size)
-        self._up = scalars(graph.up)
-        self._scores = scalars(self.score)
+        self.types, self.sizes = scalars(graph.type), scalars(graph.size)
+        self.ups = scalars(graph.up)
+        self.scores = scalars(self.score)
         self._allowed = None if self.allowed is None else scalars(self.allowed)
         self._node = graph.types.code("node")
         self._slot = graph.types.code("slot")
@@ -111,18 +81,17 @@ class Walk:
         self._parents = scalars(self.tree.parent)
         self._ids, self._uniq = scalars(graph.id), scalars(graph.uniq_id)
         self._seen: set[int] | None = None if self.tree.is_tree else set()
-        self._leaf_needs: dict[Need, dict[int, Need]] = {}
-        self._looked: tuple[int, tuple[int, Looks] | None] = (-1, None)
+        self._leaf_slots = LeafSlots(self)
 
         root = self.tree.root
         needs = self.needs
-        alone = any(need.type == self._types[root] and need.exclusive for need in needs)
+        alone = any(need.type == self.types[root] and need.exclusive for need in needs)
         pools: Pools = {}
         found = self._visit(root, needs, True, alone, pools, 0)
         if found is None:
             return Found(None, self.obstacle, self.conflict)
         available, score, exclusive = found
-        pool = pools.setdefault((self.dom, self._types[root]), Pool())
+        pool = pools.setdefault((self.dom, self.types[root]), Pool())
         pool.add(CandidateGroup(score, available, [(root, available, alone, -1)], is_root=True))
         amount = self._resolve_root(root, available, pools)
         if amount is None:
@@ -147,14 +116,14 @@ class Walk:
         self.visited += 1
         if self.limit is not None and self.visited > self.limit:
             raise TooFar
-        type_ = self._types[u]
+        type_ = self.types[u]
         meeting = self._meet(u, type_, needs, pristine)
         if meeting is None:
             self.obstacle = EBUSY
             return None
         match, slots = meeting
         exclusive = alone or (match is not None and match.exclusive is True)
-        if not self._passes(u, type_, needs, exclusive):
+        if not self.passes(u, type_, needs, exclusive):
             return None
         available = self._available(u)
         inner = factor
@@ -191,30 +160,30 @@ class Walk:
         else:
             for key, pool in pools.items():
                 above.setdefault(key, Pool()).merge(pool)
-        return available, self._scores[u] + factor, exclusive
+        return available, self.scores[u] + factor, exclusive
 
     def _visit_leaf(self, u: int, need: Need, alone: bool, factor: int) -> tuple[int, int, bool] | None:
         """`_visit` for a need with nothing below it: the most common case by far."""
         self.visited += 1
         exclusive = alone or need.exclusive is True
-        available = self._sizes[u]
+        available = self.sizes[u]
         if not (
             available
-            and (self._up[u] or self.window.healthy)
+            and (self.ups[u] or self.window.healthy)
             and (self.window.empty or self.ledger.heads[u] < 0)
             and self._allowed is None
         ):
-            if not self._passes(u, need.type, (need,), exclusive):
+            if not self.passes(u, need.type, (need,), exclusive):
                 return None
             available = self._available(u)
         if need.label:
             self.labels[u] = need.label
-        return available, self._scores[u] + factor, exclusive
+        return available, self.scores[u] + factor, exclusive
 
     def _meet(
         self, u: int, type_: int, needs: tuple[Need, ...], pristine: bool
     ) -> tuple[Need | None, tuple[Need, ...]] | None:
-        """What a vertex is to the list: the need that it serves and the slots to build here; None: no use."""
+        """The need that a vertex serves, and the slots to build at it; None where it serves nothing."""
         match: Need | None = None
         slot: Need | None = None
         for need in needs:
@@ -231,17 +200,16 @@ class Walk:
         return (match, ()) if match is not None or pristine else None
 
     def _holds_slot(self, u: int, slot: Need) -> bool:
-        look = self._look(u)
-        if look is not None and self.twins.find(slot, look[1]) is not None:
+        if self._leaf_slots.is_known(u, slot):
             return True
-        types = self.twins.child_types(u)
+        types = self.slot_cache.child_types(u)
         return all(need.type in types for need in slot.below)
 
-    def _passes(self, u: int, type_: int, needs: tuple[Need, ...], exclusive: bool) -> bool:
+    def passes(self, u: int, type_: int, needs: tuple[Need, ...], exclusive: bool) -> bool:
         """Whether the vertex is up, allowed, not taken, and free of others where it must be."""
         window = self.window
         if (
-            (not window.healthy and not self._up[u])
+            (not window.healthy and not self.ups[u])
             or (self._allowed is not None and not self._allowed[u])
             or self._available(u) == 0
         ):
@@ -270,7 +238,7 @@ class Walk:
 
     def _available(self, u: int) -> int:
         if self.window.empty or self.ledger.heads[u] < 0:
-            return self._sizes[u]
+            return self.sizes[u]
         return self.ledger.available(u, self.window.start, self.window.end)
 
     # -- below a vertex --------------------------------------------------------------------------------------
@@ -301,12 +269,12 @@ class Walk:
         satisfied: set[int] = set()
         wanted = None if pristine else {need.type for need in needs if not need.is_slot}
         slots = any(need.is_slot for need in needs)
-        leaves = {} if pristine else _leaves(needs, alone)
+        leaves = {} if pristine else leaf_needs(needs, alone=alone)
         seen = self._seen
         for child in self.load.children(self.tree, u) if stops else self.tree.children(u):
             if seen is not None and child in seen:
                 continue
-            type_ = self._types[child]
+            type_ = self.types[child]
             if type_ in satisfied:
                 continue
             if wanted is not None and not slots and type_ not in wanted:
@@ -341,22 +309,20 @@ class Walk:
     ) -> None:
         """Other subsystems are looked at on the way; they prune, and nothing of them is recorded."""
         for child in tree.children(u):
-            if not self._passes(child, self._types[child], needs, alone):
+            if not self.passes(child, self.types[child], needs, alone):
                 continue
             if child != tree.root:
                 self._explore_up(child, name, tree, needs, alone, pools)
             available = self._available(child)
             if available:
-                pool = pools.setdefault((name, self._types[child]), Pool())
+                pool = pools.setdefault((name, self.types[child]), Pool())
                 pool.add(CandidateGroup(MET, available, []))
 
     def _build_slots(self, u: int, slots: tuple[Need, ...], pools: Pools, factor: int) -> None:
         (slot,) = slots
-        leaves = self._leaf_needs.get(slot)
-        if leaves is None:
-            leaves = self._leaf_needs[slot] = _leaves(slot.below, True)
-        if len(leaves) == len(slot.below) and self._seen is None and self.pools.isdisjoint(leaves):
-            self._build_leaf_slots(u, slot, leaves, pools, factor)
+        leaves = self._leaf_slots.leaves(slot)
+        if leaves is not None and self._seen is None and self.pools.isdisjoint(leaves):
+            self._leaf_slots.build(u, slot, leaves, pools, factor)
             return
         inner: Pools = {}
         self._explore_down(u, slot.below, False, True, inner, factor, shares=slot.most)
@@ -380,87 +346,6 @@ class Walk:
         if not slot.below:
             return
         self._assemble(((slot, counts) for _ in range(most)), inner, pools)
-
-    def _build_leaf_slots(
-        self, u: int, slot: Need, leaves: dict[int, Need], pools: Pools, factor: int
-    ) -> None:
-        """`_build_slots` from leaves alone, the most common case by far: without an object per leaf."""
-        sizes, own = self._sizes, self._scores
-        slots = self._twin_slots(u, slot, leaves)
-        if slots is None:
-            slots = self._leaf_slots(u, slot, leaves, factor)
-        for vertices in slots:
-            score = MET + sum([own[vertex] for vertex in vertices]) + factor * len(vertices)
-            pool = pools.setdefault((self.dom, self._slot), Pool())
-            pool.add(CandidateGroup(score, 1, [(vertex, sizes[vertex], True, u) for vertex in vertices]))
-
-    def _twin_slots(self, u: int, slot: Need, leaves: dict[int, Need]) -> list[list[int]] | None:
-        """The slots of a vertex whose children look like those of one that was met before, if they do."""
-        look = self._look(u)
-        if look is None or any(need.label for need in slot.below):
-            return None
-        first, looks = look
-        built = self.twins.find(slot, looks)
-        if built is None:
-            visited, obstacle, self.obstacle = self.visited, self.obstacle, 0
-            slots = self._leaf_slots(u, slot, leaves, 0)
-            places = [[vertex - first for vertex in vertices] for vertices in slots]
-            built = self.twins.remember(slot, looks, Built(places, self.visited - visited, self.obstacle))
-            self.visited, self.obstacle = visited, obstacle
-        self.visited += built.visited
-        self.obstacle = built.obstacle or self.obstacle
-        return [[first + place for place in places] for places in built.slots]
-
-    def _look(self, u: int) -> tuple[int, Looks] | None:
-        """What the children of a vertex look like, where that says all."""
-        if self._looked[0] != u:
-            plain = self._allowed is None and not self.load.is_weighed(u)
-            self._looked = (u, self.twins.looks(u) if plain else None)
-        return self._looked[1]
-
-    def _leaf_slots(self, u: int, slot: Need, leaves: dict[int, Need], factor: int) -> list[list[int]]:
-        found = self._find_leaves(u, leaves, shares=slot.most)
-        sizes, own = self._sizes, self._scores
-        portions: list[list[list[int]]] = []  # per need, what each slot gets of it
-        for need in slot.below:
-            vertices = found[need.type]
-            scores = [own[vertex] + factor for vertex in vertices]
-            qualified = sum([sizes[v] for v, score in zip(vertices, scores, strict=True) if score > 0])
-            if qualified:
-                vertices = best_first(vertices, scores, ascending=self.policy.slot_ascending)
-            portions.append(_portions(vertices, need.count.effective(qualified), sizes))
-        # The scarcest type decides how many slots there are.
-        return [[vertex for part in parts for vertex in part] for parts in zip(*portions, strict=False)]
-
-    def _find_leaves(self, u: int, leaves: dict[int, Need], *, shares: int) -> dict[int, list[int]]:
-        """The children that can be had, by type: `_explore_down` for leaves that are wanted exclusively, of
-        which there is then all or nothing."""
-        stops, empty, healthy = self.policy.stop_early, self.window.empty, self.window.healthy
-        types, sizes, up, heads = self._types, self._sizes, self._up, self.ledger.heads
-        free = self._allowed is None
-        found: dict[int, list[int]] = {type_: [] for type_ in leaves}
-        tallies = {type_: CandidateCount(need.most) for type_, need in leaves.items()}
-        missing = dict(leaves)
-        for child in self.load.children(self.tree, u) if stops else self.tree.children(u):
-            type_ = types[child]
-            need = missing.get(type_)
-            if need is None:
-                if type_ not in leaves:
-                    self.obstacle = EBUSY
-                continue
-            self.visited += 1
-            size = sizes[child]
-            had = free and size and (up[child] or healthy) and (empty or heads[child] < 0)
-            if not (had or self._passes(child, type_, (need,), True)):
-                continue
-            if need.label:
-                self.labels[child] = need.label
-            found[type_].append(child)
-            if stops and tallies[type_].add_one(size) >= shares:
-                del missing[type_]
-                if not missing:
-                    break
-        return found
 
     def _assemble(self, plan: Iterable[tuple[Need, list[int]]], inner: Pools, pools: Pools) -> None:
         """Build slots from whole candidates, best first; all of them or, if they run out, none."""
@@ -517,7 +402,7 @@ class Walk:
                 pool.choose(amount, self._arrange)
         amount = 1
         for need in self.needs:
-            if need.type == self._types[root]:
+            if need.type == self.types[root]:
                 amount = need.count.effective(available)
                 if amount == 0:
                     return None
@@ -536,7 +421,7 @@ class Walk:
                 if group.is_root:
                     continue
                 for vertex, amount, exclusive, parent in group.edges:
-                    if self.pools and self._types[vertex] in self.pools:
+                    if self.pools and self.types[vertex] in self.pools:
                         if type_ != self._slot:
                             amount = min(amount, left)
                             left -= amount
@@ -549,29 +434,7 @@ class Walk:
     def _stamp_way(self, vertex: int, pools: Pools) -> None:
         while vertex != self.tree.root and vertex not in self.marks:
             above = self._parents[vertex]
-            pool = pools.get((self.dom, self._types[vertex]))
+            pool = pools.get((self.dom, self.types[vertex]))
             if pool is not None and not pool.chosen:
-                self.marks[vertex] = (self._sizes[vertex], False, above)
+                self.marks[vertex] = (self.sizes[vertex], False, above)
             vertex = above
-
-
-def _portions(vertices: list[int], count: int, sizes: Sequence[int]) -> list[list[int]]:
-    """Whole vertices in portions that each reach the count; what is left over at the end is no portion."""
-    portions: list[list[int]] = []
-    portion: list[int] = []
-    filling = 0
-    for vertex in vertices if count else ():
-        portion.append(vertex)
-        filling += sizes[vertex]
-        if filling >= count:
-            portions.append(portion)
-            portion, filling = [], 0
-    return portions
-
-
-def _leaves(needs: tuple[Need, ...], alone: bool) -> dict[int, Need]:
-    """The needs that a vertex serves by itself; empty where the walk must look twice."""
-    types = {need.type for need in needs}
-    if len(types) != len(needs) or any(need.is_slot for need in needs):
-        return {}
-    return {n.type: n for n in needs if not n.below and not (alone and n.exclusive is False)}

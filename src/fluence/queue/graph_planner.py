@@ -87,8 +87,7 @@ class GraphPlanner:
             return Reason.of(Code.INVALID_REQUEST, fault=str(fault))
         if not isinstance(outcome, Never):
             return None
-        cause = explain(self.matcher, request).summary().removeprefix("never: ")
-        return Reason.of(Code.NO_EMPTY_CLUSTER, cause=cause)
+        return Reason.of(Code.NO_EMPTY_CLUSTER, cause=explain(self.matcher, request).cause)
 
     def relaxed(self, request: Hashable) -> Hashable | None:
         assert isinstance(request, Jobspec)
@@ -173,8 +172,7 @@ class GraphPlanner:
         causes: tuple[Reason, ...] = ()
         if told is not None:
             # Times inside are milliseconds, which are no words for a user; and that it waits is known.
-            cause = replace(told, earliest_end=None).summary().removeprefix("wait: ")
-            causes = (Reason.of(Code.MATCHER_EXPLAINS, cause=cause),)
+            causes = (Reason.of(Code.MATCHER_EXPLAINS, cause=told.cause),)
         return Outlook(
             causes,
             start=future.at if isinstance(future, Placed) else None,

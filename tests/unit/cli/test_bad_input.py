@@ -38,13 +38,13 @@ def vertices(edges: list[tuple[int, int]]) -> str:
 
 
 GRAPHS: dict[str, tuple[str | bytes, str]] = {
-    "empty": ("", "looks like no graph format"),
+    "empty": ("", "does not look like a graph"),
     "one brace": ("{", "ends too early"),
     "truncated": (TEXT[:5000], "byte 5000"),
     "null": ('{"graph": null}', "graph"),
     "no graph": ("{}", "graph"),
     "no vertices": ('{"graph": {"nodes": [], "edges": []}}', "no vertices"),
-    "binary": (bytes(range(256)), "looks like no graph format"),
+    "binary": (bytes(range(256)), "does not look like a graph"),
     "UTF-16": (TEXT.encode("utf-16"), "UTF-16"),
     "Latin-1": (TEXT.replace("licence", "lic\u00e9nce").encode("latin-1"), "UTF-8"),
     "duplicated vertex": (edited(lambda g: g["nodes"].append(g["nodes"][3])), "'3'"),
@@ -67,7 +67,7 @@ GRAPHS: dict[str, tuple[str | bytes, str]] = {
     "odd status": (field("status", 2), "status"),
     "deep JSON": ('{"graph":' + "[" * 100_000, "graph"),
     "truncated XML": (RECIPE[:2000], "line"),
-    "other XML": ("<html></html>", "no graph format"),
+    "other XML": ("<html></html>", "does not look like a graph"),
     "huge recipe": (RECIPE.replace(">8<", ">999999999<"), "multi_scale"),
     "recipe with NaN": (RECIPE.replace(">8<", ">nan<"), "multi_scale"),
     "recipe with words": (RECIPE.replace(">8<", ">eight<"), "multi_scale"),

@@ -109,7 +109,7 @@ def test_every_format_can_be_dumped(format_: str, tmp_path: Path) -> None:
 
 
 def test_an_unknown_format_names_the_known_ones() -> None:
-    with pytest.raises(InvalidInput, match="no format 'png' for a graph: choose one of jgf"):
+    with pytest.raises(InvalidInput, match="'png' is not a valid format for a graph: choose one of jgf"):
         ResourceGraph.parse(SHARED).render("png")
 
 
@@ -133,7 +133,7 @@ def test_formats_are_guessed(text: bytes, name: str, format_: str) -> None:
 
 
 def test_a_format_that_cannot_be_guessed_is_asked_for() -> None:
-    with pytest.raises(InvalidGraph, match="name the format"):
+    with pytest.raises(InvalidGraph, match="name its format"):
         ResourceGraph.parse("hello", source="x.txt")
 
 

@@ -86,6 +86,7 @@ def test_what_fits_needs_no_excuse(matcher: Matcher) -> None:
     found = why(matcher, nodes(1, 8))
     assert (found.verdict, found.nearest, found.blocking) == ("fits", "", ())
     assert found.summary() == "fits"
+    assert found.cause == ""
 
 
 def test_busy_nodes_are_counted_and_their_jobs_named(matcher: Matcher) -> None:
@@ -98,6 +99,7 @@ def test_busy_nodes_are_counted_and_their_jobs_named(matcher: Matcher) -> None:
     )
     assert (found.blocking, found.earliest_end) == ((3, 5), 500)
     assert found.summary() == "wait: node: 1 of 4 fit (3 wanted): 3 busy; the first ends at 500"
+    assert found.cause == "node: 1 of 4 fit (3 wanted): 3 busy"
     assert found.lines()[:3] == [
         f"wait: {found.nearest}",
         "held by jobs 3, 5; the first ends at 500",
@@ -118,6 +120,7 @@ def test_too_small_says_what_is_lacking(matcher: Matcher) -> None:
     assert found.verdict == "never"
     assert level(found, "node").lacks == (("core", 4),)
     assert found.summary() == "never: node: 0 of 4 fit (1 wanted): 4 lack core"
+    assert found.cause == "node: 0 of 4 fit (1 wanted): 4 lack core"
     assert found.nearest.endswith("node0 is the nearest: it has 8 of 9 core")
     assert found.blocking == ()
 

@@ -223,9 +223,25 @@ def test_an_unknown_type_is_an_invalid_request(matcher: Matcher) -> None:
         matcher.match("allocate", jobspec(resource("node", 1, resource("warp", 1))), job=1)
 
 
-def test_an_unknown_operation_is_refused(matcher: Matcher) -> None:
-    with pytest.raises(ValueError, match="grab"):
-        matcher.match("grab", nodes(1), job=1)
+def test_an_unknown_operation_is_refused_with_those_there_are(matcher: Matcher) -> None:
+    with pytest.raises(
+        InvalidInput, match="operation: 'allocat' is not a valid operation: choose one of allo"
+    ):
+        matcher.match("allocat", nodes(1), job=1)
+
+
+@pytest.mark.parametrize(
+    ("job", "says"), [(None, "job: none is given: an allocation needs"), (-1, "job: -1 is not a valid id")]
+)
+def test_an_allocation_needs_the_id_of_its_job(job: int | None, says: str, matcher: Matcher) -> None:
+    for operation in ("allocate", "allocate_orelse_reserve", "allocate_with_satisfiability"):
+        with pytest.raises(InvalidInput, match=says):
+            matcher.match(operation, nodes(1), job=job)
+    assert matcher.ledger.jobs == {}
+    for operation in ("satisfiability", "without_allocating", "without_allocating_future"):
+        placed = matcher.match(operation, nodes(1), job=job)
+        assert isinstance(placed, Placed)
+        assert placed.job == -1
 
 
 def test_a_queue_goes_into_r(matcher: Matcher) -> None:
@@ -305,7 +321,7 @@ def test_first_counts_what_is_left_after_a_part_was_given_back() -> None:
     matcher.partial_cancel(1, r(lone))
     matcher.cancel(1)
     assert isinstance(matcher.match("allocate", nodes(4), job=2), Placed)
-    assert set(matcher.load._shares) <= {2}
+    assert set(matcher.visit_order._shares) <= {2}
 
 
 @pytest.mark.parametrize(
@@ -412,7 +428,7 @@ def test_a_time_that_cannot_be_is_refused(at: int, duration: int, matcher: Match
 
 
 def test_an_unknown_reader_is_refused(matcher: Matcher) -> None:
-    with pytest.raises(InvalidInput, match="no reader 'hwloc'"):
+    with pytest.raises(InvalidInput, match="'hwloc' is not a valid reader"):
         matcher.update(1, "{}", reader="hwloc", at=0, duration=1)
 
 

@@ -49,9 +49,9 @@ def test_a_name_stands_for_a_string(name: str, spec: str) -> None:
         ("policy=", "low or high"),
         ("node_centric=true", "say policy="),
         ("policy=low node_centric=yes", "true or false"),
-        ("policy=low set_stop_on_1_matches=true", "unknown setting"),
-        ("policy=low other", "unknown setting"),
-        ("=low", "unknown setting"),
+        ("policy=low set_stop_on_1_matches=true", "is not a valid setting"),
+        ("policy=low other", "is not a valid setting"),
+        ("=low", "is not a valid setting"),
     ],
 )
 def test_another_string_is_refused_with_the_cure(spec: str, cure: str) -> None:

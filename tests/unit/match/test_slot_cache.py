@@ -26,7 +26,7 @@ def two_nodes(*cores: dict[str, Any]) -> ResourceGraph:
 
 def looks(matcher: Matcher) -> list[object]:
     nodes = matcher.graph.vertices_of_type("node").tolist()
-    return [found and found[1] for found in map(matcher._twins.looks, nodes)]
+    return [found and found[1] for found in map(matcher.search.slot_cache.looks, nodes)]
 
 
 def test_copies_look_alike() -> None:
