@@ -402,7 +402,7 @@ class SeatMachine(RuleBasedStateMachine):
     @invariant()
     def columns_are_the_ledger(self) -> None:
         ledger, graph = self.matcher.ledger, self.matcher.graph
-        view = self.seats.room.at(self.now)
+        view = self.seats.availability.at(self.now)
         for row in range(graph.rows):
             assert view.free[row] == ledger.available(row, self.now, self.now + 1)
             assert view.users[row] == sum(j.start <= self.now < j.end for j in ledger.jobs_at(row))
@@ -419,10 +419,10 @@ class SeatMachine(RuleBasedStateMachine):
             return
         for job in list(self.matcher.ledger.jobs):
             self.seats.release(job) if job in self.seats.jobs else self.matcher.cancel(job)
-        view = self.seats.room.at(self.now)
+        view = self.seats.availability.at(self.now)
         assert (view.free[:-1] == self.matcher.graph.size).all()
         assert not view.users.any()
-        assert not self.seats.room.events
+        assert not self.seats.availability.events
 
 
 SeatMachine.TestCase.settings = settings(stateful_step_count=10)

@@ -104,7 +104,6 @@ def test_an_unknown_key_names_itself_and_the_nearest(tmp_path: Path) -> None:
         ({"FLUENCE_TOPOLOGY": "node=x"}, ["topology", "'node'"]),
         ({"FLUENCE_DEFAULT_DURATION": "long"}, ["FLUENCE_DEFAULT_DURATION", "2h30m"]),
         ({"FLUENCE_DEFAULT_DURATIONS": "debug=long"}, ["default-durations", "2h30m"]),
-        ({"FLUENCE_RESOURCES_CONFIGMAP": "fluence"}, ["resources-configmap", "NAMESPACE/NAME"]),
         ({"FLUENCE_BACKOFF": "60"}, ["backoff-max", "60"]),
     ],
 )

@@ -106,6 +106,9 @@ class Binder:
             self._busy += 1
             try:
                 result = await self._one(bind)
+            except Exception as error:
+                logger.exception("pod %s: its bind failed unexpectedly", bind.pod.key)
+                result = BindResult(bind, BindOutcome.AGAIN, f"{type(error).__name__}: {error}")
             finally:
                 self._busy -= 1
                 if not self._busy:

@@ -1,26 +1,30 @@
-"""Words: one write per object at a time, and the last word counts; what both the teller and the chooser need.
+"""CoalescingWriter: one write per object at a time, and the latest value counts.
 
-What comes while an older word about the same object waits replaces that word; while one is being written it
-waits, since the server may carry out two at once in any order.
+`StatusWriter` and `VolumeBinder` write through it. What comes while an older value for the same object waits
+replaces it; while one is being written it waits, since the server may carry out two at once in any order. A
+write that fails unexpectedly is logged, and the others go on.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
-W = TypeVar("W")
+V = TypeVar("V")
+
+logger = logging.getLogger(__name__)
 
 
-class CoalescingWriter(Generic[K, W]):
-    """``words[key] = word`` from the loop; ``run`` has each written until cancelled, a few at once."""
+class CoalescingWriter(Generic[K, V]):
+    """``writer[key] = value`` from the loop; ``run`` has each written until cancelled, a few at once."""
 
-    def __init__(self, write: Callable[[K, W], Awaitable[None]], *, in_flight: int) -> None:
+    def __init__(self, write: Callable[[K, V], Awaitable[None]], *, in_flight: int) -> None:
         self._write = write
         self._in_flight = in_flight
-        self._waiting: dict[K, W] = {}
+        self._waiting: dict[K, V] = {}
         self._writing: set[K] = set()
         self._wake = asyncio.Event()
 
@@ -28,8 +32,8 @@ class CoalescingWriter(Generic[K, W]):
         """How many are not written yet."""
         return len(self._waiting) + len(self._writing)
 
-    def __setitem__(self, key: K, word: W) -> None:
-        self._waiting[key] = word
+    def __setitem__(self, key: K, value: V) -> None:
+        self._waiting[key] = value
         self._wake.set()
 
     def drop(self, key: K) -> None:
@@ -47,10 +51,12 @@ class CoalescingWriter(Generic[K, W]):
                 self._wake.clear()
                 await self._wake.wait()
                 continue
-            word = self._waiting.pop(key)
+            value = self._waiting.pop(key)
             self._writing.add(key)
             try:
-                await self._write(key, word)
+                await self._write(key, value)
+            except Exception:
+                logger.exception("%s: what was to be written is lost", key)
             finally:
                 self._writing.discard(key)
             if key in self._waiting:

@@ -1,6 +1,6 @@
-"""Teller: writes what users are told, the last word per object, a few at once, and never without the lease.
+"""StatusWriter: writes what users are told, the latest per object, a few at once, only with the lease.
 
-A word that cannot be written is dropped: the next change brings another.
+`live.Reporter` calls it. What cannot be written is dropped: the next change brings another.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ _Key = tuple[str, str, str]
 
 
 class StatusWriter:
-    """``tell`` from the loop; ``run`` writes until cancelled."""
+    """``write`` from the loop; ``run`` writes until cancelled."""
 
     def __init__(self, client: Client, *, held: Callable[[], bool], in_flight: int = IN_FLIGHT) -> None:
         self.written = 0
         self.failed = 0
         self._client = client
         self._held = held
-        self._words: CoalescingWriter[_Key, tuple[Resource[Any], Json]] = CoalescingWriter(
+        self._writer: CoalescingWriter[_Key, tuple[Resource[Any], Json]] = CoalescingWriter(
             self._write, in_flight=in_flight
         )
 
     @property
     def backlog(self) -> int:
-        return len(self._words)
+        return len(self._writer)
 
-    def tell(self, resource: Resource[Any], namespace: str, name: str, patch: Json) -> None:
+    def write(self, resource: Resource[Any], namespace: str, name: str, patch: Json) -> None:
         """Patch the status of an object with this."""
-        self._words[resource.name, namespace, name] = (resource, patch)
+        self._writer[resource.name, namespace, name] = (resource, patch)
 
     def forget(self, resource: Resource[Any], namespace: str, name: str) -> None:
         """What was to be said is no longer so."""
-        self._words.drop((resource.name, namespace, name))
+        self._writer.drop((resource.name, namespace, name))
 
     async def run(self) -> None:
-        await self._words.run()
+        await self._writer.run()
 
-    async def _write(self, key: _Key, word: tuple[Resource[Any], Json]) -> None:
+    async def _write(self, key: _Key, update: tuple[Resource[Any], Json]) -> None:
         if not self._held():
             return
-        (_, namespace, name), (resource, patch) = key, word
+        (_, namespace, name), (resource, patch) = key, update
         try:
             await self._client.patch(
                 resource.raw(),

@@ -1,9 +1,10 @@
-"""Chooser: tells claims that wait where their volumes are to be, the last word per claim, until it is taken.
+"""VolumeBinder: writes which node or volume a claim that waits is to have, until the claim shows it.
 
 A volume that is made: the annotation selected-node on the claim, which its provisioner watches. A volume that
 is there: its claimRef, as kube-scheduler writes it, and the volume controller binds the two. What was decided
-is compared with what is there before each write, so a word that came true by itself costs nothing, and a word
-of somebody else is not taken back. Nothing is sent without the lease.
+is compared with what is there before each write, so what came true by itself costs nothing, and what somebody
+else wrote is not taken back. `LiveScheduler` calls it with what a cycle decided. Nothing is sent without the
+lease.
 """
 
 from __future__ import annotations
@@ -26,30 +27,30 @@ PAUSES_S = (0.5, 1.0, 2.0, 5.0, 10.0)  # between tries; the last one again and a
 
 
 class VolumeBinder:
-    """``choose`` from the loop; ``run`` writes until cancelled."""
+    """``update`` from the loop; ``run`` writes until cancelled."""
 
     def __init__(self, client: Client, *, held: Callable[[], bool], in_flight: int = IN_FLIGHT) -> None:
         self.written = 0
         self._client = client
         self._held = held
         self._last: dict[Key, ClaimUpdate] = {}  # what is to be true of a claim, until it is
-        self._words: CoalescingWriter[Key, tuple[ClaimUpdate, int]] = CoalescingWriter(
+        self._writer: CoalescingWriter[Key, tuple[ClaimUpdate, int]] = CoalescingWriter(
             self._try, in_flight=in_flight
         )
 
     @property
     def backlog(self) -> int:
-        return len(self._words)
+        return len(self._writer)
 
-    def choose(self, choice: ClaimUpdate) -> None:
+    def update(self, choice: ClaimUpdate) -> None:
         self._last[choice.claim] = choice
-        self._words[choice.claim] = (choice, 0)
+        self._writer[choice.claim] = (choice, 0)
 
     async def run(self) -> None:
-        await self._words.run()
+        await self._writer.run()
 
-    async def _try(self, key: Key, word: tuple[ClaimUpdate, int]) -> None:
-        choice, tries = word
+    async def _try(self, key: Key, update: tuple[ClaimUpdate, int]) -> None:
+        choice, tries = update
         if await self._write(choice):
             if self._last.get(key) is choice:
                 del self._last[key]
@@ -59,7 +60,7 @@ class VolumeBinder:
 
     def _again(self, choice: ClaimUpdate, tries: int) -> None:
         if self._last.get(choice.claim) is choice:  # nothing newer was said meanwhile
-            self._words[choice.claim] = (choice, tries)
+            self._writer[choice.claim] = (choice, tries)
 
     async def _write(self, choice: ClaimUpdate) -> bool:
         """Whether nothing is left to do."""

@@ -31,7 +31,7 @@ class DeviceOvercommit:
         seating = self._seats.jobs.get(job)
         short = False
         if seating is not None:
-            free = self._seats.room.at(self._seats.room.now).free
+            free = self._seats.availability.at(self._seats.availability.now).free
             for seat in seating.seats.values():
                 if seat.node == node:
                     asked = sum(seat.needs.get(type_, 0) for type_ in self._types)

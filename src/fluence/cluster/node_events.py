@@ -103,7 +103,7 @@ class NodeEvents:
 
     def _reorder(self) -> None:
         """Nodes have come or gone: the seats know it now, the columns when they are asked for."""
-        self._seats.look(self._seats.room.now)
+        self._seats.look(self._seats.availability.now)
         self._reordered = True
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -53,14 +54,26 @@ class Reporter:
         """All that a cycle has to say."""
         for waiting in decisions.waiting:
             self._metrics.started(waits=True)
-            self._tell_waiting(waiting, now)
+            with self._guard(waiting.gang.key):
+                self._tell_waiting(waiting, now)
         for gang in decisions.begun:
             self._metrics.started(waits=False)
-            self._tell_group(gang, _SCHEDULED, now)
+            with self._guard(gang.key):
+                self._tell_group(gang, _SCHEDULED, now)
         for fault in decisions.faults:
-            self._tell_fault(fault, now)
+            with self._guard(str(fault.subject)):
+                self._tell_fault(fault, now)
         for plugin_fault in decisions.plugin_faults:
             self._tell_plugin_fault(plugin_fault)
+
+    @contextmanager
+    def _guard(self, subject: str) -> Iterator[None]:
+        """What cannot be said to one is said to all others."""
+        try:
+            yield
+        except Exception as error:
+            self._metrics.faults.labels("report").inc()
+            log.error("not told", subject=subject, exc_info=error)
 
     def bind_finished(self, result: BindResult, *, took: float | None, age: float | None) -> None:
         """A bind was answered after ``took`` seconds, for a pod that is ``age`` seconds old."""
@@ -96,7 +109,7 @@ class Reporter:
             patch = conditions.pod_condition(pod, report, now=now, notes=notes, memory=self._written)
             if patch is not None:
                 self._metrics.attempts["unschedulable"].inc()
-                self._writer.tell(PODS, pod.metadata.namespace, pod.metadata.name, patch)
+                self._writer.write(PODS, pod.metadata.namespace, pod.metadata.name, patch)
                 self._record(pod, said)
 
     def _tell_group(self, gang: Gang, report: StatusReport, now: int) -> None:
@@ -105,7 +118,7 @@ class Reporter:
             return
         patch = conditions.group_condition(group, report, now=now, memory=self._written)
         if patch is not None:
-            self._writer.tell(self.group_resource, group.namespace, group.name, patch)
+            self._writer.write(self.group_resource, group.namespace, group.name, patch)
 
     def _tell_fault(self, fault: Fault, now: int) -> None:
         """Somebody's object cannot be handled: the log gets the traceback once, its pods a condition."""

@@ -237,7 +237,7 @@ class LiveScheduler:
             self.binder.submit(binds)
             log.debug("binds", job=binds[0].job, pods=len(binds))
         for update in decisions.claim_updates:
-            self.volume_binder.choose(update)
+            self.volume_binder.update(update)
             log.info("volume", claim=update.claim[1], node=update.node, volume=update.volume)
         self.reporter.report(decisions, now)
         if decisions.binds or decisions.waiting:

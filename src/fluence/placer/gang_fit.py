@@ -33,7 +33,7 @@ class GangFit:
 
     def __init__(self, matcher: Matcher, *, keeps_overdue: bool = False) -> None:
         self.matcher = matcher
-        self.room = Availability(matcher, keeps_overdue=keeps_overdue)
+        self.availability = Availability(matcher, keeps_overdue=keeps_overdue)
         self.jobs: dict[int, Seating] = {}
         self.table = NodeTable(matcher)
         self._placer = Placer(self.table)
@@ -87,7 +87,7 @@ class GangFit:
         never = self._never(gang, now)
         if never is not None:
             return never
-        sweep = FreeTimes(self.room)
+        sweep = FreeTimes(self.availability)
         bound = SeatBound(self._placer, gang, sweep.view)
         while (rows := sweep.step()) is not None:
             if not bound.suffices(sweep.view, rows):
@@ -110,8 +110,8 @@ class GangFit:
 
     def could_hold(self, gang: GangRequest) -> bool:
         """Whether the gang would fit if nobody held anything, its rules about other pods aside."""
-        self.look(self.room.now)
-        return self._never(gang, self.room.now) is None
+        self.look(self.availability.now)
+        return self._never(gang, self.availability.now) is None
 
     def hold(
         self,
@@ -132,7 +132,7 @@ class GangFit:
         self._check_new(job)
         until = self.matcher.horizon if end is None else end
         seating = Seating(job, start, until, reserved, whole, uses_node)
-        self.look(self.room.now)
+        self.look(self.availability.now)
         self._take_devices(seating, seats)
         self._write(seating)
 
@@ -151,7 +151,7 @@ class GangFit:
         """Record a job anew: some of its seats have changed, or a node has come back with other vertices."""
         seating = self._seating(job)
         self._erase(job)
-        self.look(self.room.now)
+        self.look(self.availability.now)
         changed = {seat.pod: seat for seat in seats}
         self._take_devices(seating, [*{**seating.seats, **changed}.values()])
         self._write(seating)
@@ -184,26 +184,26 @@ class GangFit:
     @property
     def types(self) -> tuple[str, ...]:
         """What nodes have: pools and devices."""
-        self.look(self.room.now, 1)
+        self.look(self.availability.now, 1)
         return (*self.table.pools, *self.table.devices)
 
     def free(self, type_: str, view: FreeView | None = None) -> Ints:
         """How much of a type is free on each node now, or in a view; below 0 where others took more than
         there is."""
-        return self.table.free(type_, self.look(self.room.now, 1) if view is None else view)
+        return self.table.free(type_, self.look(self.availability.now, 1) if view is None else view)
 
     def size(self, type_: str) -> Ints:
         """How much of a type each node has."""
-        self.look(self.room.now, 1)
+        self.look(self.availability.now, 1)
         return self.table.size(type_)
 
     def look(self, now: int, duration: int | None = None) -> FreeView:
         """What is free from now on for a while, as columns over the rows of the graph."""
-        view = self.room.at(now)
+        view = self.availability.at(now)
         self.table.refresh()
-        if not self.room.events:
+        if not self.availability.events:
             return view
-        return self.room.throughout(self._end(now, duration))
+        return self.availability.throughout(self._end(now, duration))
 
     # -- refusing --------------------------------------------------------------------------------------------
 
@@ -267,7 +267,10 @@ class GangFit:
         """Record what the seats of a job come to."""
         if columns is None:
             columns = self._columns(
-                seating.seats.values(), whole=seating.whole, uses_node=seating.uses_node, view=self.room.view
+                seating.seats.values(),
+                whole=seating.whole,
+                uses_node=seating.uses_node,
+                view=self.availability.view,
             )
         rows, needs, exclusive = columns
         record = self.matcher.ledger.add(
@@ -279,11 +282,11 @@ class GangFit:
             needs=needs,
             exclusive=exclusive,
         )
-        self.room.added(record)
+        self.availability.added(record)
         self.jobs[seating.job] = seating
 
     def _erase(self, job: int) -> None:
-        self.room.removing(self.matcher.ledger.job(job))
+        self.availability.removing(self.matcher.ledger.job(job))
         self.matcher.cancel(job)
         self.jobs.pop(job, None)
 
@@ -333,7 +336,7 @@ class GangFit:
                 if node is None or not amount:
                     continue
                 rows = of.of(node)
-                busy = self.room.view.free[rows] <= 0
+                busy = self.availability.view.free[rows] <= 0
                 busy |= np.isin(rows, list(taken))
                 by = np.lexsort((~np.isin(rows, seat.devices), busy))
                 own.extend(rows[by][:amount].tolist())

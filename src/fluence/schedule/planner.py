@@ -135,7 +135,7 @@ class ClusterPlanner:
         if isinstance(gang, Refused):
             return gang.reason  # not remembered: a claim may come while all nodes stay as they are
         if self.cluster.is_impossible(gang):
-            causes = self.why(request, self.cluster.seats.room.now, FOREVER)
+            causes = self.why(request, self.cluster.seats.availability.now, FOREVER)
             reason = Reason.of(Code.CLUSTER_CANNOT_HOLD, causes=tuple(causes))
         if not self.cluster.mounts_claims(request.pods):  # volumes come while all nodes stay as they are
             self._feasible[shape] = (at, reason)
@@ -151,7 +151,7 @@ class ClusterPlanner:
         seating, at = seats.jobs.get(number), seats.position.get(node)
         if seating is None or at is None or pod not in seating.seats:
             return False
-        seat, free = seating.seats[pod], seats.room.view.free
+        seat, free = seating.seats[pod], seats.availability.view.free
         rows = [
             int(seats.table.pools[kind][at])
             for kind, n in seat.needs.items()

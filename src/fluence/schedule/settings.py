@@ -116,13 +116,6 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         tuple[str, ...],
         Meta(description="Extended resources that are vertices of their own, as `RESOURCE=TYPE`."),
     ] = (f"{GPU}=gpu",)
-    resources: Annotated[
-        str | None,
-        Meta(description="A file of resources that are no part of a node, such as quantum computers."),
-    ] = None
-    resources_configmap: Annotated[
-        str, Meta(description="The same as `NAMESPACE/NAME` of a ConfigMap; it need not exist.")
-    ] = f"{names.RESOURCES_NAMESPACE}/{names.RESOURCES_CONFIGMAP}"
 
     # -- replicas --
     lease: Annotated[bool, Meta(description="Elect a leader. Without it, run one replica and no more.")] = (
@@ -175,8 +168,6 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise InvalidInput(f"must be at least backoff, {self.backoff:g}", where="backoff-max")
         for key, text in (("health-address", self.health_address), ("metrics-address", self.metrics_address)):
             _address(key, text)
-        if self.resources_configmap.count("/") != 1 or not all(self.resources_configmap.split("/")):
-            raise InvalidInput("must be NAMESPACE/NAME", where="resources-configmap")
         self.layout()
         self.rules()
 

@@ -26,14 +26,14 @@ async def test_a_newer_word_waits_for_the_older_one_about_the_same_object() -> N
         return web.json_response({})
 
     async with serving(handler) as access, Client(access) as client:
-        teller = StatusWriter(client, held=lambda: True)
-        task = asyncio.create_task(teller.run())
+        writer = StatusWriter(client, held=lambda: True)
+        task = asyncio.create_task(writer.run())
         try:
-            teller.tell(PODS, "ns", "a", {"word": 1})
+            writer.write(PODS, "ns", "a", {"word": 1})
             await begun.wait()
             for word in (2, 3):
-                teller.tell(PODS, "ns", "a", {"word": word})
-            teller.tell(PODS, "ns", "b", {"word": 1})
+                writer.write(PODS, "ns", "a", {"word": word})
+            writer.write(PODS, "ns", "b", {"word": 1})
             await until(lambda: ("b", 1) in written)  # nobody else waits for it
             await asyncio.sleep(0.05)
             assert written == [("b", 1)]
@@ -43,3 +43,25 @@ async def test_a_newer_word_waits_for_the_older_one_about_the_same_object() -> N
         finally:
             task.cancel()
             await asyncio.wait({task})
+
+
+async def test_a_write_that_fails_unexpectedly_stops_no_other() -> None:
+    written: list[str] = []
+
+    async def write(key: str, value: int) -> None:
+        if value == 1:
+            raise ZeroDivisionError("made by the test")
+        written.append(key)
+
+    writer: CoalescingWriter[str, int] = CoalescingWriter(write, in_flight=1)
+    writer["evil"], writer["good"] = 1, 2
+    running = asyncio.create_task(writer.run())
+    try:
+        async with asyncio.timeout(5):
+            while not written:
+                await asyncio.sleep(0)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    assert written == ["good"]

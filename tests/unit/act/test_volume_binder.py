@@ -43,11 +43,11 @@ async def test_an_old_choice_does_not_come_back_after_a_newer_one(monkeypatch: p
         choosing = VolumeBinder(client, held=lambda: True)
         task = asyncio.create_task(choosing.run())
         try:
-            choosing.choose(ClaimUpdate(("ns", "data"), "u", "old"))
+            choosing.update(ClaimUpdate(("ns", "data"), "u", "old"))
             await refused.wait()
             refused.clear()
             await refused.wait()  # it is tried again …
-            choosing.choose(ClaimUpdate(("ns", "data"), "u", "new"))
+            choosing.update(ClaimUpdate(("ns", "data"), "u", "new"))
             await until(lambda: written == ["new"])
             refused.clear()
             await asyncio.sleep(0.3)

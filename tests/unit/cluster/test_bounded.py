@@ -61,7 +61,7 @@ def test_a_hundred_thousand_different_pods_leave_no_trace() -> None:
     assert len(made.index._counts) <= pod_index._KEPT
     assert len(cluster.columns._labels) <= columns._KEPT
     assert len(cluster.seats.table._shapes) <= 4096
-    assert len(cluster.seats.room._windows) <= 16
+    assert len(cluster.seats.availability._windows) <= 16
     assert not made.index._existing and not made.index._terms_of and not made._ports._ports
     assert not cluster._pods._jobs._ended and not cluster._pods._jobs._job_of
 

@@ -53,7 +53,7 @@ def test_a_job_past_its_end_is_free_or_held(recount: bool) -> None:
         assert seats.look(11, 100).free[rows].tolist() == expected
         seats.release(1)
         assert seats.look(11).free[rows].tolist() == [4, 4]
-        assert not seats.room.events
+        assert not seats.availability.events
 
 
 def test_nothing_is_promised_on_a_job_past_its_end() -> None:

@@ -64,8 +64,6 @@ EDGE = {
     "qps",
     "in_flight",
     "gather",
-    "resources",
-    "resources_configmap",
     "lease",
     "lease_name",
     "lease_namespace",

@@ -74,7 +74,7 @@ def test_nothing_is_planned_on_the_end_of_what_has_no_limit() -> None:
     found = planner()
     assert found.start("a", pods("a", 6), NOW, FOREVER, FOREVER)
     assert found.start_or_reserve("b", pods("b", 8), NOW, HOUR, HOUR) is None
-    assert not found.cluster.seats.room.events
+    assert not found.cluster.seats.availability.events
 
 
 def test_a_mark_takes_back_starts_reservations_and_drops() -> None:
