@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 import msgspec
 from aiohttp import web
 
+from fluence.act.coalescing_writer import CoalescingWriter
 from fluence.act.status_writer import StatusWriter
 from fluence.kube.client import Client
 from fluence.kube.resource import PODS
