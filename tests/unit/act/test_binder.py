@@ -275,6 +275,7 @@ async def test_draining_waits_for_what_was_sent_and_sends_nothing_more() -> None
         assert not draining.done()
         world.server.open.set()
         await draining
+        assert world.binder.backlog == 0
         world.binder.submit([C])
         await asyncio.sleep(0.02)
     assert world.server.asked == ["a"] and world.outcomes == {"a": BindOutcome.BOUND}
