@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fluence import names
 from fluence.cluster.claims import Claim
 from fluence.model.pod import ClaimVolumeSource, Pod, PodVolume
 from fluence.model.reason import Code
@@ -106,6 +107,19 @@ def test_a_group_of_which_nothing_is_left_is_forgotten_with_the_nodes_that_were_
     driver.cycle(NOW + 1)
     assert driver.exclusions.of("default/pod:a") == {"n1"}
     driver.remove_pod(bind.pod)
+    driver.cycle(NOW + 2)
+    assert driver.exclusions.of("default/pod:a") == frozenset()
+
+
+def test_a_group_that_goes_while_it_is_refused_is_forgotten_too() -> None:
+    driver = world()
+    put(driver, kit.pod("a"))
+    ((bind,),) = driver.cycle(NOW).binds
+    driver.told(BindResult(bind, BindOutcome.IMPOSSIBLE), NOW)
+    nonsense = kit.pod("a", annotations={names.DURATION: "soon"})
+    put(driver, nonsense)
+    assert told(driver.cycle(NOW + 1))[0][1] is SchedulingStatus.REFUSED and not driver.pod_sets.by_key
+    driver.remove_pod(nonsense)
     driver.cycle(NOW + 2)
     assert driver.exclusions.of("default/pod:a") == frozenset()
 

@@ -8,8 +8,12 @@ import pytest
 
 from fluence import names
 from fluence.model.pod import Pod
-from fluence.schedule.recovery import annotations_for, excluded, excluded_note, job_of, running
+from fluence.schedule.actions import BindOutcome, BindResult
+from fluence.schedule.annotations import gang_annotations
+from fluence.schedule.recovery import annotations_for, excluded_note, job_of, running
+from tests.unit.cluster.build import node
 from tests.unit.schedule import kit
+from tests.unit.schedule.driver import Driver
 
 NOW = int(kit.T0.timestamp() * 1000)
 FALLBACK = 99
@@ -97,23 +101,39 @@ def test_times_that_are_nonsense_are_not_read(text: str) -> None:
     assert (found.number, found.start, found.end) == (7, NOW - 10_000, NOW + 50_000)
 
 
+def excluded(note: dict[str, str]) -> frozenset[str]:
+    """What a gang whose pod says this must not have: that is how a restart reads it."""
+    found = gang_annotations([kit.pod("a", annotations=note)], [], None)
+    assert found.fault is None
+    return found.excluded
+
+
 def test_excluded_nodes_are_read_again() -> None:
     note = excluded_note({"n2", "n1"})
-    assert note == {names.EXCLUDED: "n1,n2"}
-    assert excluded(kit.pod("a", annotations=note)) == {"n1", "n2"}
+    assert note == {names.EXCLUDED: "n1,n2"} and excluded(note) == {"n1", "n2"}
 
 
 def test_nothing_is_written_where_nothing_is_excluded() -> None:
-    assert excluded_note(()) == {}
-    assert excluded(kit.pod("a")) == set()
+    assert excluded_note(()) == {} and excluded({}) == frozenset()
 
 
-def test_people_may_write_excluded_nodes_with_spaces_and_gaps() -> None:
-    assert excluded(kit.pod("a", annotations={names.EXCLUDED: " n1, ,n2,,"})) == {"n1", "n2"}
-
-
-def test_excluded_nodes_are_bounded_both_ways() -> None:
+def test_no_more_excluded_nodes_are_written_than_are_read() -> None:
     many = [f"n{i:05}" for i in range(1500)]
-    written = excluded_note(many)[names.EXCLUDED]
-    assert written.split(",") == many[:1000]
-    assert excluded(kit.pod("a", annotations={names.EXCLUDED: ",".join(many)})) == set(many[:1000])
+    note = excluded_note(many)
+    assert note[names.EXCLUDED].split(",") == many[:1000] and excluded(note) == set(many[:1000])
+
+
+def test_a_restart_does_not_try_a_node_that_was_refused() -> None:
+    first = Driver()
+    for name in ("n1", "n2"):
+        first.set_node(node(name))
+    first.set_pod(kit.pod("a"))
+    ((bind,),) = first.cycle(NOW).binds
+    first.told(BindResult(bind, BindOutcome.IMPOSSIBLE), NOW)
+    ((again,),) = first.cycle(NOW).binds
+    second = Driver()
+    second.set_node(node(bind.node))
+    second.set_pod(kit.pod("a", annotations={names.EXCLUDED: again.annotations[names.EXCLUDED]}))
+    assert second.cycle(NOW).binds == []
+    second.set_node(node(again.node))
+    assert [bind.node for (bind,) in second.cycle(NOW).binds] == [again.node]

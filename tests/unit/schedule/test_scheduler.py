@@ -303,6 +303,21 @@ def test_groups_that_fail_even_when_left_out_do_not_go_round_for_ever(
     assert len(driver.faults) < 10
 
 
+def test_a_group_that_is_blamed_though_nothing_of_it_is_looked_at_is_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = world()
+
+    def settle(self: Observer) -> None:
+        self._state.subject = "default/ghost"
+        raise Evil
+
+    monkeypatch.setattr(Observer, "settle_claims", settle)
+    driver.cycle(NOW)
+    assert [fault.first for fault in driver.faults] == [True, False, False, False, False]
+    assert driver.scheduler.broken
+
+
 def test_what_was_learned_survives_that_the_state_is_built_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = world()
     before = driver.queue.promises
@@ -337,6 +352,8 @@ def test_it_still_counts_when_the_pod_changes_meanwhile(monkeypatch: pytest.Monk
     driver.set_pod(replace(bind.pod, metadata=replace(bind.pod.metadata, annotations={"a": "b"})))
     driver.set_pod(kit.pod("large", cpu="2"))
     assert driver.cycle(NOW + 1).binds == []
+    gang = driver.groups.gang("default/pod:a")
+    assert gang is not None and gang.members == () and len(gang.placed) == 1
 
 
 def test_it_keeps_its_number_and_its_times(monkeypatch: pytest.MonkeyPatch) -> None:
