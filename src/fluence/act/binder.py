@@ -32,7 +32,7 @@ from fluence.schedule.actions import Bind, BindOutcome, BindResult
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 32
-_RETRY = RetryPolicy()  # of one bind, at once; then the scheduler tries again after longer pauses
+RETRY = RetryPolicy()  # of one bind, at once; then the scheduler tries again after longer pauses
 
 
 class Binder:
@@ -46,6 +46,7 @@ class Binder:
         check: Callable[[Bind], BindResult | None],
         held: Callable[[], bool],
         in_flight: int = IN_FLIGHT,
+        retry: RetryPolicy = RETRY,
     ) -> None:
         self.sent = 0
         self._client = client
@@ -59,6 +60,7 @@ class Binder:
         self._in_flight = in_flight
         self._idle = asyncio.Event()
         self._rng = random.Random()
+        self._retry = retry
 
     @property
     def backlog(self) -> int:
@@ -129,7 +131,7 @@ class Binder:
             try:
                 await self._client.bind(bind.pod, bind.node, annotations=bind.annotations, retry=ONCE)
             except KubeError as error:
-                pause = _RETRY.pause(error, attempt=attempt, repeatable=True, rng=self._rng)
+                pause = self._retry.pause(error, attempt=attempt, repeatable=True, rng=self._rng)
                 if pause is None:
                     return await self._failed(bind, error)
                 await asyncio.sleep(pause)

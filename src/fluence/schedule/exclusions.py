@@ -1,7 +1,7 @@
 """Exclusions: nodes that the pods of a group must not have, by experience.
 
 The API server refused a pod of the group on a node: that holds as long as the group does, and is written on
-its pods, so that a restart knows it (`recovery.excluded`). Or no volume could be made there: that is tried
+its pods, so that a restart knows it (`Gang.excluded`). Or no volume could be made there: that is tried
 again after a while.
 """
 

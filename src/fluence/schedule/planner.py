@@ -27,7 +27,6 @@ from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.job import FOREVER
 from fluence.queue.planner import Outlook, Planner, PlanRequest
 from fluence.queue.totals import Amounts, Totals, expected
-from fluence.schedule.gang import Gang as Group
 
 HORIZON = 1 << 50  # milliseconds since 1970: the year 37,000
 _SHAPES = 10_000  # distinct shapes of which something is remembered; users can make up any number
@@ -371,14 +370,6 @@ class ClusterPlanner:
         some = replace(gang, minimum=1)
         found = self.cluster.try_now(some, now=now, duration=duration)
         return len(found.seats) if isinstance(found, Seated) else None
-
-
-def topology_of(gang: Group) -> TopologyDomain | None:
-    """The label of which all nodes of a group must have one value, and the nodes that it has."""
-    key = gang.group.topology_key if gang.group is not None else None
-    if key is None:
-        return None
-    return TopologyDomain(key, frozenset(pod.spec.node_name for pod in gang.placed if pod.spec.node_name))
 
 
 def _pods(request: Hashable) -> PodSetRequest:

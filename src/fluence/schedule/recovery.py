@@ -15,8 +15,7 @@ import msgspec
 
 from fluence.model.pod import Pod
 from fluence.names import ALLOCATION, EXCLUDED, JOBID
-
-_EXCLUDED = 1000  # nodes that an annotation names; the server takes 256 KiB of annotations
+from fluence.schedule.annotations import MAX_EXCLUDED_NODES
 
 
 class AllocationNote(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -46,13 +45,7 @@ def annotations_for(number: int, start: int, end: int | None) -> dict[str, str]:
 
 def excluded_note(nodes: Collection[str]) -> dict[str, str]:
     """What a pod says of the nodes that its group must not have."""
-    return {EXCLUDED: ",".join(sorted(nodes)[:_EXCLUDED])} if nodes else {}
-
-
-def excluded(pod: Pod) -> set[str]:
-    """The nodes that a pod says its group must not have."""
-    text = pod.annotations.get(EXCLUDED, "")
-    return {name for each in text.split(",", _EXCLUDED)[:_EXCLUDED] if (name := each.strip())}
+    return {EXCLUDED: ",".join(sorted(nodes)[:MAX_EXCLUDED_NODES])} if nodes else {}
 
 
 def running(pods: Iterable[Pod], fallback: int, *, now: int, limit: int | None) -> list[Running]:

@@ -31,6 +31,7 @@ from fluence.kube.errors import (
     Unauthorized,
     Unreachable,
 )
+from fluence.kube.retry import ONCE, RetryPolicy
 from fluence.model.pod import Pod
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from tests.unit.cluster.build import bound
@@ -52,7 +53,15 @@ class Server:
         self.open = asyncio.Event()
         self.open.set()
 
-    async def bind(self, pod: Pod, node: str, *, annotations: Mapping[str, str] | None = None) -> None:
+    async def bind(
+        self,
+        pod: Pod,
+        node: str,
+        *,
+        annotations: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        assert retry is ONCE, "a bind is checked each time that it goes out"
         self.asked.append(pod.metadata.name)
         self.at_once += 1
         self.most_at_once = max(self.at_once, self.most_at_once)
@@ -75,7 +84,7 @@ class Server:
 class World:
     """A binder that runs, what it says, and what it sees."""
 
-    def __init__(self, *, in_flight: int = 32) -> None:
+    def __init__(self, *, in_flight: int = 32, retry: RetryPolicy = ONCE) -> None:
         self.server = Server()
         self.results: list[BindResult] = []
         self.stale: dict[str, BindResult] = {}
@@ -86,6 +95,7 @@ class World:
             check=lambda bind: self.stale.get(bind.uid),
             held=lambda: self.leads,
             in_flight=in_flight,
+            retry=retry,
         )
 
     @property
@@ -295,3 +305,23 @@ async def test_draining_an_idle_binder_returns_at_once() -> None:
     world = World()
     async with world.running():
         await asyncio.wait_for(world.binder.drain(), 1)
+
+
+async def test_a_bind_is_looked_at_again_each_time_that_it_goes_out() -> None:
+    """The server fails for a moment, and meanwhile somebody takes the room."""
+    world = World(retry=RetryPolicy(tries=6, base_s=0.01, cap_s=0.01))
+    world.server.fails["a"] = refusal(ServerFault, 500)
+    async with world.running():
+        world.binder.submit([A])
+        await until(lambda: len(world.server.asked) >= 2)
+        world.stale[A.uid] = BindResult(A, BindOutcome.STALE, "its room was taken meanwhile")
+        world.server.fails.clear()
+        await until(lambda: bool(world.results))
+    assert world.outcomes in ({"a": BindOutcome.STALE}, {"a": BindOutcome.AGAIN})
+    assert world.server.bound == []
+
+
+async def test_a_bind_that_fails_unexpectedly_stops_no_other() -> None:
+    world = World()
+    world.server.fails["a"] = cast(KubeError, ZeroDivisionError("made by the test"))
+    assert await answer(A, B, world=world) == {"a": BindOutcome.AGAIN, "b": BindOutcome.BOUND}

@@ -207,10 +207,7 @@ def test_excluded_nodes_are_written_with_the_reason_and_once() -> None:
     assert patch["metadata"] == {"uid": "uid-default-a", "annotations": {names.EXCLUDED: "a,b"}}
     marked = with_(pod("a", annotations=notes), written(patch))
     assert pod_condition(marked, BUSY, now=NOW, notes=notes) is None
-    assert recovery.excluded(marked) == {"a", "b"}
-    assert recovery.excluded(pod("a", annotations={names.EXCLUDED: " ,x,, y "})) == {"x", "y"}
-    many = ",".join(map(str, range(5000)))
-    assert len(recovery.excluded(pod("a", annotations={names.EXCLUDED: many}))) == 1000
+    assert marked.annotations[names.EXCLUDED] == "a,b"
 
 
 @pytest.mark.parametrize(

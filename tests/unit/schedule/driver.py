@@ -66,6 +66,9 @@ class Driver:
     def cycle(self, now: int) -> Decisions:
         return self.handle(decide=True, now=now)
 
+    def next_due(self) -> int | None:
+        return self.scheduler.next_due()
+
     # -- what it knows ---------------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:

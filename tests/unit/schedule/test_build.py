@@ -75,7 +75,6 @@ EDGE = {
     "log_format",
     "log_level",
 }
-UNREAD = {"resources", "resources_configmap"}  # NB no code reads these yet
 OTHERS = {
     "scheduler_name": "other",
     "match_policy": "low",
@@ -96,7 +95,7 @@ OTHERS = {
 
 
 def test_every_setting_is_for_the_edge_or_for_the_cycle() -> None:
-    assert set(SchedulerSettings.__struct_fields__) == EDGE | UNREAD | OTHERS.keys()
+    assert set(SchedulerSettings.__struct_fields__) == EDGE | OTHERS.keys()
 
 
 @pytest.mark.parametrize("name", OTHERS)
