@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fluence.model.reason import Code
@@ -85,6 +85,12 @@ def check(queue: Queue, started: list[str], now: int) -> None:
 @pytest.mark.parametrize("policy", ["easy", "conservative"])
 @settings(max_examples=60)
 @given(history=events)
+@example(
+    history=[
+        *(("submit", 1, 1), ("submit", 1, 1), ("submit", 5, 1), ("submit", 2, 2)),
+        *(("finish", 0, 0), ("overrun", 60, 0)),
+    ]
+)
 def test_nothing_is_started_where_nothing_is_and_promises_break_for_losses_only(
     make: Any, policy: str, history: list[tuple[str, int, int]]
 ) -> None:

@@ -75,7 +75,11 @@ class Promises:
         """After a loss: whose place in the plan is later than promised, or gone?"""
         for record in before:
             at, promised = record.reserved_at, record.no_later_than
-            if not record.waiting or promised is None or (at is not None and at <= promised):
+            if not record.waiting:
+                continue
+            if at is not None and record.deadline is not None and at > record.deadline:
+                record.deadline = at  # what the plan kept to cannot be kept
+            if promised is None or (at is not None and at <= promised):
                 continue
             record.deadline = at
             if at is not None and at <= promised + LATE:
