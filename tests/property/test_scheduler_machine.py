@@ -313,7 +313,8 @@ class Machine(RuleBasedStateMachine):
             runs = [pod for pod in self.pods.values() if pod.spec.node_name and not pod.is_terminal]
             for pod in runs:
                 self.put(replace(pod, status=replace(pod.status, phase="Succeeded")))
-            if not runs and turn > 1:
+            planned = any(each.reservation for each in self.scheduler.pod_sets.by_key.values())
+            if not runs and not planned and turn > 1:
                 break
         else:
             raise AssertionError("it never comes to rest")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -18,7 +19,6 @@ from fluence.kube.errors import (
     ApiError,
     Forbidden,
     Gone,
-    Invalid,
     KubeError,
     Missing,
     ServerFault,
@@ -26,11 +26,13 @@ from fluence.kube.errors import (
     Unauthorized,
 )
 from fluence.kube.resource import PODS
+from fluence.kube.retry import ONCE, RetryPolicy
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 32
+_RETRY = RetryPolicy()  # of one bind, at once; then the scheduler tries again after longer pauses
 
 
 class Binder:
@@ -56,6 +58,7 @@ class Binder:
         self._busy = 0
         self._in_flight = in_flight
         self._idle = asyncio.Event()
+        self._rng = random.Random()
 
     @property
     def backlog(self) -> int:
@@ -110,30 +113,40 @@ class Binder:
             self._report(result)
 
     async def _one(self, bind: Bind) -> BindResult:
-        if not self._held():
-            return BindResult(bind, BindOutcome.AGAIN, "this replica does not lead")
-        stale = self._check(bind)
-        if stale is not None:
-            return stale
-        self.sent += 1
-        try:
-            await self._client.bind(bind.pod, bind.node, annotations=bind.annotations)
-        except Missing:
-            return BindResult(bind, BindOutcome.GONE, "the pod is gone")
-        except ApiConflict as conflict:
-            return await self._look(bind, str(conflict))
-        except (TooManyRequests, ServerFault, Unauthorized, Gone) as error:
-            return await self._look(bind, str(error))
-        except (Invalid, Forbidden, ApiError) as refusal:
-            # NB "cannot" is RBAC's word: it says something about us, not about the node. Nor does a namespace
-            # that ends, and whose pods are still to go.
-            ours = isinstance(refusal, Forbidden) and (
-                "cannot" in refusal.status.message or refusal.is_ending
-            )
-            return BindResult(bind, BindOutcome.AGAIN if ours else BindOutcome.IMPOSSIBLE, str(refusal))
-        except KubeError as error:  # no answer: it may have been carried out all the same
-            return await self._look(bind, str(error))
-        return BindResult(bind, BindOutcome.BOUND)
+        """Send one bind until it is answered; it is checked again each time that it goes out."""
+        attempt = 0
+        while True:
+            if not self._held():
+                return BindResult(bind, BindOutcome.AGAIN, "this replica does not lead")
+            stale = self._check(bind)
+            if stale is not None:
+                return stale
+            self.sent += 1
+            attempt += 1
+            try:
+                await self._client.bind(bind.pod, bind.node, annotations=bind.annotations, retry=ONCE)
+            except KubeError as error:
+                pause = _RETRY.pause(error, attempt=attempt, repeatable=True, rng=self._rng)
+                if pause is None:
+                    return await self._failed(bind, error)
+                await asyncio.sleep(pause)
+            else:
+                return BindResult(bind, BindOutcome.BOUND)
+
+    async def _failed(self, bind: Bind, error: KubeError) -> BindResult:
+        match error:
+            case Missing():
+                return BindResult(bind, BindOutcome.GONE, "the pod is gone")
+            case ApiConflict() | TooManyRequests() | ServerFault() | Unauthorized() | Gone():
+                return await self._look(bind, str(error))
+            case ApiError():
+                # NB "cannot" is RBAC's word: it says something about us, not about the node. Nor does a
+                # namespace that ends, and whose pods are still to go.
+                ours = isinstance(error, Forbidden) and ("cannot" in error.status.message or error.is_ending)
+                outcome = BindOutcome.AGAIN if ours else BindOutcome.IMPOSSIBLE
+                return BindResult(bind, outcome, str(error))
+            case _:  # no answer: it may have been carried out all the same
+                return await self._look(bind, str(error))
 
     async def _look(self, bind: Bind, reason: str) -> BindResult:
         """The pod itself says what a refusal or a lost answer means."""

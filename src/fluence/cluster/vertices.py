@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -14,8 +13,8 @@ from fluence.match.extensions import Extensions
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.policy import MatchPolicy
 from fluence.model.node import Node
+from fluence.text import natural_key
 
-_DIGITS = re.compile(r"(\d+)")
 # The sizes of a graph stay below 2^62 together; this leaves room for vertices of size 1.
 _MOST_TOGETHER = (1 << 62) - (1 << 40)
 _HOSTNAME = "kubernetes.io/hostname"  # says what the vertex's name says
@@ -65,7 +64,7 @@ class NodeVertices:
         fresh: list[Vertices] = []
         levels: dict[Place, int] = {}
         left = self._countable()
-        for node in sorted(nodes, key=lambda node: natural(node.name)):
+        for node in sorted(nodes, key=lambda node: natural_key(node.name)):
             place = self.layout.place(node)
             above = self._level(batch, place, levels, base)
             rank = self.rank(node.name)
@@ -226,9 +225,3 @@ class NodeVertices:
 def properties(node: Node) -> dict[str, str]:
     """The labels of a node, for constraints."""
     return {key: value for key, value in node.labels.items() if key != _HOSTNAME}
-
-
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """`n2` before `n10`."""
-    parts = _DIGITS.split(name)
-    return tuple((0, int(part), "") if i % 2 else (1, 0, part) for i, part in enumerate(parts))

@@ -242,6 +242,7 @@ class Client:
         *,
         annotations: Mapping[str, str] | None = None,
         labels: Mapping[str, str] | None = None,
+        retry: RetryPolicy | None = None,
     ) -> None:
         """Bind a pod to a node, with annotations and labels in the same write.
 
@@ -262,7 +263,7 @@ class Client:
         }
         path = PODS.path(meta.name, namespace=meta.namespace, subresource="binding")
         try:
-            await self.request("POST", path, body=msgspec.json.encode(body))
+            await self.request("POST", path, body=msgspec.json.encode(body), retry=retry)
         except ApiConflict as conflict:
             if not conflict.ambiguous:
                 raise

@@ -90,6 +90,12 @@ class Metrics:
         )
         self.registry.register(_Now(scheduler))
 
+    @property
+    def fault_count(self) -> int:
+        """How often something could not be handled."""
+        (family,) = self.faults.collect()
+        return int(sum(each.value for each in family.samples if each.name.endswith("_total")))
+
     def started(self, *, waits: bool) -> None:
         self.gang_attempts.labels("unschedulable" if waits else "scheduled", self._profile).inc()
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from fluence.messages.rendering import Templates, names, reasons, text, texts
 from fluence.model.reason import Code
 
+CANNOT_HOLD = "the cluster as it is cannot hold it"  # how a message begins that says never
+
 QUEUE: Templates = {
     # What happens to a job in the queue.
     Code.SUBMITTED: "submitted",
@@ -48,8 +50,7 @@ QUEUE: Templates = {
     Code.INVALID_REQUEST: "{fault}",
     Code.MATCHER_EXPLAINS: "{cause}",
     Code.CLUSTER_CANNOT_HOLD: lambda reason: (
-        "the cluster as it is cannot hold it: "
-        + (texts(reasons(reason["causes"])) or "the cluster has no nodes for it")
+        f"{CANNOT_HOLD}: " + (texts(reasons(reason["causes"])) or "the cluster has no nodes for it")
     ),
     Code.GROUP_GONE: "the group is gone",
     Code.GROUP_CHANGED: "its group changed",

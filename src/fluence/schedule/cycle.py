@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fluence.queue.guard import PluginFault
 from fluence.schedule import reconcile as changes
 from fluence.schedule.actions import Bind, ClaimUpdate
-from fluence.schedule.events import Event
+from fluence.schedule.events import Event, NotBound
 from fluence.schedule.gang import Gang
 from fluence.schedule.lifecycle import Lifecycle
 from fluence.schedule.observer import Observer
@@ -45,7 +45,7 @@ class SchedulingCycle:
         self._lifecycle = Lifecycle(state)
         self._observer = Observer(state, self._lifecycle)
 
-    def observe(self, event: Event, now: int) -> None:
+    def observe(self, event: Event | NotBound, now: int) -> None:
         """Take one event in."""
         self._observer.observe(event, now)
 

@@ -45,4 +45,11 @@ class BindFinished:
     result: BindResult
 
 
+@dataclass(frozen=True, slots=True)
+class NotBound:
+    """A pod that counted as bound is not; only the scheduler itself says so, to its state."""
+
+    pod: Pod
+
+
 Event: TypeAlias = Changed | BindFinished

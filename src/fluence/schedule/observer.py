@@ -19,7 +19,7 @@ from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, VolumeClaim
 from fluence.schedule.actions import BindOutcome, BindResult
-from fluence.schedule.events import BindFinished, Changed, Event
+from fluence.schedule.events import BindFinished, Changed, Event, NotBound
 from fluence.schedule.lifecycle import Lifecycle
 from fluence.schedule.state import SchedulerState
 
@@ -31,10 +31,13 @@ class Observer:
         self._state = state
         self._lifecycle = lifecycle
 
-    def observe(self, event: Event, now: int) -> None:
+    def observe(self, event: Event | NotBound, now: int) -> None:
         """Take one event in."""
         if isinstance(event, BindFinished):
             self._bind_finished(event.result, now)
+            return
+        if isinstance(event, NotBound):
+            self._not_bound(event.pod)
             return
         found = event.object
         if isinstance(found, Pod):
@@ -121,6 +124,16 @@ class Observer:
         if pod_set is not None:
             self._lifecycle.pod_over(pod_set, uid, failed=pod.status.phase != "Succeeded")
 
+    def _not_bound(self, pod: Pod) -> None:
+        """It has not ended: its seat is free at once, though others of its job go on, and it may have one."""
+        state, uid = self._state, pod.metadata.uid
+        pod_set = state.pod_sets.by_pod.get(uid)
+        if pod_set is not None:
+            reason = Reason.of(Code.POD_NOT_BOUND, pod=pod.key)
+            state.cluster.release(pod_set.number, (uid,), reason=reason)
+            self._lifecycle.lose(pod_set, uid)
+        self._pod_gone(pod)
+
     def _taken_by(self, uid: str) -> tuple[str, Mapping[str, int]] | None:
         """What a pod takes, and where."""
         entry = self._state.cluster.pods.entries.get(uid)
@@ -154,9 +167,9 @@ class Observer:
             limits = {} if gone else found.limits
             if self._state.cluster.set_attach_limits(found.metadata.name, limits):
                 self._state.planner.note_freed()
-        elif not gone:
-            namespace = cast(KubeObject, found)
-            self._state.cluster.set_namespace(namespace.metadata.name, namespace.metadata.labels or {})
+        else:
+            meta = cast(KubeObject, found).metadata
+            self._state.cluster.set_namespace(meta.name, None if gone else meta.labels)
 
     def _claims_changed(self, changes: list[Change]) -> None:
         state = self._state

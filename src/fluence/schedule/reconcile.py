@@ -226,7 +226,8 @@ def _is_queued(wanted: Submit, found: PodSet | None, gang: Gang) -> bool:
     asked = (is_.minimum, is_.policy, is_.exclude, is_.constraint, is_.topology)
     same = (was.minimum, was.policy, was.exclude, was.constraint, was.topology) == asked
     job = found.job
-    same = same and (job.priority, job.limit, job.queue) == (wanted.priority, gang.limit, gang.queue)
+    has = (job.priority, job.limit, job.soft_limit, job.user, job.queue)
+    same = same and has == (wanted.priority, gang.limit, gang.soft_limit, gang.user, gang.queue)
     return same and len(was.pods) == len(is_.pods) and all(map(_asks_the_same, was.pods, is_.pods))
 
 

@@ -28,7 +28,7 @@ from fluence.queue.plan import JobFault
 from fluence.queue.rules import QueueRules
 from fluence.schedule.actions import Bind, BindOutcome
 from fluence.schedule.cycle import Decisions, SchedulingCycle
-from fluence.schedule.events import BindFinished, Changed, Event, Object
+from fluence.schedule.events import BindFinished, Changed, Event, NotBound, Object
 from fluence.schedule.groups import Groups
 from fluence.schedule.planner import HORIZON, ClusterPlanner
 from fluence.schedule.quarantine import Fault, Quarantine, Subject
@@ -82,7 +82,9 @@ class Scheduler:
 
     def handle(self, events: Iterable[Event], now: int, *, decide: bool = True) -> Decisions:
         """Take in what happened, and decide what to do about it."""
-        for event in chain(events, self._let_out(now)):
+        for event in events:
+            self._observe(event, now)
+        for event in self._let_out(now):  # as they are after all that
             self._observe(event, now)
         decisions = self._decide(now) if decide else Decisions()
         decisions.faults, self._faults = self._faults, []
@@ -129,7 +131,7 @@ class Scheduler:
             event = self._presented(event, subject)
         self._guard(subject, event, now)
 
-    def _guard(self, subject: Subject, event: Event, now: int) -> None:
+    def _guard(self, subject: Subject, event: Event | NotBound, now: int) -> None:
         try:
             self._cycle.observe(event, now)
         except Exception as error:
@@ -170,7 +172,7 @@ class Scheduler:
         assumed = self._assumed.pop(bind.uid, None)
         if assumed is not None:
             subject = subject_of(assumed)
-            self._guard(subject, Changed(assumed, None), now)
+            self._guard(subject, NotBound(assumed), now)
             found = self._objects.get(subject)
             if found is not None:
                 self._guard(subject, self._presented(Changed(None, found), subject), now)

@@ -125,7 +125,9 @@ class VolumeBinding:
             return Failed(Reason.of(Code.CLAIM_GONE, claim=name))
         if claim.state == "bound":
             for bind in self.binds:
-                if bind.uid in decision.pods and not cluster.reaches(claim.nodes, bind.node):
+                if bind.uid not in decision.pods or cluster.node(bind.node) is None:
+                    continue  # of a node that is gone, its own reason is said
+                if not cluster.reaches(claim.nodes, bind.node):
                     return Failed(Reason.of(Code.BOUND_VOLUME_OUT_OF_REACH, claim=name, node=bind.node))
             return True
         if claim.is_terminating:

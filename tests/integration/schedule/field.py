@@ -158,8 +158,9 @@ class Field:
 
     @contextlib.asynccontextmanager
     async def scheduler(self, client: Client | None = None, **options: Any) -> AsyncIterator[LiveScheduler]:
-        """The scheduler in this process, without a lease unless one is asked for."""
-        identity = options.pop("identity", None)
+        """The scheduler in this process, without a lease unless one is asked for. ``may_fail``: objects that
+        cannot be handled are part of the test."""
+        identity, may_fail = options.pop("identity", None), options.pop("may_fail", False)
         chosen = {"lease": False, "backoff": 0.25, "scheduler_name": self.name, **options}
         live = self.live = LiveScheduler(
             client or self.client, SchedulerSettings(**chosen), identity=identity
@@ -178,6 +179,7 @@ class Field:
             await task
             faults = [each.store.handler_errors for each in live.watches.all]
             assert not any(faults), "a handler failed: see the log"
+            assert may_fail or not live.metrics.fault_count, "something was quarantined: see the log"
 
     @contextlib.asynccontextmanager
     async def through(self, *rules: Rule, **options: Any) -> AsyncIterator[LiveScheduler]:

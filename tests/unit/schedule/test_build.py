@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 
+import pytest
+
 from fluence.cluster.layout import GraphLayout
 from fluence.kube.access import Access
 from fluence.kube.client import Client
 from fluence.live.scheduler import LiveScheduler
 from fluence.queue.rules import QueueRules
+from fluence.schedule.actions import Bind
 from fluence.schedule.build import scheduler_for
 from fluence.schedule.scheduler import SchedulerConfig
 from fluence.schedule.settings import SchedulerSettings
 from fluence.sim.cluster import EmbeddedCluster
+from tests.unit.schedule import kit
 
 SETTINGS = SchedulerSettings(
     scheduler_name="other",
@@ -51,3 +55,66 @@ def test_the_cluster_in_memory_and_the_live_one_have_the_same_scheduler() -> Non
     embedded = EmbeddedCluster([], settings=SETTINGS).scheduler.config
     assert embedded.native and not live.native  # that is asked of the server later
     assert replace(live, native=True, timer=None) == embedded
+
+
+# Settings that are no business of the cycle: the edge reads them itself.
+EDGE = {
+    "kubeconfig",
+    "context",
+    "qps",
+    "in_flight",
+    "gather",
+    "resources",
+    "resources_configmap",
+    "lease",
+    "lease_name",
+    "lease_namespace",
+    "lease_duration",
+    "lease_renew",
+    "lease_retry",
+    "health_address",
+    "metrics_address",
+    "log_format",
+    "log_level",
+}
+OTHERS = {
+    "scheduler_name": "other",
+    "match_policy": "low",
+    "queue_policy": "fcfs",
+    "queue_depth": 7,
+    "queue_window": 90,
+    "queue_resolution": 1000,
+    "queue_replan": True,
+    "default_duration": 60,
+    "default_durations": {"debug": "30m"},
+    "release_each": True,
+    "backoff": 2.0,
+    "backoff_max": 30.0,
+    "volume_timeout": 5.0,
+    "topology": ("rack=example.com/rack",),
+    "devices": ("example.com/fpga=fpga",),
+}
+
+
+def test_every_setting_is_for_the_edge_or_for_the_cycle() -> None:
+    assert set(SchedulerSettings.__struct_fields__) == EDGE | OTHERS.keys()
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_each_setting_changes_the_scheduler_by_itself(name: str) -> None:
+    plain = scheduler_for(SchedulerSettings()).config
+    assert scheduler_for(SchedulerSettings(**{name: OTHERS[name]})).config != plain  # type: ignore[arg-type]
+
+
+def test_a_scheduler_has_what_its_config_says() -> None:
+    state = scheduler_for(SETTINGS, native=True).state
+    assert (state.groups.scheduler, state.groups.native) == ("other", True)
+    assert state.volumes.timeout == 5_000
+    bind = Bind(kit.pod("a"), "n1", "default/pod:a", {})
+    for pause in (2_000, 4_000, 8_000, 16_000, 30_000):
+        state.retries.add(bind, 0)
+        assert state.retries.next_due() == pause
+
+
+def test_settings_and_a_config_have_the_same_defaults() -> None:
+    assert scheduler_for(SchedulerSettings()).config == SchedulerConfig(layout=SchedulerSettings().layout())

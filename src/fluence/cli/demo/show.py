@@ -16,6 +16,7 @@ from fluence import names
 from fluence.act.conditions import POD_SCHEDULED, same
 from fluence.cli import view
 from fluence.cli.demo.script import Work, work_of
+from fluence.messages.queue import CANNOT_HOLD
 from fluence.model.node import Node
 from fluence.model.pod import Pod
 from fluence.model.resources import add_into, pod_requests
@@ -23,7 +24,6 @@ from fluence.sandbox.audit import AuditReport
 from fluence.sandbox.nodes import GPU, ZONE
 from fluence.units import format_amount
 
-_NEVER = "the cluster as it is cannot hold it"
 _COLORS = {"starts": "green", "waits": "yellow", "never": "red", "ended": "blue"}
 _ARROW = "\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}"  # no line breaks here
 
@@ -177,7 +177,7 @@ def _standing(pods: list[Pod], count: int) -> Standing | None:
     told = [message(pod) for pod in alive]
     if bound or not all(told):
         return None
-    return Standing("never" if told[0].startswith(_NEVER) else "waits", told[0])
+    return Standing("never" if told[0].startswith(CANNOT_HOLD) else "waits", told[0])
 
 
 def _places(pods: list[Pod]) -> str:
