@@ -154,8 +154,10 @@ def _with_all_below(
     graph: ResourceGraph, tree: Tree, taken: tuple[Rows, Ints, Mask], whole: frozenset[int]
 ) -> tuple[Rows, Ints, Mask]:
     """Vertices of ``whole`` types come with everything below them, and for the job alone."""
+    if not whole:
+        return taken
     rows, amounts, alone = taken
-    heads = np.isin(graph.type[rows], list(whole)) if whole else np.zeros(len(rows), np.bool_)
+    heads = np.isin(graph.type[rows], list(whole))
     if not heads.any():
         return taken
     steps = np.zeros(len(tree.order) + 1, np.int32)

@@ -106,7 +106,7 @@ class _Inquiry:
 
     def _has_too_few_nodes(self) -> bool:
         start, duration = self.window.start, self.window.end - self.window.start
-        return self.matcher.has_too_few_nodes(self.request, Operation.TRY, start=start, duration=duration)
+        return self.matcher.precheck.refuses(self.request, Operation.TRY, start, duration)
 
     def _searches(self, window: Window) -> bool:
         search = self.matcher.search

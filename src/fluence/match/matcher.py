@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from errno import EINVAL
 
 import numpy as np
-from cachetools import LRUCache
+from cachetools import FIFOCache
 
-from fluence.errors import Conflict, InvalidInput, InvalidJobspec, NotFound
+from fluence.errors import Conflict, FluenceError, InvalidInput, InvalidJobspec, NotFound
 from fluence.graph import jgf
 from fluence.graph.columns import Rows
 from fluence.graph.filters import DEFAULT, Filters
@@ -27,7 +27,7 @@ from fluence.match.extensions import NONE, Extensions
 from fluence.match.filter_usage import usage_at, usage_of
 from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
 from fluence.match.policy import MatchPolicy
-from fluence.match.precheck import has_too_few_nodes
+from fluence.match.precheck import NodeCheck
 from fluence.match.recover import ledger_columns, recover
 from fluence.match.release import ReleasedPart, release
 from fluence.match.request import Request, compile_jobspec
@@ -90,10 +90,11 @@ class Matcher:
             flexible=flexible,
             extensions=extensions,
         )
+        self.precheck = NodeCheck(self.search, self.filters, horizon)
         self._root_filter = RootFilter(graph, self.filters, self.tree) if bug_compatible else None
         self._shape_at = graph.shape_generation
         # What had to wait is tried again. A jobspec that is kept here keeps its id to itself.
-        self._requests: LRUCache[int, tuple[Jobspec, Request]] = LRUCache(_JOBSPECS)
+        self._requests: FIFOCache[int, tuple[Jobspec, Request]] = FIFOCache(_JOBSPECS)
 
     @property
     def extensions(self) -> Extensions:
@@ -134,15 +135,15 @@ class Matcher:
         request = jobspec if isinstance(jobspec, Request) else self.compile(jobspec)
         self.refresh()
         duration = self.duration(request, now)
-        if records:
-            self._check_job(job)
+        if records and (job is None or job < 0 or job in self.ledger.jobs):
+            raise self._refused(job)
         number = _NO_JOB if job is None else job
         if operation is Operation.JUDGE:
             found = self.search.find(request, EMPTY)
             if found.selection is not None:
                 return Placed(number, now, now, False, found.selection)
             return self._never(request, found)
-        if self.has_too_few_nodes(request, operation, start=now, duration=duration):
+        if self.precheck.refuses(request, operation, now, duration):
             return Never("unsatisfiable") if operation is Operation.ALLOCATE_OR_JUDGE else Wait("busy")
         if operation in (Operation.ALLOCATE_OR_RESERVE, Operation.TRY_FUTURE):
             at, found = earliest(self.search, self._root_filter, request, now=now, duration=duration)
@@ -217,7 +218,8 @@ class Matcher:
             raise InvalidInput(
                 f"invalid time ({at}, {duration}): the start must not be negative, nor the length 0"
             )
-        self._check_free(job)
+        if job in self.ledger.jobs:
+            raise self._refused(job)
         found = recover(self, text, reader, at, at + duration)
         shown, rows, needs, alone = ledger_columns(self, found)
         selection = shown if shown is not None else Selection.of(self.tree, rows[:0], needs[:0], alone[:0])
@@ -327,8 +329,6 @@ class Matcher:
                 self._root_filter.reshaped(self.tree)
         self.search.refresh()
 
-    # -- for explanations ------------------------------------------------------------------------------------
-
     def duration(self, request: Request, now: int) -> int:
         """How long a request would run from now on: until the horizon where it does not say."""
         given = request.duration
@@ -340,29 +340,14 @@ class Matcher:
             )
         return math.ceil(given)
 
-    def has_too_few_nodes(self, request: Request, operation: Operation, *, start: int, duration: int) -> bool:
-        """Whether Fluxion's check before the search refuses a request."""
-        return has_too_few_nodes(
-            self.search,
-            self.filters,
-            request,
-            operation,
-            start=start,
-            duration=duration,
-            horizon=self.horizon,
-        )
-
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _check_job(self, job: int | None) -> None:
-        if job is None or job < 0:
-            given = "none is given" if job is None else f"{job} is not a valid id"
-            raise InvalidInput(f"{given}: an allocation needs the id of its job, 0 or more", where="job")
-        self._check_free(job)
-
-    def _check_free(self, job: int) -> None:
+    def _refused(self, job: int | None) -> FluenceError:
+        """Why nothing can be recorded under the id of a job."""
         if job in self.ledger.jobs:
-            raise Conflict(f"job {job} already holds resources: cancel it first or choose another id")
+            return Conflict(f"job {job} already holds resources: cancel it first or choose another id")
+        given = "none is given" if job is None else f"{job} is not a valid id"
+        return InvalidInput(f"{given}: an allocation needs the id of its job, 0 or more", where="job")
 
     def _never(self, request: Request, far: Found) -> Never:
         """The verdict on a request that an empty graph does not hold."""

@@ -11,33 +11,31 @@ from fluence.match.request import Request
 from fluence.match.window_search import WindowSearch
 
 
-def has_too_few_nodes(
-    search: WindowSearch,
-    filters: Filters,
-    request: Request,
-    operation: Operation,
-    *,
-    start: int,
-    duration: int,
-    horizon: int,
-) -> bool:
-    """Whether fewer nodes count than the request needs; only where a filter counts nodes."""
-    if not filters.counts(search.node) or search.has_siblings(request):
-        return False
-    graph, ledger = search.graph, search.ledger
-    wanted = request.minimum.get(search.node, 0)
-    if wanted > graph.nodes_up:
-        return True
-    if request.constraint is None or not wanted:
-        return False
-    allowed = search.allowed_by(request.constraint)
-    nodes = graph.vertices_of_type(search.node)
-    if allowed is not None:
+class NodeCheck:
+    """The check on one graph; it is made only where a filter counts nodes."""
+
+    def __init__(self, search: WindowSearch, filters: Filters, horizon: int) -> None:
+        self._search, self._filters, self._horizon = search, filters, horizon
+
+    def refuses(self, request: Request, operation: Operation, start: int, duration: int) -> bool:
+        """Whether fewer nodes count than a request needs."""
+        search = self._search
+        graph, node = search.graph, search.node
+        if not self._filters.counts(node) or search.has_siblings(request):
+            return False
+        wanted = request.minimum.get(node, 0)
+        if wanted > graph.nodes_up:
+            return True
+        allowed = search.allowed_by(request.constraint)
+        if allowed is None or not wanted:
+            return False
+        nodes = graph.vertices_of_type(node)
         nodes = nodes[allowed[nodes]]
-    if operation is not Operation.ALLOCATE_OR_JUDGE:
-        nodes = nodes[graph.up[nodes]]
-    time = start if operation in (Operation.ALLOCATE, Operation.TRY) else horizon - 1
-    touched = ledger.head[nodes] >= 0
-    fit = int((graph.size[nodes[~touched]] == 1).sum())
-    fit += sum(ledger.available(v, time, time + duration) == 1 for v in nodes[touched].tolist())
-    return fit < wanted
+        if operation is not Operation.ALLOCATE_OR_JUDGE:
+            nodes = nodes[graph.up[nodes]]
+        time = start if operation in (Operation.ALLOCATE, Operation.TRY) else self._horizon - 1
+        ledger = search.ledger
+        touched = ledger.head[nodes] >= 0
+        fit = int((graph.size[nodes[~touched]] == 1).sum())
+        fit += sum(ledger.available(v, time, time + duration) == 1 for v in nodes[touched].tolist())
+        return fit < wanted

@@ -48,6 +48,7 @@ class _Plan:
         self._times = [0]
         self._events = {0: _Event(total, 1, total)}
         self._spans: dict[int, _Span] = {}
+        self._out: list[_Event] = []  # taken out of the tree
 
     def __contains__(self, job: int) -> bool:
         return job in self._spans
@@ -100,21 +101,24 @@ class _Plan:
         if amount > self.total:
             return
         self._put_back()
+        events = self._events
         for time in self._times:
-            event = self._events[time]
+            event = events[time]
             if event.found_by is None or event.found_by < amount:
                 continue
             event.found_by = None
+            self._out.append(event)
             if time >= after and self.has(time, duration, amount):
                 yield time
 
     def has(self, start: int, duration: int, amount: int) -> bool:
         """Whether an amount is left throughout a window."""
+        if amount == 0 or amount > self.total:
+            return amount == 0
         first = bisect_right(self._times, start) - 1
         last = bisect_left(self._times, start + duration)
-        return amount <= self.total and all(
-            amount <= self._events[time].left for time in self._times[first:last]
-        )
+        events = self._events
+        return all(amount <= events[time].left for time in self._times[first:last])
 
     def _take(self, start: int, end: int, amount: int) -> None:
         for time in self._times[bisect_left(self._times, start) : bisect_left(self._times, end)]:
@@ -123,9 +127,9 @@ class _Plan:
             event.found_by = event.left
 
     def _put_back(self) -> None:
-        for event in self._events.values():
-            if event.found_by is None:
-                event.found_by = event.left
+        for event in self._out:
+            event.found_by = event.left
+        self._out.clear()
 
 
 class RootFilter:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
-from cachetools import LRUCache
+from cachetools import FIFOCache
 
 from fluence.graph.columns import Ints, scalars
 from fluence.graph.graph import ResourceGraph
@@ -45,7 +45,7 @@ class SlotCache:
         self._up, self._heads = scalars(graph.up), ledger.heads
         self._columns = [scalars(column) for column in (graph.type, graph.size, scores)]
         self._in_a_row: dict[int, bytes] = {}
-        self._known: LRUCache[tuple[Need, Looks], Built] = LRUCache(_MANY)
+        self._known: FIFOCache[tuple[Need, Looks], Built] = FIFOCache(_MANY)
 
     def child_types(self, vertex: int) -> frozenset[int]:
         """The types of the children of a vertex, in all subsystems."""

@@ -95,7 +95,7 @@ class WindowSearch:
         A search that stops early usually finds enough at once, and the walk is quickest then; it gives way to
         the index when it has come too far.
         """
-        if request.shape in self._hopeless:
+        if self._has_hopeless and request.shape in self._hopeless:
             # What an empty graph cannot hold, no other can. (Not so with ranges: they take more where
             # there is more, and then fit fewer.)
             return _HOPELESS
@@ -116,7 +116,7 @@ class WindowSearch:
         if far is _HOPELESS:
             return
         if request.is_fixed and far.conflict is None and not self.has_siblings(request):
-            self._hopeless[request.shape] = True
+            self._hopeless[request.shape] = self._has_hopeless = True
 
     def walk(self, request: Request, window: Window, limit: int | None = None) -> Found:
         """What the walk finds, whatever the index could tell; it gives up after ``limit`` vertices."""
@@ -233,6 +233,7 @@ class WindowSearch:
     def _forget(self) -> None:
         # The shapes that this graph cannot hold, and what constraints mean on it.
         self._hopeless: LRUCache[tuple[object, ...], bool] = LRUCache(_SHAPES)
+        self._has_hopeless = False  # most graphs hold all that is asked of them, and a shape is slow to hash
         self._allowed: LRUCache[Constraint, Mask] = LRUCache(_MASKS, lambda mask: mask.nbytes + 1024)
 
     def _derive(self) -> None:
