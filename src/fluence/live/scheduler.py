@@ -199,8 +199,9 @@ class LiveScheduler:
     # -- events in -------------------------------------------------------------------------------------------
 
     def _put(self, event: Event, *, wake: bool = True) -> None:
-        """Something happened. The scheduler is told at the next turn of the loop, or by the next cycle."""
-        if not self._events:
+        """Something happened. A leader's next cycle takes it in; a replica that does not lead follows at the
+        next turn of the loop."""
+        if not self._events and not self.leads:
             asyncio.get_running_loop().call_soon(self._follow)
         self._events.append(event)
         if wake:
