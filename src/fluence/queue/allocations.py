@@ -13,6 +13,9 @@ from heapq import heapify, heappop, heappush
 
 Undo = Callable[[], object]
 
+# What was done: a task that was added, reservations that were dropped, and how the planner undoes its part.
+_Step = tuple["Allocation | None", "dict[str, Allocation] | None", Undo | None]
+
 _STALE = 1000  # entries of the index that may be out of date before it is made anew
 
 
@@ -35,7 +38,7 @@ class Allocations:
 
     running: dict[str, Allocation] = field(default_factory=dict)
     reserved: dict[str, Allocation] = field(default_factory=dict)
-    _undo: list[Undo] = field(default_factory=list)
+    _steps: list[_Step] = field(default_factory=list)  # since it was settled
     _ends: list[tuple[int, int, Allocation]] = field(default_factory=list)  # a heap; some are out of date
     _serial: int = 0
 
@@ -44,15 +47,23 @@ class Allocations:
 
     def add(self, allocation: Allocation, undo: Undo | None = None) -> None:
         """A task has resources now, or will; ``undo`` takes back what the planner did for it besides."""
-        (self.reserved if allocation.reserved else self.running)[allocation.task] = allocation
-        if not allocation.reserved:
+        if allocation.reserved:
+            self.reserved[allocation.task] = allocation
+        else:
+            self.running[allocation.task] = allocation
             self._note_end(allocation)
-        self._undo.append(lambda: self._undo_add(allocation, undo))
+        self._steps.append((allocation, None, undo))
 
     def drop(self, allocation: Allocation, undo: Undo | None = None) -> None:
         """Give up a reservation; ``undo`` makes it again."""
         del self.reserved[allocation.task]
-        self._undo.append(lambda: self._undo_drop(allocation, undo))
+        self._steps.append((None, {allocation.task: allocation}, undo))
+
+    def drop_all(self) -> None:
+        """Give up all reservations, where the planner undoes that by itself."""
+        dropped = dict(self.reserved)
+        self.reserved.clear()
+        self._steps.append((None, dropped, None))
 
     def finish(self, allocation: Allocation) -> None:
         """A running task is over; nothing undoes that."""
@@ -68,26 +79,22 @@ class Allocations:
 
     def mark(self) -> int:
         """A moment to which `undo` can go back."""
-        return len(self._undo)
+        return len(self._steps)
 
     def undo(self, mark: int) -> None:
         """Take back what was added and dropped since the mark, the last first."""
-        while len(self._undo) > mark:
-            self._undo.pop()()
+        while len(self._steps) > mark:
+            added, dropped, undo = self._steps.pop()
+            if added is not None:
+                del (self.reserved if added.reserved else self.running)[added.task]
+            if dropped is not None:
+                self.reserved.update(dropped)
+            if undo is not None:
+                undo()
 
     def settle(self) -> None:
         """What was done stays."""
-        self._undo.clear()
-
-    def _undo_add(self, allocation: Allocation, undo: Undo | None) -> None:
-        del (self.reserved if allocation.reserved else self.running)[allocation.task]
-        if undo is not None:
-            undo()
-
-    def _undo_drop(self, allocation: Allocation, undo: Undo | None) -> None:
-        self.reserved[allocation.task] = allocation
-        if undo is not None:
-            undo()
+        self._steps.clear()
 
     # -- ends ------------------------------------------------------------------------------------------------
 

@@ -177,8 +177,7 @@ class PoolPlanner:
             self._after.clear()
 
     def drop_all(self) -> None:
-        for allocation in list(self.allocations.reserved.values()):
-            self.allocations.drop(allocation)
+        self.allocations.drop_all()
         self._forget_plan()
 
     def end(self, allocation: Allocation, now: int) -> None:
