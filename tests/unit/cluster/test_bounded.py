@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from fluence.cluster import columns, pod_index, requests
@@ -24,7 +26,7 @@ from fluence.placer.gang import GangRequest, Seated
 from tests.unit.cluster.build import HOST, node, pod
 from tests.unit.cluster.test_claims import claim, kind, volume
 
-MANY = 100_000
+MANY = 100_000 if os.environ.get("FLUENCE_HYPOTHESIS") != "quick" else 30_000
 
 
 def distinct(number: int) -> Pod:

@@ -79,13 +79,13 @@ def test_a_pod_that_runs_and_asks_for_more_than_there_is_fills_its_node(amount: 
 @pytest.mark.parametrize("amount", HUGE)
 def test_pods_that_run_with_too_much_are_adopted(amount: str) -> None:
     cluster = cluster_of(node("n1", gpu="2"))
-    for number in range(200):
+    for number in range(40):
         cluster.set_pod(bound(asking(f"x{number}", **{"cpu": amount, "nvidia.com/gpu": amount}), "n1"))
         cluster.adopt(number + 1, [f"uid-x{number}"], start=0, end=5 + number)
     cluster.advance(1)
     assert cluster.seats.free("cpu")[0] < 0
     assert not isinstance(seat(cluster, pod("p"), job=1000), Seated)
-    for number in range(200):
+    for number in range(40):
         cluster.release(number + 1)
         cluster.remove_pod(f"uid-x{number}")
     assert cluster.seats.free("cpu").tolist() == [4000]
