@@ -23,6 +23,8 @@ from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.planner import Outlook, Planner, PlanRequest
 from fluence.queue.totals import Amounts, Totals, asked_for, expected
 
+KNOWN_REQUESTS = 100_000  # jobspecs that are kept compiled
+
 
 class GraphPlanner:
     """All that a matcher can place, one request at a time."""
@@ -193,6 +195,8 @@ class GraphPlanner:
         if found is None:
             if not isinstance(request, Jobspec):
                 raise TypeError(f"a jobspec is needed, not {type(request).__name__}")
+            if len(self._requests) >= KNOWN_REQUESTS:
+                del self._requests[next(iter(self._requests))]  # the oldest
             found = self._requests[id(request)] = (request, self.matcher.compile(request))
         return found[1]
 

@@ -15,6 +15,7 @@ from fluence.queue import plugins
 from fluence.queue.job import FOREVER, Submission
 
 _KEEP = 40  # runs that are remembered per kind of job
+_KINDS = 20_000  # of jobs that are told apart
 _BEFORE, _AFTER = 0.8, 0.5  # the share of them that a prediction exceeds: of a job that waits, or that runs
 
 
@@ -41,6 +42,8 @@ class History:
     def learn(self, job: Submission, shape: int, runtime: int) -> None:
         self._said.clear()
         for kind in _kinds(job, shape):
+            if kind not in self._runs and len(self._runs) >= _KINDS:
+                del self._runs[next(iter(self._runs))]  # the oldest: users can make up any number of shapes
             self._runs[kind].append(runtime)
         if job.limit is not None:
             self._shares[job.user].append(runtime / job.limit)

@@ -20,7 +20,7 @@ from fluence.model.jobspec import Jobspec
 from fluence.model.reason import Code, Reason
 from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.forecast import forward
-from fluence.queue.graph_planner import GraphPlanner
+from fluence.queue.graph_planner import KNOWN_REQUESTS, GraphPlanner
 from fluence.queue.planner import Outlook, Planner, PlanRequest
 from fluence.queue.timeline import Timeline
 
@@ -286,6 +286,8 @@ class PoolPlanner:
             compiled = self.matcher.compile(request)
             units = counted(self.matcher, compiled)
             known = None if units is None or units[0] != self.unit else (compiled, units[1])
+            if len(self._requests) >= KNOWN_REQUESTS:
+                del self._requests[next(iter(self._requests))]  # the oldest
             found = self._requests[id(request)] = (request, known)
         return found[1]
 

@@ -10,7 +10,7 @@ from fluence.match.placement import Operation
 from fluence.queue import Queue
 from fluence.queue.calibration import Calibration
 from fluence.queue.history import History
-from fluence.queue.job import Submission
+from fluence.queue.job import SECOND, Submission
 from tests.unit.queue.build import MINUTE, cores, finish_at_limits, graph, job, pool, run
 
 PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
@@ -241,3 +241,11 @@ def test_a_start_that_the_matcher_refuses_keeps_no_promise():
     assert run(queue, 10 * MINUTE) == []
     b = queue.records["b"]
     assert (b.phase.is_waiting, b.no_later_than, b.deadline) == (True, 10 * MINUTE, 10 * MINUTE)
+
+
+def test_history_remembers_a_bounded_number_of_kinds():
+    history = History()
+    for number in range(30_000):
+        history.learn(Submission(f"j{number}", number, 0, user=f"u{number}"), number, 60 * SECOND)
+    assert len(history._runs) <= 20_000
+    assert history.predict(Submission("x", 29_999, 0, user="u29999"), 29_999, 0) == 60 * SECOND
