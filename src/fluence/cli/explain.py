@@ -24,20 +24,8 @@ from fluence.errors import NotFound
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
 from fluence.kube.errors import ApiError
-from fluence.kube.gangs import Native, NoGangs, discover_coscheduling, discover_gangs
-from fluence.kube.resource import (
-    CLAIMS,
-    CSI_NODES,
-    DEPLOYMENTS,
-    JOBS,
-    NODES,
-    PODS,
-    REPLICASETS,
-    STATEFULSETS,
-    STORAGE_CLASSES,
-    VOLUMES,
-    Resource,
-)
+from fluence.kube.listing import list_groups
+from fluence.kube.resource import CLAIMS, CSI_NODES, NODES, OWNERS, PODS, STORAGE_CLASSES, VOLUMES
 from fluence.model.group import Group
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
@@ -50,7 +38,6 @@ from fluence.schedule.settings import SchedulerSettings
 
 T = TypeVar("T")
 
-_OWNERS: tuple[Resource[Any], ...] = (JOBS, DEPLOYMENTS, REPLICASETS, STATEFULSETS)
 _RUNS = "status.phase!=Succeeded,status.phase!=Failed"
 
 
@@ -167,12 +154,12 @@ async def _read(client: Client, namespace: str, layout: GraphLayout, policy: str
     pods = (await client.list(PODS, namespace=namespace)).items or []
     owners: list[Owner] = []
     followed: list[str] = []
-    for resource in _OWNERS:
+    for resource in OWNERS:
         page = await may(resource.plural, client.list(resource, namespace=namespace))
         if page is not None:
             owners.extend(page.items or ())
             followed.append(resource.kind)
-    native, groups = await may("PodGroups", _groups(client, namespace)) or (False, [])
+    native, groups = await may("PodGroups", list_groups(client, namespace=namespace)) or (False, [])
     nodes = await may("nodes", client.list(NODES))
     others = await may("pods of other namespaces", client.list(PODS, field_selector=_RUNS))
     cluster = None
@@ -198,24 +185,6 @@ async def _volumes(client: Client, namespace: str, cluster: ClusterGraph) -> boo
     for change in claims.everything():
         cluster.set_claim(*change)
     return True
-
-
-async def _groups(client: Client, namespace: str) -> tuple[bool, list[Group]]:
-    found: list[Group] = []
-    native = await discover_gangs(client, probe_namespace=None)
-    if not isinstance(native, NoGangs):
-        found.extend(await _native(client, native, namespace))
-    other = await discover_coscheduling(client)
-    if other is not None:
-        page = await client.list(other.resource, namespace=namespace)
-        found.extend(other.group(each) for each in page.items or ())
-    return not isinstance(native, NoGangs) or other is not None, found
-
-
-async def _native(client: Client, native: Native, namespace: str) -> list[Group]:
-    resource: Resource[Any] = native.resource
-    page = await client.list(resource, namespace=namespace)
-    return [group for each in page.items or () for group in native.groups(each)]
 
 
 # -- what there is to say ------------------------------------------------------------------------------------

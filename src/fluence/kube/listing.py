@@ -66,13 +66,17 @@ async def list_cluster(client: Client) -> ClusterListing:
             found.notes.append(f"{what} cannot be read: {error}")
             return []
 
+    async def groups() -> list[Group]:
+        found.native, listed = await list_groups(client)
+        return listed
+
     async def items(resource: Resource[T]) -> list[T]:
         return (await client.list(resource)).items or []
 
     found.nodes, found.pods = await asyncio.gather(items(NODES), items(PODS))
     for owners in OWNERS:
         found.owners += await may(owners.plural, items(owners))
-    found.groups = await may("PodGroups", _groups(client, found))
+    found.groups = await may("PodGroups", groups())
     found.namespaces = await may("namespaces", items(NAMESPACES))
     found.classes = await may("storage classes", items(STORAGE_CLASSES))
     found.volumes = await may("volumes", items(VOLUMES))
@@ -81,15 +85,16 @@ async def list_cluster(client: Client) -> ClusterListing:
     return found
 
 
-async def _groups(client: Client, listing: ClusterListing) -> list[Group]:
+async def list_groups(client: Client, *, namespace: str | None = None) -> tuple[bool, list[Group]]:
+    """The PodGroups of all kinds, in one namespace or all, and whether the server has any kind."""
     found: list[Group] = []
     native = await discover_gangs(client, probe_namespace=None)
     if not isinstance(native, NoGangs):
         resource: Resource[Any] = native.resource
-        for each in (await client.list(resource)).items or ():
+        for each in (await client.list(resource, namespace=namespace)).items or ():
             found.extend(native.groups(each))
     older = await discover_coscheduling(client)
-    listing.native = not isinstance(native, NoGangs) or older is not None
     if older is not None:
-        found.extend(older.group(each) for each in (await client.list(older.resource)).items or ())
-    return found
+        page = await client.list(older.resource, namespace=namespace)
+        found.extend(older.group(each) for each in page.items or ())
+    return not isinstance(native, NoGangs) or older is not None, found

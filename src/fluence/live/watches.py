@@ -15,13 +15,10 @@ from fluence.kube.reflector import Reflector
 from fluence.kube.resource import (
     CLAIMS,
     CSI_NODES,
-    DEPLOYMENTS,
-    JOBS,
     NAMESPACES,
     NODES,
+    OWNERS,
     PODS,
-    REPLICASETS,
-    STATEFULSETS,
     STORAGE_CLASSES,
     VOLUMES,
     Resource,
@@ -31,10 +28,7 @@ from fluence.model.pod import Pod
 from fluence.schedule.events import Changed, Event
 
 _PLAIN: tuple[Resource[Any], ...] = (
-    JOBS,
-    DEPLOYMENTS,
-    REPLICASETS,
-    STATEFULSETS,
+    *OWNERS,
     CLAIMS,
     VOLUMES,
     STORAGE_CLASSES,

@@ -354,8 +354,9 @@ class Queue:
         record = record or JobRecord(job)
         record.job = job
         record.shape = self.planner.shape(job.request)
-        predict = lambda: self.promises.predict(record, 0)  # noqa: E731
-        record.limit, record.bounded = self.rules.limit(job, self.resolution, predict)
+        record.limit, record.bounded = self.rules.limit(
+            job, self.resolution, lambda: self.promises.predict(record, 0)
+        )
         record.order = self._order(job)
         self.plan.make_room(record.shape)
         self.records[job.key] = record

@@ -10,6 +10,7 @@ The cycle and the observer of events call it. The phases and their table are in 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from fluence.cluster.ids import job_number
 from fluence.model.pod import Pod
@@ -36,19 +37,10 @@ class Lifecycle:
 
     def submit(self, gang: Gang, wanted: Submit, now: int) -> None:
         """Have pods in the queue under a key."""
-        state, asked = self._state, wanted.request
-        request = PodSetRequest(
-            self._free_number(wanted.uid),
-            asked.pods,
-            asked.minimum,
-            asked.policy,
-            asked.exclude,
-            asked.constraint,
-            asked.topology,
-        )
+        state = self._state
         job = Submission(
             key=wanted.key,
-            request=request,
+            request=replace(wanted.request, number=self._free_number(wanted.uid)),
             submit=min(gang.submit, now),
             limit=gang.limit,
             soft_limit=gang.soft_limit,
@@ -56,29 +48,18 @@ class Lifecycle:
             queue=gang.queue,
             priority=wanted.priority,
         )
-        gathering = state.pod_sets.by_key.get(wanted.key)
-        if gathering is not None:
-            state.pod_sets.remove(gathering)
-        pod_set = gathering or PodSet(job, Phase.GATHERING, group=gang.key)
-        pod_set.job = job
-        state.pod_sets.add(pod_set)
+        pod_set = self._record(gang, job)
         state.queue.submit(job, pod_set)
         state.reports.want(pod_set.key)
         state.queue_changed = True
 
     def gather(self, gang: Gang, gathered: Gather) -> None:
         """Some members are there; the record is theirs from now on."""
-        state = self._state
-        request = PodSetRequest(-1, gathered.pods, max(1, gang.needed), gang.policy)
-        job = Submission(gang.key, request, gang.submit, user=gang.user, queue=gang.queue)
-        known = state.pod_sets.by_key.get(gang.key)
+        known = self._state.pod_sets.by_key.get(gang.key)
         if known is not None and known.phase is not Phase.GATHERING:
             return  # the first of the group have begun, and this is about late members
-        if known is not None:
-            state.pod_sets.remove(known)
-        pod_set = known or PodSet(job, Phase.GATHERING, group=gang.key)
-        pod_set.job = job
-        state.pod_sets.add(pod_set)
+        request = PodSetRequest(-1, gathered.pods, max(1, gang.needed), gang.policy)
+        self._record(gang, Submission(gang.key, request, gang.submit, user=gang.user, queue=gang.queue))
 
     def withdraw(self, pod_set: PodSet, now: int, reason: Reason) -> None:
         """A pod set that waits is not wanted any more."""
@@ -266,6 +247,17 @@ class Lifecycle:
         state.subject = ""
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _record(self, gang: Gang, job: Submission) -> PodSet:
+        """The record of a job: the one that gathered under its key, if there is one."""
+        pod_sets = self._state.pod_sets
+        gathering = pod_sets.by_key.get(job.key)
+        if gathering is not None:
+            pod_sets.remove(gathering)
+        pod_set = gathering or PodSet(job, Phase.GATHERING, group=gang.key)
+        pod_set.job = job
+        pod_sets.add(pod_set)
+        return pod_set
 
     def _run_if_bound(self, pod_set: PodSet) -> None:
         if not pod_set.unbound and pod_set.phase in (Phase.BINDING, Phase.PREPARING):
