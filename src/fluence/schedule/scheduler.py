@@ -35,6 +35,7 @@ from fluence.schedule.quarantine import Fault, Quarantine, Subject
 from fluence.schedule.state import SchedulerState
 
 _PROMISES = 256  # waiting jobs that are told when they start; others when they come so far ahead
+_BUDGET_S = 2.0  # for the faults of one call
 _UNKNOWN = 2  # faults of nobody in one call, after which the scheduler says that it is broken
 
 
@@ -55,7 +56,7 @@ class SchedulerConfig:
     replan: bool = False
     backoff: tuple[int, int] = (1_000, 10_000)  # the first and the longest pause between tries of one bind
     volume_timeout: int = 600_000
-    timer: Callable[[], float] | None = None  # seconds; bounds what plug-ins take
+    timer: Callable[[], float] | None = None  # seconds; bounds what plug-ins and faults take
 
 
 def cluster_for(
@@ -180,9 +181,11 @@ class Scheduler:
     # -- deciding --------------------------------------------------------------------------------------------
 
     def _decide(self, now: int) -> Decisions:
-        """Run a cycle. Each fault leaves somebody out, or more of it, so that this comes to an end."""
-        unknown = 0
-        while unknown < _UNKNOWN:
+        """Run a cycle. Each fault leaves somebody out, or more of it, so that this comes to an end. Many of
+        them are dealt with over several calls: each costs a rebuild, and the edge has a lease to renew."""
+        unknown, timer = 0, self.config.timer
+        end = 0.0 if timer is None else timer() + _BUDGET_S
+        while unknown < _UNKNOWN and (timer is None or timer() < end):
             try:
                 decisions = self._cycle.run(now)
             except Exception as error:

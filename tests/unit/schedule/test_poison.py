@@ -203,3 +203,28 @@ def test_what_failed_is_tried_again_after_a_pause_that_grows(monkeypatch: pytest
             driver.faults.clear()
         now += 1000
     assert tried == [0, 10, 30, 70]
+
+
+def test_many_faults_are_dealt_with_over_several_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs a rebuild, and whoever calls has a lease to renew."""
+    seconds = iter(range(10_000))
+    driver = world(strict=False, timer=lambda: float(next(seconds)))
+    honest = ClusterGraph.gang
+
+    def gang(self: ClusterGraph, pods: Any, **more: Any) -> Any:
+        if any(pod.metadata.name.startswith("evil") for pod in pods):
+            raise ZeroDivisionError("made by the test")
+        return honest(self, pods, **more)
+
+    monkeypatch.setattr(ClusterGraph, "gang", gang)
+    for index in range(20):
+        driver.set_pod(kit.pod(f"evil-{index}"))
+    driver.set_pod(kit.pod("good"))
+    calls, bound = 0, set[str]()
+    while not bound:
+        before = len(driver.faults)
+        bound = {bind.pod.metadata.name for some in driver.cycle(NOW).binds for bind in some}
+        calls += 1
+        assert len(driver.faults) - before <= 3
+        assert bound or driver.scheduler.has_more, "the next call would not come"
+    assert bound == {"good"} and len(driver.faults) == 20 and calls > 5
