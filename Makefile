@@ -6,8 +6,10 @@ AGAINST ?=
 SIZES ?=
 BENCH ?=
 KILLS ?= 200
+IMAGE ?=
+REAL ?=
 
-.PHONY: help run test unit check bench bench-cluster soak setup clean
+.PHONY: help run test unit check bench bench-cluster soak image image-lock manifests stubs setup clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 15
@@ -21,14 +23,15 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
-run: setup  ## a cluster, the scheduler, and example pods that land; the first run builds Kubernetes (about 10 minutes)
-	@$(BIN)/fluence demo
+run: setup  ## a cluster, the scheduler, and example pods that land; REAL=1, as root: containers run, and print
+	@$(BIN)/fluence demo $(if $(REAL),--real)
 
-test: check  ## the checks, then every test; the first run builds Kubernetes (about 10 minutes on 2 cores)
-	@$(BIN)/fluence sandbox build > /dev/null
+test: check  ## the checks, then every test; the first run builds Kubernetes (10 to 15 minutes on 2 cores)
+	@$(BIN)/fluence sandbox build $(if $(filter 0,$(shell id -u)),--real-nodes) > /dev/null
+	@$(BIN)/python -m deploy.helm.program > /dev/null
 	@$(BIN)/pytest -n auto
 
-unit: check  ## the checks and the tests that need no Kubernetes, with fewer examples: under two minutes
+unit: check  ## the checks and the tests that need no Kubernetes, with fewer examples: about four minutes
 	@FLUENCE_HYPOTHESIS=quick $(BIN)/pytest -n auto tests/unit tests/property tests/conformance
 
 check: setup  ## ruff, mypy --strict, import-linter
@@ -40,14 +43,35 @@ check: setup  ## ruff, mypy --strict, import-linter
 bench: setup  ## speed and memory; AGAINST=/path/to/resource-query adds Fluxion; SIZES=100,1000 BENCH=--help
 	@$(BIN)/python benchmarks/run.py $(if $(AGAINST),--against '$(AGAINST)') $(if $(SIZES),--sizes $(SIZES)) $(BENCH)
 	@$(BIN)/python benchmarks/plan.py
+	@$(BIN)/python benchmarks/events.py
+	@$(BIN)/python benchmarks/devices.py
 	@$(BIN)/python benchmarks/startup.py
 	@$(BIN)/python benchmarks/kube.py
 
 bench-cluster: setup  ## pods bound per second on 1,000 simulated nodes, beside kube-scheduler; BENCH=--help
 	@$(BIN)/python benchmarks/schedulers.py $(BENCH)
 
-soak: setup  ## kill the scheduler 200 times: plainly, with faults, and while volumes are made; KILLS=20 for less
-	@FLUENCE_SOAK=$(KILLS) $(BIN)/pytest --timeout 0 tests/integration/schedule/test_kills.py
+soak: setup  ## the long forms: kill the scheduler 200 times, plainly and with faults; stop, kill and cut off two replicas 200 times; 10,000 faults inside it; 100,000 gangs; 10,000 histories of promises; 10,000 gangs over devices; 1,000 edits of their document; KILLS=20 for less
+	@FLUENCE_SOAK=$(KILLS) $(BIN)/pytest --timeout 0 tests/integration/schedule/test_kills.py tests/integration/controller/test_door_kills.py tests/integration/live/test_leaders.py tests/integration/adversary
+	@FLUENCE_FAULTS=10000 $(BIN)/pytest --timeout 0 tests/property/test_fault_machine.py
+	@FLUENCE_GANGS=100000 $(BIN)/pytest --timeout 0 tests/unit/schedule/test_memory.py
+	@FLUENCE_HISTORIES=10000 $(BIN)/pytest --timeout 0 -n auto tests/property/test_promises_hold.py
+	@FLUENCE_SIMULATIONS=500 $(BIN)/pytest --timeout 0 -n auto tests/property/test_simulated_promises.py
+	@FLUENCE_ADMISSIONS=10000 $(BIN)/pytest --timeout 0 tests/integration/admission/test_agree.py
+	@FLUENCE_DEVICE_GANGS=10000 FLUENCE_DEVICES=2000 $(BIN)/pytest --timeout 0 -n auto tests/property/test_device_scale.py tests/property/test_device_machine.py
+	@FLUENCE_EDITS=1000 $(BIN)/pytest --timeout 0 tests/integration/schedule/test_devices.py -k edits
+
+image: setup  ## dist/image: an OCI archive with every program, and its SBOM; no Docker needed; IMAGE=--help
+	@$(BIN)/python -m deploy.image $(IMAGE)
+
+image-lock: setup  ## record the newest Debian packages and the wheels of constraints.txt for the image
+	@$(BIN)/python -m deploy.image --lock
+
+stubs: setup  ## write what protoc makes of the kubelet's API
+	@$(BIN)/python -m grpc_tools.protoc -I src --python_out=src --pyi_out=src src/fluence/deviceplugin/v1beta1.proto
+
+manifests: setup  ## write what follows from the chart: its README and schema, deploy/fluence.yaml, deploy/scheduler
+	@$(BIN)/python -m deploy.helm
 
 clean:  ## remove what make made
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -2,6 +2,7 @@
 
     python benchmarks/schedulers.py [--nodes 1000] [--pods 3000] [--cases 1,3,100] [--repeat 1] [--kwok]
     python benchmarks/schedulers.py --held --nodes 5000 --pods 10000
+    python benchmarks/schedulers.py --devices --no-ceiling
 
 For each case all pods are there before the scheduler starts: as single pods, in native gangs of 3, in native
 gangs of 100. The clock starts with the process; binds are counted from a watch. Both schedulers have the same
@@ -38,6 +39,7 @@ from fluence.kube.reflector import Reflector
 from fluence.kube.resource import NAMESPACES, NODES, PODS
 from fluence.model.group import Group
 from fluence.model.pod import Pod
+from fluence.names import DEVICE_PREFIX
 from fluence.sandbox import plane
 from fluence.sandbox.nodes import NodeKind, create_nodes, wait_ready
 from fluence.sandbox.programs import find_programs
@@ -48,6 +50,9 @@ from kube import PARALLEL, bind_bare, each
 QPS = 1000
 CPU_PER_NODE, PODS_PER_NODE = 32, 110
 TICK = os.sysconf("SC_CLK_TCK")
+
+
+WITH_DEVICE = "with a device"
 
 
 @dataclass
@@ -88,11 +93,12 @@ class Run:
         return len(self.bound) / self.last
 
 
-def pod(name: str, scheduler: str, link: dict[str, object]) -> dict[str, object]:
+def pod(name: str, scheduler: str, link: dict[str, object], *, device: bool = False) -> dict[str, object]:
+    more = {f"{DEVICE_PREFIX}licence": "1"} if device else {}
     container = {
         "name": "main",
         "image": "registry.example.org/team/app:1",
-        "resources": {"requests": {"cpu": "1", "memory": "1Gi"}},
+        "resources": {"requests": {"cpu": "1", "memory": "1Gi", **more}, "limits": more},
     }
     return {
         "apiVersion": "v1",
@@ -118,7 +124,9 @@ async def make_namespace(client: Client, namespace: str) -> None:
         await asyncio.sleep(0.1)
 
 
-async def fill(access: Access, namespace: str, scheduler: str, pods: int, size: int) -> None:
+async def fill(
+    access: Access, namespace: str, scheduler: str, pods: int, size: int, *, device: bool = False
+) -> None:
     """All pods and their groups."""
     async with Client(access, connections=PARALLEL) as client:
         gangs = await discover_gangs(client)
@@ -135,7 +143,8 @@ async def fill(access: Access, namespace: str, scheduler: str, pods: int, size: 
 
         async def one(index: int) -> None:
             link = gangs.pod_link(f"g{index // size}") if size > 1 else {}
-            await client.create(PODS, pod(f"p-{index}", scheduler, link), namespace=namespace)
+            body = pod(f"p-{index}", scheduler, link, device=device)
+            await client.create(PODS, body, namespace=namespace)
 
         await each(pods, one)
 
@@ -327,6 +336,9 @@ def main() -> None:
     parser.add_argument("--kwok", action="store_true", help="let the simulated kubelets run meanwhile")
     parser.add_argument("--no-ceiling", action="store_true")
     parser.add_argument("--held", action="store_true", help="hold the pods, then restart and let gangs come")
+    parser.add_argument(
+        "--devices", action="store_true", help="Fluence with a device per pod or gang, beside it without"
+    )
     parser.add_argument("--profile", metavar="FILE", help="profile Fluence into FILE")
     options = parser.parse_args()
     box, wanted = Sandbox("bench-cluster"), release(options.version)
@@ -345,6 +357,12 @@ def main() -> None:
         ours += ["--kubeconfig", str(at.kubeconfig()), "--qps", str(QPS), "--log-format", "json"]
         theirs = plane.scheduler(programs["kube-scheduler"], at, wanted.gates)
         schedulers = {"kube-scheduler": ("default-scheduler", theirs), "fluence": ("fluence", ours)}
+        if options.devices:
+            declared = at.folder / "resources.yaml"
+            rows = "".join(f"- {{type: licence, name: l{i}, count: 100}}\n" for i in range(100))
+            declared.write_text(f"resources:\n{rows}")
+            ours = [*ours, "--resources", str(declared)]
+            schedulers = {"fluence": ("fluence", ours), WITH_DEVICE: ("fluence", ours)}
         print(
             f"{options.pods} pods on {options.nodes} nodes, Kubernetes {wanted.version}, "
             f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}",
@@ -372,8 +390,9 @@ def _rates(bench: Bench, options: argparse.Namespace) -> None:
             for label, (name, command) in bench.schedulers.items():
                 if options.only not in (None, label):
                     continue
-                namespace = f"{label}-{size}-{turn}"
-                asyncio.run(fill(bench.access, namespace, name, options.pods, size))
+                namespace = f"{label.replace(' ', '-')}-{size}-{turn}"
+                device = label == WITH_DEVICE
+                asyncio.run(fill(bench.access, namespace, name, options.pods, size, device=device))
                 _rest(bench.kwok, options.kwok)
                 log = bench.folder / f"{namespace}.log"
                 run = asyncio.run(measure(bench.access, namespace, command, log, options.pods, size, 180))
@@ -384,7 +403,13 @@ def _rates(bench: Bench, options: argparse.Namespace) -> None:
                 time.sleep(3)
         if len(rates) == 2:
             means = {label: sum(found) / len(found) for label, found in rates.items()}
-            print(f"  {means['fluence'] / means['kube-scheduler']:.2f} times kube-scheduler", flush=True)
+            if options.devices:
+                print(
+                    f"  {means[WITH_DEVICE] / means['fluence']:.2f} times Fluence without a device",
+                    flush=True,
+                )
+            else:
+                print(f"  {means['fluence'] / means['kube-scheduler']:.2f} times kube-scheduler", flush=True)
 
 
 def _held(bench: Bench, options: argparse.Namespace) -> None:

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from fluence.config import markdown
+from fluence.deviceplugin.settings import DevicePluginSettings
 from fluence.schedule.settings import SchedulerSettings
 
 HEAD = """# Settings of the scheduler
@@ -29,8 +30,17 @@ nearest one. An empty value is the same as none.
 """
 
 
+PLUGIN = """
+## The device plugin
+
+Everything that `fluence deviceplugin run` can be told, by the same rules ([what it is
+for](devices.md#the-device-plugin)).
+
+"""
+
+
 def page() -> str:
-    return HEAD + markdown(SchedulerSettings)
+    return HEAD + markdown(SchedulerSettings) + PLUGIN + markdown(DevicePluginSettings)
 
 
 if __name__ == "__main__":

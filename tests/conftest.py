@@ -6,8 +6,11 @@ each time, so that it judges the change and not its luck; elsewhere they are oth
 finds what nobody thought of.
 """
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 from typing import Any
 
 from hypothesis import HealthCheck, settings
@@ -36,6 +39,12 @@ if _PROFILE == "quick":
         _made(self, *parent, **given)
 
     settings.__init__ = _make  # type: ignore[method-assign]
+
+# Schedulers that tests start keep their history here, not in the home of whoever runs the tests.
+if "PYTEST_XDIST_WORKER" not in os.environ:
+    _STATE = tempfile.mkdtemp(prefix="fluence-history-")
+    os.environ["FLUENCE_DATABASE_URL"] = f"{_STATE}/history.db"
+    atexit.register(shutil.rmtree, _STATE, ignore_errors=True)
 
 # A shell that starts us in the background has Ctrl-C ignored, and all that we start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -9,6 +9,7 @@ used is worse than a program that does not start.
 from __future__ import annotations
 
 import difflib
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,6 +23,7 @@ from fluence.errors import InvalidInput
 from fluence.units import parse_duration
 
 PREFIX = "FLUENCE_"
+_PASSWORD = re.compile(r"(://[^/@:]*:).*(?=@)|([?&]password=)[^&]*")
 S = TypeVar("S", bound=msgspec.Struct)
 
 _UNIONS = (typing.Union, types.UnionType)
@@ -39,6 +41,8 @@ class Setting:
     text: str  # what it does
     unit: str  # "seconds", "ms", …; "" if it has none
     choices: tuple[str, ...]
+    also: str = ""  # a variable of another name that is read, too
+    secret: bool = False  # it may hold a password
 
     @property
     def key(self) -> str:
@@ -77,6 +81,8 @@ class Setting:
             return ",".join(f"{key}={each}" for key, each in value.items())
         if isinstance(value, tuple):
             return ",".join(value)
+        if self.secret:
+            return masked(str(value))
         return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -107,6 +113,8 @@ def settings_of(shape: type[msgspec.Struct]) -> tuple[Setting, ...]:
                 text=(meta.description if meta is not None else "") or "",
                 unit=str(extra.get("unit", "")),
                 choices=tuple(extra.get("choices", ())),
+                also=str(extra.get("also", "")),
+                secret=bool(extra.get("secret", False)),
             )
         )
     return tuple(found)
@@ -167,8 +175,9 @@ def _from_environment(
 ) -> Iterator[tuple[Setting, object, str]]:
     # NB variables that are not known are let be: other programs' share the prefix (FLUENCE_HANDLERS).
     for setting in settings_of(shape):
-        if setting.variable in environ:
-            yield setting, environ[setting.variable], setting.variable
+        for variable in (setting.also, setting.variable):  # the later one wins
+            if variable in environ:
+                yield setting, environ[variable], variable
 
 
 def _from_flags(
@@ -261,6 +270,11 @@ def _explain(
     return InvalidInput(text)
 
 
+def masked(text: str) -> str:
+    """A URL without its password."""
+    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", text)
+
+
 # -- tables --------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +288,8 @@ def markdown(shape: type[msgspec.Struct]) -> str:
         text = setting.text.replace("|", "\\|")
         if setting.unit and setting.default is None:
             text += f" In {setting.unit}."
+        if setting.also:
+            text += f" The variable `{setting.also}` is read, too."
         lines.append(
             f"| `{setting.key}`<br>`{setting.flag}`<br>`{setting.variable}` | {default}{unit} | {text}{one} |"
         )

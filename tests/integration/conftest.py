@@ -11,7 +11,7 @@ from fluence.kube.resource import NAMESPACES
 from fluence.sandbox.programs import find_programs
 from fluence.sandbox.releases import DEFAULT, release
 from fluence.sandbox.sandbox import Sandbox
-from fluence.sandbox.testing import Kube
+from fluence.sandbox.testing import PREFIX, Kube
 
 VERSION = os.environ.get("FLUENCE_TEST_VERSION", DEFAULT)
 
@@ -42,7 +42,7 @@ def gateless() -> Iterator[Kube]:
 
 
 def _sandbox(name: str, gates: dict[str, bool]) -> Iterator[Kube]:
-    box = Sandbox(f"{name}-{os.getpid()}")
+    box = Sandbox(f"{PREFIX}{name}-{os.getpid()}")  # cleared away by the next run if this one is killed
     wanted = release(VERSION)
     programs = find_programs(wanted, report=lambda progress: None)
     box.up(programs, wanted, audit=False, gates=gates, owned=True)

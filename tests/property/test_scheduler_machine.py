@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import re
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 import hypothesis.strategies as st
@@ -12,17 +15,23 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 from msgspec.structs import replace
 
 from fluence import messages, names
+from fluence.cluster.ids import job_number
 from fluence.model.group import Group
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.node import Node, NodeSpec, NodeStatus
 from fluence.model.pod import Pod
+from fluence.model.reason import Code
+from fluence.queue.promises import LATE
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.cycle import Decisions
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 
 T0 = datetime(2026, 9, 1, tzinfo=UTC)
+HUGE = ["1e17", "5e15", "1e30"]  # cores
+YEAR = 366 * 86_400_000
 POLICIES = ["easy", "conservative", "fcfs", "first-fit", "hybrid"]
+_LOSSES = (Code.NODE_GONE, Code.NODE_CHANGED, Code.RESOURCES_LOST)
 
 
 def node(name: str, cpu: int, *, closed: bool = False) -> Node:
@@ -43,22 +52,34 @@ class Machine(RuleBasedStateMachine):
         policy=st.sampled_from(POLICIES),
         each=st.booleans(),
         sizes=st.lists(st.integers(1, 4), min_size=1, max_size=4),
+        looks=st.none() | st.integers(1, 40),
     )
-    def begin(self, policy: str, each: bool, sizes: list[int]) -> None:
-        self.policy, self.each = policy, each
+    def begin(self, policy: str, each: bool, sizes: list[int], looks: int | None) -> None:
+        """``looks``: after how many looks at the clock a cycle's time for planning is over."""
+        self.policy, self.each, self.looks = policy, each, looks
         self.now = int(T0.timestamp() * 1000)
         self.nodes: dict[str, Node] = {}
         self.pods: dict[str, Pod] = {}
         self.groups: dict[str, Group] = {}
         self.flight: dict[str, Bind] = {}
         self.told: dict[str, str] = {}  # by uid: why it waits
+        self.excuses: set[Code] = set()  # what has happened that may break a promise
         self.made = 0
         self.scheduler = self.fresh()
         for cpu in sizes:
             self.add_node(cpu)
 
     def fresh(self) -> Driver:
-        return Driver(native=True, release_each=self.each, queue_policy=self.policy, backoff=(100, 1000))
+        more = {}
+        if self.looks is not None:
+            ticks = itertools.count()
+            more = {"timer": lambda: next(ticks) / 1e6, "cycle_budget": self.looks / 1e6}
+        return Driver(
+            native=True, release_each=self.each, queue_policy=self.policy, backoff=(100, 1000), **more
+        )
+
+    def pick(self, data: st.DataObject, some: Sequence[str]) -> str:
+        return data.draw(st.sampled_from(some))
 
     # -- the world -------------------------------------------------------------------------------------------
 
@@ -87,7 +108,8 @@ class Machine(RuleBasedStateMachine):
     def remove_node(self, data: st.DataObject) -> None:
         """Its pods go as the garbage collector takes them: after the node."""
         if len(self.nodes) > 1:
-            name = data.draw(st.sampled_from(sorted(self.nodes)))
+            name = self.pick(data, sorted(self.nodes))
+            self.excuses.add(Code.NODE_GONE)
             del self.nodes[name]
             self.scheduler.remove_node(name)
             for pod in [pod for pod in self.pods.values() if pod.spec.node_name == name]:
@@ -96,9 +118,10 @@ class Machine(RuleBasedStateMachine):
 
     @rule(data=st.data(), closed=st.booleans())
     def cordon(self, data: st.DataObject, closed: bool) -> None:
-        name = data.draw(st.sampled_from(sorted(self.nodes)))
+        name = self.pick(data, sorted(self.nodes))
         cpu = int((self.nodes[name].status.allocatable or {})["cpu"])
         self.nodes[name] = node(name, cpu, closed=closed)
+        self.excuses.add(Code.NODE_CHANGED)
         self.scheduler.set_node(self.nodes[name])
 
     @rule(
@@ -113,6 +136,8 @@ class Machine(RuleBasedStateMachine):
         self, size: int, minimum: int, cpu: int, mixed: bool, limit: int | None, priority: int
     ) -> None:
         self.made += 1
+        if priority:
+            self.excuses.add(Code.OVERTAKEN)
         notes = {} if limit is None else {names.DURATION: f"{limit}s"}
         group = None
         if size > 1:
@@ -137,20 +162,48 @@ class Machine(RuleBasedStateMachine):
     def foreign(self, data: st.DataObject, cpu: int) -> None:
         """Another scheduler's pod, wherever it likes."""
         self.made += 1
-        where = data.draw(st.sampled_from(sorted(self.nodes)))
+        where = self.pick(data, sorted(self.nodes))
+        self.excuses.add(Code.RESOURCES_LOST)
         self.put(self.new_pod(f"x{self.made}", scheduler="other", node=where, cpu=str(cpu)))
+
+    @rule(data=st.data(), cpu=st.sampled_from(HUGE), placed=st.booleans(), size=st.integers(1, 3))
+    def poison(self, data: st.DataObject, cpu: str, placed: bool, size: int) -> None:
+        """Pods that ask for what cannot be counted; on a node, where somebody put them so."""
+        self.made += 1
+        where = self.pick(data, sorted(self.nodes)) if placed else None
+        group = None
+        if size > 1:
+            group = kit.group(f"g{self.made}", size, uid=f"uid-g{self.made}", created=self.time())
+            self.groups[group.name] = group
+            self.scheduler.set_group(group)
+        if placed:
+            self.excuses.add(Code.RESOURCES_LOST)
+        for index in range(size):
+            field = None if group is None else group.name
+            self.put(self.new_pod(f"evil-{self.made}-{index}", node=where, cpu=cpu, field=field))
+
+    @rule(data=st.data())
+    def forge(self, data: st.DataObject) -> None:
+        """A pod that was put on a node says that it belongs to somebody else's job."""
+        self.made += 1
+        where = self.pick(data, sorted(self.nodes))
+        uids = sorted(pod.metadata.uid for pod in self.pods.values())
+        number = job_number(self.pick(data, uids)) if uids else 7
+        self.excuses.add(Code.RESOURCES_LOST)
+        notes = {names.JOBID: str(number), names.ALLOCATION: f'{{"start":{self.now}}}'}
+        self.put(self.new_pod(f"evil-{self.made}", node=where, annotations=notes))
 
     @rule(data=st.data(), phase=st.sampled_from(["Succeeded", "Failed"]))
     def end(self, data: st.DataObject, phase: str) -> None:
         runs = sorted(name for name, pod in self.pods.items() if pod.spec.node_name and not pod.is_terminal)
         if runs:
-            pod = self.pods[data.draw(st.sampled_from(runs))]
+            pod = self.pods[self.pick(data, runs)]
             self.put(replace(pod, status=replace(pod.status, phase=phase)))
 
     @rule(data=st.data())
     def delete(self, data: st.DataObject) -> None:
         if self.pods:
-            pod = self.pods.pop(data.draw(st.sampled_from(sorted(self.pods))))
+            pod = self.pods.pop(self.pick(data, sorted(self.pods)))
             self.scheduler.remove_pod(pod)
 
     @rule(ms=st.integers(1, 20_000))
@@ -164,9 +217,15 @@ class Machine(RuleBasedStateMachine):
         for _ in range(50):
             decisions = self.scheduler.cycle(self.now)
             self.judge(decisions)
+            self.judge_times()
             for waiting in decisions.waiting:
                 self.told.update((pod.metadata.uid, messages.texts(waiting.reasons)) for pod in waiting.pods)
-                named = set(re.findall(r"default/[\w-]+", messages.texts(waiting.reasons)))
+                overruns = [each for each in waiting.reasons if each.code is Code.WAITS_FOR_OVERRUN]
+                since = self.scheduler.queue.overruns.since.values()
+                assert all(each["since"] in since for each in overruns), "who is named overruns"
+                named_codes = (Code.WAITS_FOR_OVERRUN, Code.WAITS_FOR_UNLIMITED)
+                others = [each for each in waiting.reasons if each.code not in named_codes]
+                named = set(re.findall(r"default/[\w-]+", messages.texts(others)))
                 own = {waiting.gang.key, *(pod.key for pod in waiting.pods)}
                 assert named <= own, "a reason names somebody else's pod"
             for binds in decisions.binds:
@@ -198,15 +257,17 @@ class Machine(RuleBasedStateMachine):
         data=st.data(), fate=st.sampled_from(["ok", "ok", "ok", "told later", "again", "lost", "impossible"])
     )
     def answer(self, data: st.DataObject, fate: str) -> None:
-        bind = self.flight.pop(data.draw(st.sampled_from(sorted(self.flight))))
+        bind = self.flight.pop(self.pick(data, sorted(self.flight)))
         pod = self.pods.get(bind.pod.metadata.name)
         if pod is None:
             outcome = BindOutcome.GONE
         elif self.is_stale(bind):
             outcome = BindOutcome.STALE
         elif fate == "again":
+            self.excuses.add(Code.RESOURCES_LOST)
             outcome = BindOutcome.AGAIN
         elif fate == "impossible":
+            self.excuses.add(Code.RESOURCES_LOST)
             outcome = BindOutcome.IMPOSSIBLE
         else:
             assert not pod.spec.node_name, "bound twice"
@@ -276,6 +337,24 @@ class Machine(RuleBasedStateMachine):
                     begun.setdefault(link.pod_group_name or "", []).append(bind)
         for name, binds in begun.items():
             self.judge_gang(self.groups[name], binds)
+
+    def judge_times(self) -> None:
+        """Promises and expectations lie ahead, in an order, and at times that somebody may live to see; one
+        that was broken names a cause, and that has happened."""
+        if self.scheduler.queue.overruns.since:
+            self.excuses.add(Code.RUNS_PAST_LIMIT)
+        for found in self.scheduler.pod_sets.by_key.values():
+            for each in found.broken:
+                lost = self.excuses - {Code.OVERTAKEN, Code.RUNS_PAST_LIMIT}
+                kind = lost if each.cause.code in _LOSSES else self.excuses & {each.cause.code}
+                overtaken = each.cause.code is Code.OVERTAKEN and self.policy != "conservative"
+                assert kind or overtaken, f"{found.key}: {each.cause} is not what happened"
+            if not found.phase.is_waiting:
+                continue
+            told, expected = found.no_later_than, found.expected
+            assert told is None or self.now - LATE <= told < self.now + YEAR, f"{found.key}: {told}"
+            assert expected is None or self.now <= expected < self.now + YEAR, f"{found.key}: {expected}"
+            assert told is None or expected is None or expected <= told, f"{found.key}: expected later"
 
     def judge_gang(self, group: Group, binds: list[Bind]) -> None:
         """With these the gang is as large as it must be."""
@@ -375,8 +454,10 @@ class Machine(RuleBasedStateMachine):
 
 def _cpu(pod: Pod) -> int:
     assert pod.spec.containers and pod.spec.containers[0].resources
-    return int((pod.spec.containers[0].resources.requests or {})["cpu"])
+    return int(float((pod.spec.containers[0].resources.requests or {})["cpu"]))
 
 
 TestScheduler = Machine.TestCase
-TestScheduler.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestScheduler.settings = settings(
+    max_examples=int(os.environ.get("FLUENCE_WORLDS", "150")), stateful_step_count=40, deadline=None
+)

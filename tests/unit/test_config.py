@@ -96,9 +96,15 @@ def test_an_unknown_key_names_itself_and_the_nearest(tmp_path: Path) -> None:
         ({"FLUENCE_IN_FLIGHT": "0"}, ["FLUENCE_IN_FLIGHT", ">= 1"]),
         ({"FLUENCE_LEASE": "perhaps"}, ["FLUENCE_LEASE", "neither true nor false"]),
         ({"FLUENCE_LEASE_DURATION": "1"}, ["lease-duration", "lease-retry < lease-renew"]),
+        ({"FLUENCE_LEASE_DURATION": "13"}, ["lease-duration", "lease-duration - 2 * lease-retry"]),
         ({"FLUENCE_LEASE_NAME": ""}, ["FLUENCE_LEASE_NAME", "''"]),
         ({"FLUENCE_HEALTH_ADDRESS": "10451"}, ["health-address", "HOST:PORT"]),
         ({"FLUENCE_HEALTH_ADDRESS": "a:99999"}, ["health-address", "HOST:PORT"]),
+        (
+            {"FLUENCE_HEALTH_ADDRESS": "0.0.0.0:1", "FLUENCE_METRICS_ADDRESS": "0.0.0.0:1"},
+            ["metrics-address", "another port"],
+        ),
+        ({"FLUENCE_STUCK_AFTER": "0"}, ["FLUENCE_STUCK_AFTER", "> 0"]),
         ({"FLUENCE_LOG_LEVEL": "loud"}, ["FLUENCE_LOG_LEVEL", "debug, info"]),
         ({"FLUENCE_TOPOLOGY": "rack"}, ["topology", "TYPE=LABEL"]),
         ({"FLUENCE_TOPOLOGY": "node=x"}, ["topology", "'node'"]),
@@ -114,6 +120,27 @@ def test_a_wrong_value_names_the_setting_its_origin_and_the_cure(
         load(SchedulerSettings, environ=environ)
     assert all(word in str(caught.value) for word in words), caught.value
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("health", "metrics", "at"),
+    [
+        ("127.0.0.1:1", "", ("127.0.0.1", 1)),
+        ("[::1]:1", "", ("::1", 1)),
+        ("localhost:1", "", ("localhost", 1)),
+        ("0.0.0.0:1", "", None),
+        (":1", "", None),
+        ("fluence.example:1", "", None),
+        ("", "", None),
+        ("", "0.0.0.0:2", ("0.0.0.0", 2)),
+        ("127.0.0.1:1", "127.0.0.1:1", ("127.0.0.1", 1)),
+    ],
+)
+def test_metrics_are_beside_the_health_only_on_loopback(
+    health: str, metrics: str, at: tuple[str, int] | None
+) -> None:
+    settings = SchedulerSettings(health_address=health, metrics_address=metrics)
+    assert settings.metrics_at() == at
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "just words", "a: [", "\t:", "{", "? [a]: b"])

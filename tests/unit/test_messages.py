@@ -51,8 +51,9 @@ def given() -> list[tuple[str, Code, set[str]]]:
 
 def test_the_check_sees_parameters_in_templates_functions_and_what_these_call() -> None:
     assert parameters(Code.OWNER_SUSPENDED) == {"kind", "owner"}
-    assert parameters(Code.OWNER_RUNS_TOO_FEW) == {"pods", "minimum", "kind", "owner", "runs"}
-    assert parameters(Code.TOO_FEW_SEATS) == {"pod", "wanted", "seats", "nodes", "causes"}
+    assert parameters(Code.OWNER_RUNS_TOO_FEW) == {"pods", "minimum", "kind", "owner", "others", "runs"}
+    every = {"pod", "wanted", "seats", "nodes", "sums", "causes", "empty"}
+    assert parameters(Code.TOO_FEW_SEATS) == every
     assert parameters(Code.RESOURCE_INSUFFICIENT) == {"resource", "wanted", "largest"}
 
 
@@ -68,8 +69,8 @@ def test_every_reason_is_given_what_its_text_names(place: str, code: Code, names
 
 def test_reasons_within_a_reason_and_lists_are_written_out() -> None:
     inner = Reason.of(Code.OWNER_SUSPENDED, kind="Job", owner="a/b")
-    assert messages.text(Reason.of(Code.POD_REFUSED, pod="a/p", why=inner)) == "pod a/p: Job a/b is suspended"
-    assert messages.text(Reason.of(Code.POD_REFUSED, pod="a/p", why=("x", inner))).endswith(
+    assert messages.text(Reason.of(Code.NODE_CLOSED, node="n", why=inner)) == "node n: Job a/b is suspended"
+    assert messages.text(Reason.of(Code.NODE_CLOSED, node="n", why=("x", inner))).endswith(
         "x, Job a/b is suspended"
     )
     assert messages.texts([inner, inner]) == "Job a/b is suspended; Job a/b is suspended"

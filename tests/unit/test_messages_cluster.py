@@ -19,7 +19,76 @@ CAUSES = (
 ZONES = (("a", 4), ("b", 2))
 TWO_SHORT = (Reason.of(Code.RESOURCE_TOO_SMALL, **CPU), Reason.of(Code.RESOURCE_INSUFFICIENT, **CPU))
 
+SUM = Reason.of(Code.RESOURCE_SUM, resource="cpu", wanted=36_000, there=34_500)
+HERE: dict[str, Value] = {"empty": False, "sums": ()}
+EMPTY: dict[str, Value] = {"empty": True, "sums": ()}
+
 GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
+    # -- devices that belong to no node --
+    (
+        Code.DEVICE_TYPE_UNKNOWN,
+        {"type": "qpus", "types": ("licence", "qpu")},
+        "fluxion.flux-framework.org/qpus: no device is of this type; there are licence, qpu",
+    ),
+    (
+        Code.DEVICE_TYPE_UNKNOWN,
+        {"type": "qpu", "types": ()},
+        (
+            "fluxion.flux-framework.org/qpu: no devices are configured: ask for the ConfigMap "
+            "fluence-resources to be made"
+        ),
+    ),
+    (
+        Code.DEVICE_NO_ATTRIBUTE,
+        {"key": "vendr", "keys": ("region", "vendor")},
+        "'vendr' is an attribute that no such device has; they have region, vendor",
+    ),
+    (
+        Code.DEVICE_NO_ATTRIBUTE,
+        {"key": "vendor", "keys": ()},
+        "'vendor' is an attribute that no such device has; they have none",
+    ),
+    (
+        Code.DEVICE_VALUE_UNKNOWN,
+        {"key": "vendor", "operator": "=", "value": "ibn", "nearest": ("ibm",)},
+        "no device has vendor=ibn; did you mean ibm?",
+    ),
+    (
+        Code.DEVICE_VALUE_UNKNOWN,
+        {"key": "qubits", "operator": ">=", "value": "200", "nearest": ("156", "84")},
+        "no device has qubits>=200; there are 156, 84",
+    ),
+    (
+        Code.DEVICE_NONE_SUITS,
+        {"type": "qpu", "terms": ("region=west", "vendor=ibm")},
+        "no qpu has region=west and vendor=ibm together",
+    ),
+    (
+        Code.DEVICE_OFFLINE,
+        {"type": "qpu", "backends": ("fez", "ankaa")},
+        "fez, ankaa are offline, and no other qpu suits",
+    ),
+    (
+        Code.DEVICE_TOO_FEW,
+        {"type": "qubit", "wanted": 200, "most": 156},
+        "200 qubit wanted, and there are 156 at most",
+    ),
+    (
+        Code.DEVICE_BUSY,
+        {"type": "qpu", "wanted": 1, "backends": ("fez",), "until": 1_788_264_000_000},
+        "waits for fez until 2026-09-01 12:00:00 UTC",
+    ),
+    (
+        Code.DEVICE_BUSY,
+        {"type": "qubit", "wanted": 20, "backends": ("fez", "ankaa"), "until": None},
+        "waits for 20 qubit of one of fez, ankaa",
+    ),
+    (
+        Code.DEVICE_BUSY,
+        {"type": "qpu", "wanted": 1, "backends": ("fez",), "until": 90_000},
+        "waits for fez until 1 min 30 s after the beginning",
+    ),
+    (Code.DEVICES_CHANGED, {}, "devices have changed"),
     # -- a pod is not placed as it is --
     (
         Code.RESOURCE_CLAIMS_UNSUPPORTED,
@@ -79,50 +148,86 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
     # -- a gang finds no seats now --
     (
         Code.TOO_FEW_SEATS,
-        {"pod": "", "wanted": 8, "seats": 3, "nodes": 8, "causes": CAUSES},
-        "3 of 8 seats on 8 nodes: 5 insufficient cpu (2 wanted); 3 taint gpu:NoSchedule",
+        {"pod": "", "wanted": 8, "seats": 3, "nodes": 8, **HERE, "causes": CAUSES},
+        "3 of 8 seats on 8 nodes, none for the next: 5 insufficient cpu (2 wanted); 3 taint gpu:NoSchedule",
     ),
     (
         Code.TOO_FEW_SEATS,
-        {"pod": "d/p", "wanted": 2, "seats": 0, "nodes": 3, "causes": CAUSES[1:]},
+        {
+            "pod": "",
+            "wanted": 18,
+            "seats": 17,
+            "nodes": 9,
+            "empty": True,
+            "sums": (SUM,),
+            "causes": CAUSES[:1],
+        },
+        (
+            "17 of 18 would fit if it were empty (cpu: 36 wanted in all, 34500m there), "
+            "and the next finds no seat on 9 nodes: 5 insufficient cpu (2 wanted)"
+        ),
+    ),
+    (
+        Code.TOO_FEW_SEATS,
+        {"pod": "d/p", "wanted": 4, "seats": 2, "nodes": 1, **EMPTY, "causes": CAUSES[:1]},
+        (
+            "2 of 4 like d/p would fit if it were empty, and the next finds no seat on 1 node: "
+            "5 insufficient cpu (2 wanted)"
+        ),
+    ),
+    (
+        Code.TOO_FEW_SEATS,
+        {"pod": "d/p", "wanted": 2, "seats": 0, "nodes": 3, **HERE, "causes": CAUSES[1:]},
         "no seat for d/p (and 1 like it) on 3 nodes: 3 taint gpu:NoSchedule",
     ),
     (
         Code.TOO_FEW_SEATS,
-        {"pod": "d/p", "wanted": 1, "seats": 0, "nodes": 0, "causes": ()},
+        {"pod": "", "wanted": 2, "seats": 0, "nodes": 3, **EMPTY, "causes": CAUSES[1:]},
+        "no seat on 3 nodes, even if it were empty: 3 taint gpu:NoSchedule",
+    ),
+    (
+        Code.TOO_FEW_SEATS,
+        {"pod": "d/p", "wanted": 1, "seats": 0, "nodes": 0, **HERE, "causes": ()},
         "no seat for d/p on 0 nodes: there are no nodes",
     ),
     (
         Code.TOO_FEW_SEATS,
-        {"pod": "", "wanted": 3, "seats": 2, "nodes": 1, "causes": ()},
-        "2 of 3 seats on 1 nodes: the nodes that suit are full with these",
+        {"pod": "", "wanted": 3, "seats": 2, "nodes": 1, **HERE, "causes": ()},
+        "2 of 3 seats on 1 node, none for the next: the nodes that suit are full with these",
     ),
     (
         Code.NOT_TOGETHER,
-        {"pod": "d/p", "wanted": 1},
-        "d/p: enough seats by itself, but not together with the others",
+        {"pod": "d/p", "wanted": 1, "seats": 0, "nodes": 8, **HERE, "causes": CAUSES[:1]},
+        ("d/p: enough seats by itself, but not beside the others on 8 nodes: 5 insufficient cpu (2 wanted)"),
     ),
     (
         Code.NOT_TOGETHER,
-        {"pod": "d/p", "wanted": 4},
-        "d/p (and 3 like it): enough seats by itself, but not together with the others",
-    ),
-    (
-        Code.TOO_FEW_SEATS_IN_ONE_DOMAIN,
-        {"wanted": 5, "key": "zone", "domains": ZONES, "begun": False},
-        "no seats in one domain of zone: zone=a has seats for 4 of 5, and no other value has more",
-    ),
-    (
-        Code.TOO_FEW_SEATS_IN_ONE_DOMAIN,
-        {"wanted": 4, "key": "zone", "domains": ZONES, "begun": True},
+        {"pod": "d/p", "wanted": 4, "seats": 0, "nodes": 8, **EMPTY, "causes": CAUSES[1:]},
         (
-            "no seats in one domain of zone: zone=a has seats for each, but not for all together, "
+            "d/p (and 3 like it): enough seats by itself, but not beside the others on 8 nodes, "
+            "even if it were empty: 3 taint gpu:NoSchedule"
+        ),
+    ),
+    (
+        Code.TOO_FEW_SEATS_IN_ONE_DOMAIN,
+        {"wanted": 5, "key": "zone", "domains": ZONES, "begun": False, "causes": CAUSES[:1], "empty": False},
+        (
+            "no seats in one domain of zone: zone=a has seats for 4 of 5, and no other value has more; "
+            "the next finds there: 5 insufficient cpu (2 wanted)"
+        ),
+    ),
+    (
+        Code.TOO_FEW_SEATS_IN_ONE_DOMAIN,
+        {"wanted": 4, "key": "zone", "domains": ZONES, "begun": True, "causes": (), "empty": True},
+        (
+            "no seats in one domain of zone: zone=a has seats for each, but not for all together "
+            "even if it were empty, "
             "and others of the group are there"
         ),
     ),
     (
         Code.TOO_FEW_SEATS_IN_ONE_DOMAIN,
-        {"wanted": 4, "key": "zone", "domains": (), "begun": False},
+        {"wanted": 4, "key": "zone", "domains": (), "begun": False, "causes": (), "empty": False},
         "no node has the label zone, which its PodGroup names",
     ),
     # -- why nodes are closed --
@@ -158,10 +263,26 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         {"resources": TWO_SHORT},
         "too small: cpu (2 wanted) and insufficient cpu (2 wanted)",
     ),
-    (Code.HOST_PORTS_IN_USE, {}, "host ports are taken"),
-    (Code.TOPOLOGY_SPREAD, {"key": "zone"}, "topology spread over zone"),
-    (Code.POD_AFFINITY, {"key": "zone"}, "pod affinity: no such pod in the same zone"),
-    (Code.POD_ANTI_AFFINITY, {"key": "zone"}, "pod anti-affinity: such a pod is in the same zone"),
+    (Code.RESOURCE_SUM, dict(SUM.params), "cpu: 36 wanted in all, 34500m there"),
+    (Code.HOST_PORTS_IN_USE, {"ports": (80,)}, "host port 80 is taken"),
+    (Code.HOST_PORTS_IN_USE, {"ports": (80, 443)}, "one of the host ports 80, 443 is taken"),
+    (Code.TOPOLOGY_LABEL_MISSING, {"key": "zone"}, "no label zone, over which it is to be spread"),
+    (
+        Code.TOPOLOGY_SPREAD,
+        {"key": "zone", "skew": 2, "most": 1},
+        "topology spread over zone (the skew would be 2, at most 1 is allowed)",
+    ),
+    (
+        Code.POD_AFFINITY,
+        {"key": "zone", "selector": "app=db"},
+        "pod affinity: no pod with app=db in the same zone",
+    ),
+    (Code.POD_AFFINITY, {"key": "zone", "selector": ""}, "pod affinity: no such pod in the same zone"),
+    (
+        Code.POD_ANTI_AFFINITY,
+        {"key": "zone", "selector": "app in (a,b)"},
+        "pod anti-affinity: a pod with app in (a,b) is in the same zone",
+    ),
     (
         Code.EXISTING_ANTI_AFFINITY,
         {"key": "zone"},

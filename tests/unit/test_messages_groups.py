@@ -28,13 +28,90 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
     (Code.OWNER_SUSPENDED, {"kind": "Job", "owner": "ns/j"}, "Job ns/j is suspended"),
     (Code.PODS_GATED, {"gated": 1, "pods": 3}, "1 of 3 pods is held by scheduling gates"),
     (Code.PODS_GATED, {"gated": 2, "pods": 3}, "2 of 3 pods are held by scheduling gates"),
+    (
+        Code.WAITS_FOR_PRODUCER,
+        {"gated": 1, "pods": 3, "producer": "p", "kind": "started"},
+        "1 of 3 pods waits for producer p to start",
+    ),
+    (
+        Code.WAITS_FOR_PRODUCER,
+        {"gated": 2, "pods": 2, "producer": "p", "kind": "finished"},
+        "2 of 2 pods wait for producer p to finish",
+    ),
+    (
+        Code.GATE_OF_OTHERS,
+        {"key": "k", "gate": "kueue.x-k8s.io/admission"},
+        "annotation k: gate kueue.x-k8s.io/admission is opened by its own controller; use one of your own",
+    ),
+    (
+        Code.FOREIGN_PRODUCER,
+        {"key": "k", "value": "other/p", "namespace": "mine"},
+        "annotation k='other/p' names a producer in another namespace: name one in mine",
+    ),
+    (
+        Code.PRODUCER_ANNOUNCED,
+        {"gate": "g", "producer": "p", "task": "t"},
+        "gate g is opened: producer p has announced task t",
+    ),
+    (Code.PRODUCER_STARTED, {"gate": "g", "producer": "p"}, "gate g is opened: producer p has started"),
+    (Code.PRODUCER_FINISHED, {"gate": "g", "producer": "p"}, "gate g is opened: producer p has finished"),
+    (
+        Code.PRODUCER_SILENT,
+        {"gate": "g", "producer": "p", "limit": 300_000},
+        "gate g is opened without a task: producer p has announced none within 5 min",
+    ),
+    (
+        Code.PRODUCER_ENDED,
+        {"gate": "g", "producer": "p"},
+        "gate g is opened without a task: producer p has ended and announced none",
+    ),
+    (Code.PRODUCER_GONE, {"gate": "g", "producer": "p"}, "gate g is opened: producer p is gone"),
+    (Code.GATE_NOT_OPENED, {"gate": "g", "error": "e"}, "gate g could not be opened yet: e"),
+    (
+        Code.ANNOUNCE_TASK,
+        {"producer": "p", "key": "k"},
+        (
+            "the producer announces its task by `fluence task announce ID` in its container, or by the "
+            "annotation k on its pod (p)"
+        ),
+    ),
     (Code.PODS_MISSING, {"pods": 1, "minimum": 3}, "1 of 3 pods is there"),
     (Code.PODS_MISSING, {"pods": 2, "minimum": 3}, "2 of 3 pods are there"),
     (
         Code.OWNER_RUNS_TOO_FEW,
-        {"pods": 2, "minimum": 5, "kind": "Job", "owner": "ns/j", "runs": 2},
-        "2 of 5 pods are there, and Job ns/j runs 2 at a time: raise that or lower the size",
+        {"pods": 2, "minimum": 5, "kind": "Job", "owner": "ns/j", "others": 0, "runs": 2},
+        (
+            "2 of 5 pods are there, and Job ns/j runs 2 at a time: raise that, create the others of its "
+            "group, or lower the size"
+        ),
     ),
+    (
+        Code.OWNER_RUNS_TOO_FEW,
+        {"pods": 2, "minimum": 5, "kind": "Job", "owner": "ns/j", "others": 1, "runs": 3},
+        (
+            "2 of 5 pods are there, and Job ns/j and 1 more run 3 at a time: raise that, create the others "
+            "of its group, or lower the size"
+        ),
+    ),
+    (
+        Code.OWNER_IS_ORDERED,
+        {"pods": 1, "minimum": 3, "owner": "ns/s"},
+        (
+            "1 of 3 pods is there, and StatefulSet ns/s makes the next only when the one before it is ready "
+            "(OrderedReady), so that they never gather: create it anew with podManagementPolicy: Parallel"
+        ),
+    ),
+    (
+        Code.UNKNOWN_ANNOTATION,
+        {"kind": "annotation", "key": "f/durration", "nearest": "f/duration"},
+        "annotation f/durration is not known and not read: did you mean f/duration?",
+    ),
+    (
+        Code.UNKNOWN_ANNOTATION,
+        {"kind": "label", "key": "f/zzz", "nearest": None},
+        "label f/zzz is not known and not read",
+    ),
+    (Code.LABEL_NOT_READ, {"key": "f/duration"}, "label f/duration is not read: write it as an annotation"),
     # -- why it is refused --
     (
         Code.OTHER_SCHEDULER,
@@ -130,11 +207,26 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         "annotation k names 1001 nodes: name at most 1000, or say which nodes in constraints",
     ),
     (
-        Code.BACKEND_UNAVAILABLE,
-        {"key": "k", "backend": "sim"},
+        Code.INVALID_DEVICES,
+        {"key": "fluence.flux-framework.org/min-qubits", "value": "many"},
+        "annotation fluence.flux-framework.org/min-qubits='many' is not a number",
+    ),
+    (
+        Code.INVALID_DEVICES,
+        {"key": "fluence.flux-framework.org/devices", "value": "each"},
+        "annotation fluence.flux-framework.org/devices='each': write per-pod, or shared",
+    ),
+    (
+        Code.TOO_MANY_TERMS,
+        {"given": 100, "most": 64},
+        "100 annotations require-, min- and max-: write at most 64",
+    ),
+    (
+        Code.REQUIRE_WITHOUT_DEVICE,
+        {"keys": ("vendor=ibm",)},
         (
-            "annotation k: backend 'sim' is asked for, and this scheduler has none to give: remove the "
-            "annotation, or name a scheduler that has"
+            "vendor=ibm is said of devices, and no pod asks for one: add a resource "
+            "fluxion.flux-framework.org/<type>"
         ),
     ),
     # -- jobspecs --
@@ -246,22 +338,27 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         "annotation k names the queue 'a' and the annotation l the queue 'b': name one",
     ),
     # -- advice --
-    (Code.POD_REFUSED, {"pod": "ns/p", "why": "it is odd"}, "pod ns/p: it is odd"),
     (
         Code.GIVE_DURATION,
         {"key": "k"},
         "say how long it takes in the annotation k: work with a limit may go ahead where it delays nobody",
     ),
-    (Code.NEVER_FITS, {}, "as the cluster is, it never fits: ask for less, or for other nodes"),
+    (Code.NEVER_FITS, {}, "as the cluster is, it never fits: ask for less"),
     (
         Code.SOME_WOULD_FIT,
-        {"some": 2, "needed": 3, "group": "ns/g", "key": "k", "enough": 2},
+        {"some": 2, "needed": 3, "group": "ns/g", "key": "k", "enough": 2, "empty": False},
         "2 of 3 pods would fit now: if they are enough, set minCount of PodGroup ns/g to 2",
     ),
     (
         Code.SOME_WOULD_FIT,
-        {"some": 2, "needed": 3, "group": None, "key": "k", "enough": 4},
-        "2 of 3 pods would fit now: if they are enough, set k to 4",
+        {"some": 2, "needed": 3, "group": None, "key": "k", "enough": 4, "empty": True},
+        "2 of 3 pods would fit if the cluster were empty: if they are enough, set k to 4",
+    ),
+    (Code.HOLDS_WITHOUT, {"field": "affinity"}, "without its affinity the cluster could hold it"),
+    (
+        Code.HOLDS_WITH_TOLERATIONS,
+        {},
+        ("the cluster could hold it on nodes whose taints it does not tolerate: add tolerations if it may"),
     ),
     (Code.FITS_WITHOUT, {"field": "nodeSelector"}, "without its nodeSelector it would fit now"),
     (

@@ -53,7 +53,7 @@ EXAMPLES: list[tuple[Reason, str]] = [
     (Reason.of(Code.DEPENDENCY, jobs=("a", "b")), "it waits for a, b to end"),
     (
         Reason.of(Code.DEPENDENCY_FAILED, job="a", phase="cancelled"),
-        "it waits for a to succeed, which is cancelled",
+        "it waits for a to succeed, which is Cancelled",
     ),
     (
         Reason.of(Code.USER_LIMIT, user="ada", most=2, queue="q"),
@@ -62,6 +62,14 @@ EXAMPLES: list[tuple[Reason, str]] = [
     (
         Reason.of(Code.USER_LIMIT, user="", most=2, queue="q"),
         "its user runs, or is promised, 2 jobs in queue 'q': no more are allowed",
+    ),
+    (
+        Reason.of(Code.DEVICE_LIMIT, user="ada", type="qpu", most=2, queue="batch"),
+        "ada has, or is promised, the 2 qpu that are allowed in queue 'batch'",
+    ),
+    (
+        Reason.of(Code.DEVICE_LIMIT, user="", type="qpu", most=2, queue="batch"),
+        "queue 'batch' has, or is promised, the 2 qpu that are allowed",
     ),
     (
         Reason.of(Code.LIMIT_ABOVE_QUEUE, limit_s=3660, max_s=3600, queue="short"),
@@ -73,7 +81,7 @@ EXAMPLES: list[tuple[Reason, str]] = [
     ),
     (
         Reason.of(Code.IN_PHASE, phase="running", last=Reason.of(Code.RESOURCES_BOUND)),
-        "it is running: its resources were bound",
+        "it is Running: its resources were bound",
     ),
     (
         Reason.of(Code.TOO_FEW_UNITS, units=17, unit="core", total=16),

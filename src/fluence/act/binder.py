@@ -1,5 +1,8 @@
 """Binder: binds pods in parallel, a bounded number at once, and says what became of each.
 
+A pod that is held by our gate is let through it first. One that names kube-scheduler is handed over instead:
+a single patch removes the gate and pins the node, and kube-scheduler binds it.
+
 The rule for gangs: before the first bind of a job is sent, all of its places are looked at again; if one has
 gone stale, none is sent. Once one was sent the rest are driven to their end: each bind is reported by itself,
 and the scheduler seats those anew that lost their place. Nothing is sent without the lease.
@@ -13,12 +16,15 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from fluence.kube.client import Client
+from fluence import names
+from fluence.act import gates
+from fluence.kube.client import Client, PatchType
 from fluence.kube.errors import (
     ApiConflict,
     ApiError,
     Forbidden,
     Gone,
+    Invalid,
     KubeError,
     Missing,
     ServerFault,
@@ -27,6 +33,8 @@ from fluence.kube.errors import (
 )
 from fluence.kube.resource import PODS
 from fluence.kube.retry import ONCE, RetryPolicy
+from fluence.model.held import has_gate, is_delegated, is_held, pinned_node
+from fluence.model.pod import Pod
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 
 logger = logging.getLogger(__name__)
@@ -129,7 +137,9 @@ class Binder:
             self.sent += 1
             attempt += 1
             try:
-                await self._client.bind(bind.pod, bind.node, annotations=bind.annotations, retry=ONCE)
+                if is_delegated(bind.pod):
+                    return await self._hand_over(bind)
+                await self._bind(bind)
             except KubeError as error:
                 pause = self._retry.pause(error, attempt=attempt, repeatable=True, rng=self._rng)
                 if pause is None:
@@ -138,10 +148,52 @@ class Binder:
             else:
                 return BindResult(bind, BindOutcome.BOUND)
 
+    async def _bind(self, bind: Bind) -> None:
+        pod = bind.pod
+        held = is_held(pod)
+        if held:
+            await self._open(pod)
+        labels = _labels(bind) if held else None
+        await self._client.bind(pod, bind.node, annotations=bind.annotations, labels=labels, retry=ONCE)
+
+    async def _open(self, pod: Pod) -> None:
+        """Let a pod through our gate. One that is through it already, by a try whose answer was lost, is as
+        good."""
+        meta = pod.metadata
+        try:
+            await self._client.patch(
+                PODS.raw(), meta.name, gates.ungate(pod), namespace=meta.namespace, kind=PatchType.JSON
+            )
+        except Invalid:
+            found = await self._client.get(PODS, meta.name, namespace=meta.namespace)
+            if found.metadata.uid != meta.uid or has_gate(found.spec):
+                raise
+
+    async def _hand_over(self, bind: Bind) -> BindResult:
+        """Have kube-scheduler bind a pod where the plan says. The pod is read first: the pin depends on what
+        is there, and a pin that is there already cannot be changed."""
+        meta = bind.pod.metadata
+        found = await self._client.get(PODS, meta.name, namespace=meta.namespace)
+        if found.metadata.uid != meta.uid or found.metadata.deletion_timestamp is not None:
+            return BindResult(bind, BindOutcome.GONE, "the pod is gone")
+        if found.spec.node_name == bind.node:
+            return BindResult(bind, BindOutcome.BOUND)
+        if found.spec.node_name:
+            return BindResult(bind, BindOutcome.ELSEWHERE, f"already on node {found.spec.node_name}")
+        if not has_gate(found.spec):
+            if pinned_node(found) == bind.node:
+                return BindResult(bind, BindOutcome.HANDED_OVER)
+            return BindResult(bind, BindOutcome.GONE, "somebody else has removed its gate")
+        patch = gates.hand_over(found, bind.node, annotations=bind.annotations, labels=_labels(bind))
+        await self._client.patch(PODS.raw(), meta.name, patch, namespace=meta.namespace, kind=PatchType.JSON)
+        return BindResult(bind, BindOutcome.HANDED_OVER)
+
     async def _failed(self, bind: Bind, error: KubeError) -> BindResult:
         match error:
             case Missing():
                 return BindResult(bind, BindOutcome.GONE, "the pod is gone")
+            case Invalid() if has_gate(bind.pod.spec):  # the gate, or the pod, is not what it was
+                return await self._look(bind, str(error))
             case ApiConflict() | TooManyRequests() | ServerFault() | Unauthorized() | Gone():
                 return await self._look(bind, str(error))
             case ApiError():
@@ -168,4 +220,10 @@ class Binder:
             return BindResult(bind, BindOutcome.BOUND)
         if found.spec.node_name:
             return BindResult(bind, BindOutcome.ELSEWHERE, f"already on node {found.spec.node_name}")
+        if is_delegated(bind.pod) and pinned_node(found) == bind.node:
+            return BindResult(bind, BindOutcome.HANDED_OVER)
         return BindResult(bind, BindOutcome.AGAIN, reason)
+
+
+def _labels(bind: Bind) -> dict[str, str]:
+    return {names.FLUXQUEUE_JOBID: bind.annotations[names.JOBID]}

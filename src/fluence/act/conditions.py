@@ -22,11 +22,13 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Literal, NamedTuple
 
-from fluence import messages
+from fluence import messages, names
 from fluence.model.group import Group
 from fluence.model.meta import Condition
 from fluence.model.pod import Pod
 from fluence.model.reason import COUNTS, Code, Reason, Value
+from fluence.schedule.producer_gates import GateOutcome, OpenGate
+from fluence.schedule.stand_ins import ReleaseNote
 from fluence.schedule.status import SchedulingStatus, StatusReport
 
 Json = dict[str, object]
@@ -53,9 +55,15 @@ _FAR_STEP = 6 * 60 * _MINUTE
 _STAMP = r"(\d{4,}-\d\d-\d\dT\d\d:\d\dZ)"
 _LATEST = re.compile(rf"Starts no later than {_STAMP}")
 _EXPECTED = re.compile(rf"expected {_STAMP}\.$")
-_TIMES = re.compile(rf" (?:Starts no later than {_STAMP}(?:; expected {_STAMP})?|Start expected {_STAMP})\.$")
+_LOOSE = " if durations hold"  # those that nothing enforces
+_TIMES = re.compile(
+    rf" (?:Starts no later than {_STAMP}(?:{_LOOSE})?(?:; expected {_STAMP})?|Start expected {_STAMP})\.$"
+)
 # Numbers of nodes come and go with every pod of every user: they are shown and do not count as a change.
-_COUNTS = re.compile(r"(?<=[:;] )\d+(?= )|\bon \d+ nodes|\b\d+ of \d+ seats")
+_COUNTS = re.compile(
+    r"(?<=[:;] )\d+(?= )|\bon \d+ nodes?|\b\d+ of \d+ (?:seats|would fit)|\bskew would be \d+"
+    r"| \([^()]* there\)"
+)
 
 
 _POD_REASONS = {
@@ -82,7 +90,7 @@ def message(report: StatusReport) -> str:
     times = ""
     expected = _stamp(report.expected) if report.expected is not None else ""
     if report.no_later_than is not None:
-        times = f" Starts no later than {_stamp(report.no_later_than)}"
+        times = f" Starts no later than {_stamp(report.no_later_than)}{'' if report.firm else _LOOSE}"
         times += f"; expected {expected}." if expected else "."
     elif expected:
         times = f" Start expected {expected}."
@@ -160,6 +168,12 @@ def read_message(text: str) -> tuple[str, int | None, int | None]:
     )
 
 
+def rests_on_durations(text: str) -> bool:
+    """Whether the start in a message rests on limits that nothing enforces."""
+    found = _TIMES.search(text)
+    return found is not None and _LOOSE in found.group()
+
+
 def same(one: str, other: str) -> bool:
     """Two messages say the same, numbers of nodes aside."""
     return one == other or _without_counts(one) == _without_counts(other)
@@ -180,7 +194,7 @@ def _changed(
         _, latest, expected = read_message(there)
     report = settle(report, latest=latest, expected=expected, now=now)
     text = message(report)
-    meaning = tuple(map(fingerprint, report.reasons))
+    meaning = report.firm, *map(fingerprint, report.reasons)
     written = Written(meaning, report.no_later_than, report.expected)
     # Who wrote what is there? If this process did, it knows what it meant. After a restart, or where somebody
     # else wrote it, only the text is left: it is compared with the numbers of nodes masked, so that a new
@@ -261,6 +275,48 @@ def note(report: StatusReport, *, pod: Pod | None = None, node: str = "") -> Eve
     if report.outcome is SchedulingStatus.PREPARES:
         return EventNote("Normal", "WaitingForVolumes", "Scheduling", clip(message(report), NOTE_BYTES))
     return EventNote("Warning", "FailedScheduling", "Scheduling", clip(message(report), NOTE_BYTES))
+
+
+def warning(reason: Reason) -> EventNote:
+    """The event about what is declared and not used."""
+    return EventNote("Warning", reason.code.value, "Scheduling", clip(messages.text(reason), NOTE_BYTES))
+
+
+def released(release: ReleaseNote) -> EventNote:
+    """The event about a Job that was let go."""
+    nodes = release.annotations()[names.FLUXQUEUE_NODES]
+    return EventNote("Normal", "Released", "Releasing", clip(f"Starts on {nodes}", NOTE_BYTES))
+
+
+def limit_note(reason: Reason) -> EventNote:
+    """The event about a limit that has passed."""
+    return EventNote("Warning", reason.code.value, "EnforcingLimit", clip(messages.text(reason), NOTE_BYTES))
+
+
+_GATE_CODES = {
+    GateOutcome.ANNOUNCED: Code.PRODUCER_ANNOUNCED,
+    GateOutcome.STARTED: Code.PRODUCER_STARTED,
+    GateOutcome.FINISHED: Code.PRODUCER_FINISHED,
+    GateOutcome.TIMED_OUT: Code.PRODUCER_SILENT,
+    GateOutcome.PRODUCER_ENDED: Code.PRODUCER_ENDED,
+    GateOutcome.PRODUCER_GONE: Code.PRODUCER_GONE,
+}
+_AS_WANTED = (GateOutcome.ANNOUNCED, GateOutcome.STARTED, GateOutcome.FINISHED)
+
+
+def gate_note(order: OpenGate, error: str = "") -> EventNote:
+    """The event about a gate that was opened, or could not be."""
+    if error:
+        reason = Reason.of(Code.GATE_NOT_OPENED, gate=order.gate, error=error)
+    else:
+        told: dict[str, Value] = {"gate": order.gate, "producer": order.producer}
+        if order.outcome is GateOutcome.ANNOUNCED:
+            told["task"] = order.task
+        elif order.outcome is GateOutcome.TIMED_OUT:
+            told["limit"] = order.timeout
+        reason = Reason.of(_GATE_CODES[order.outcome], **told)
+    kind: Literal["Normal", "Warning"] = "Normal" if not error and order.outcome in _AS_WANTED else "Warning"
+    return EventNote(kind, reason.code.value, "OpeningGate", clip(messages.text(reason), NOTE_BYTES))
 
 
 def _patch(uid: str, there: Condition, kind: str, status: str, reason: str, text: str, now: int) -> Json:

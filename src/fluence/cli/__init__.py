@@ -17,7 +17,20 @@ _COMMANDS = {
         "Fluxion's command of that name, interactive or scripted.",
     ),
     "explain": ("fluence.cli.explain:explain", "Why a pod or a group waits, and when it starts."),
+    "history": ("fluence.kubectl.history_commands:history", "What jobs there were: when, where, how long."),
+    "doctor": ("fluence.cli.doctor:doctor", "What is wrong with Fluence in a cluster, and what cures it."),
     "scheduler": ("fluence.cli.scheduler:scheduler", "Run the scheduler: pods of a cluster, gangs together."),
+    "admission": ("fluence.cli.admission:admission", "Rules for new pods: as a policy, or on a manifest."),
+    "webhook": ("fluence.cli.webhook:webhook", "Serve those rules, for clusters without admission policies."),
+    "resources": (
+        "fluence.cli.resources:resources",
+        "Resources that belong to no node: check the document, offer it on nodes.",
+    ),
+    "task": ("fluence.cli.task:task", "Tell those who wait which task a producer has begun."),
+    "deviceplugin": (
+        "fluence.cli.deviceplugin:deviceplugin",
+        "Offer resources that belong to no node to a kubelet.",
+    ),
     "sandbox": ("fluence.cli.sandbox:sandbox", "A real local Kubernetes control plane, without Docker."),
     "completion": ("fluence.cli.completion:completion", "Print what a shell needs to complete commands."),
 }

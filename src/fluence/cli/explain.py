@@ -4,54 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from fluence import messages
-from fluence.act.conditions import GROUP_CONDITIONS, POD_SCHEDULED, read_message
+from fluence.act.conditions import GROUP_CONDITIONS, POD_SCHEDULED, read_message, rests_on_durations
 from fluence.cli import view
 from fluence.cli.choice import output_option
 from fluence.cli.live import read_layout
 from fluence.cli.settings import load_settings
-from fluence.cluster.claims import Claims
-from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.layout import GraphLayout
 from fluence.errors import NotFound
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
-from fluence.kube.errors import ApiError
-from fluence.kube.listing import list_groups
-from fluence.kube.resource import CLAIMS, CSI_NODES, NODES, OWNERS, PODS, STORAGE_CLASSES, VOLUMES
-from fluence.model.group import Group
-from fluence.model.owner import Owner
+from fluence.kube.errors import Missing
+from fluence.kube.listing import ClusterListing, list_readable
+from fluence.messages import states
+from fluence.messages.queue import CANNOT_HOLD
+from fluence.messages.times import when
+from fluence.model.held import is_held, is_ours
+from fluence.model.meta import Condition
+from fluence.model.owner import OWNERS
 from fluence.model.pod import Pod
 from fluence.model.reason import Reason
-from fluence.schedule.advice import Advice, advise
+from fluence.schedule.build import scheduler_for
+from fluence.schedule.device_requests import asked_by
+from fluence.schedule.events import Object
 from fluence.schedule.gang import Gang
-from fluence.schedule.groups import Groups
-from fluence.schedule.scheduler import cluster_for
+from fluence.schedule.group_labels import group_field, group_label
+from fluence.schedule.inquiry import Inquiry, NextCycle
 from fluence.schedule.settings import SchedulerSettings
 
-T = TypeVar("T")
-
-_RUNS = "status.phase!=Succeeded,status.phase!=Failed"
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What the server holds, as far as we may read it."""
-
-    pods: list[Pod]
-    groups: list[Group]
-    owners: list[Owner]
-    followed: list[str]  # kinds of owners that we may read
-    native: bool
-    cluster: ClusterGraph | None
-    notes: list[str]
+_FOR_SEATS = ("nodes", "pods of other namespaces", "other pods")
+_FOR_VOLUMES = ("volume claims", "persistentvolumes", "storageclasses", "csinodes")
+_OWNERS = ("jobs", "deployments", "replicasets", "statefulsets")
+_FOR_GANGS = (*_OWNERS, "PodGroups")
 
 
 @click.command()
@@ -60,7 +49,7 @@ class _Seen:
 @click.option("-n", "--namespace", metavar="NAME", help="Its namespace. Default: the kubeconfig's.")
 @click.option("--kubeconfig", metavar="FILE", type=click.Path(), help="Which cluster.")
 @click.option("--context", metavar="NAME", help="The kubeconfig's context.")
-@click.option("--scheduler-name", metavar="NAME", default="fluence", show_default=True)
+@click.option("--scheduler-name", metavar="NAME", help="[FLUENCE_SCHEDULER_NAME; default: as in --config]")
 @click.option(
     "--level",
     "levels",
@@ -79,7 +68,7 @@ class _Seen:
     metavar="FILE",
     type=click.Path(),
     envvar="FLUENCE_CONFIG",
-    help="The scheduler's file of settings, for its match policy. [FLUENCE_CONFIG]",
+    help="The scheduler's file of settings: its policies count. [FLUENCE_CONFIG]",
 )
 @output_option((), note="table, wide (with every member), json, yaml.")
 def explain(
@@ -88,7 +77,7 @@ def explain(
     namespace: str | None,
     kubeconfig: str | None,
     context: str | None,
-    scheduler_name: str,
+    scheduler_name: str | None,
     levels: tuple[str, ...],
     match_policy: str | None,
     config_file: str | None,
@@ -97,9 +86,13 @@ def explain(
     """Say in words what a pod or a group waits for, when it starts, and what would make it start sooner.
 
     The reason and both start times are those that the scheduler wrote into the pod's condition. What stands
-    in the way now, and what would help, is tried out on a copy of the cluster as it is listed once, with the
-    request that the scheduler makes; nothing is changed. Without the right to list nodes that part is left
-    out.
+    in the way now, and what would help, is what a scheduler with the same settings finds in a copy of the
+    cluster, which is listed once; nothing is changed. With fewer rights less is said, and one line names what
+    cannot be seen.
+
+    \b
+    States: Pending, Reserved (it has a place in the plan), Starting, Running, Succeeded, Failed,
+    Unschedulable (it does not start as it is).
 
     \b
     Examples:
@@ -109,183 +102,256 @@ def explain(
     \b
     Exit codes: 0 explained; 1 no such pod or group, or the server cannot be asked; 2 a wrong command line.
     """
-    settings = load_settings(SchedulerSettings, config_file, {"match_policy": match_policy}).settings
+    flags: dict[str, object] = {"match_policy": match_policy, "scheduler_name": scheduler_name}
+    if levels:
+        flags["topology"] = [f"{type_}={label}" for type_, label in read_layout(levels).levels]
+    settings = load_settings(SchedulerSettings, config_file, flags).settings
     access = find_access(kubeconfig=kubeconfig, context=context)
     namespace = namespace or access.namespace or "default"
 
-    async def read() -> _Seen:
+    async def read() -> ClusterListing:
         async with Client(access) as client:
-            return await _read(client, namespace, read_layout(levels), settings.match_policy)
+            only = name if kind == "pod" else None
+            return await list_readable(client, namespace, only, settings.device_config_map())
 
-    seen = asyncio.run(read())
-    groups = Groups(scheduler=scheduler_name, follows=seen.followed, native=seen.native)
-    for owner in seen.owners:
-        groups.set_owner(owner)
-    for group in seen.groups:
-        groups.set_group(group)
-    for pod in seen.pods:
-        groups.set_pod(pod)
-    now = int(time.time() * 1000)
-    if kind == "pod":
-        value = _pod(name, namespace, seen, groups, now)
-    else:
-        value = _group(name, namespace, seen, groups, now)
-    if seen.notes:
-        value["notes"] = seen.notes
+    try:
+        listing = asyncio.run(read())
+    except Missing:
+        raise NotFound(_NO_POD.format(namespace=namespace, name=name)) from None
+    seen = _see(listing, settings, namespace, int(time.time() * 1000))
+    value = _pod(name, seen) if kind == "pod" else _group(name, seen)
     if output in ("json", "yaml"):
-        click.echo(view.json(value) if output == "json" else view.yaml(value))
+        click.echo(view.data(value, output))
     else:
-        _show(value, wide=output == "wide")
+        _show(value, seen.now, wide=output == "wide")
 
 
 # -- what the server holds -----------------------------------------------------------------------------------
 
-
-async def _read(client: Client, namespace: str, layout: GraphLayout, policy: str) -> _Seen:
-    notes: list[str] = []
-
-    async def may(what: str, call: Awaitable[T]) -> T | None:
-        try:
-            return await call
-        except ApiError as error:
-            notes.append(f"{what} cannot be read: {error}")
-            return None
-
-    pods = (await client.list(PODS, namespace=namespace)).items or []
-    owners: list[Owner] = []
-    followed: list[str] = []
-    for resource in OWNERS:
-        page = await may(resource.plural, client.list(resource, namespace=namespace))
-        if page is not None:
-            owners.extend(page.items or ())
-            followed.append(resource.kind)
-    native, groups = await may("PodGroups", list_groups(client, namespace=namespace)) or (False, [])
-    nodes = await may("nodes", client.list(NODES))
-    others = await may("pods of other namespaces", client.list(PODS, field_selector=_RUNS))
-    cluster = None
-    if nodes is not None and others is not None:
-        cluster = cluster_for(layout, policy=policy)
-        cluster.load(nodes.items or (), others.items or ())
-        if cluster.mounts_claims(pods) and not await may("volumes", _volumes(client, namespace, cluster)):
-            cluster = None  # better no advice than a wrong one
-    return _Seen(pods, groups, owners, followed, native, cluster, notes)
+_NO_POD = "pod {namespace}/{name}: no such pod; name its namespace with -n"
 
 
-async def _volumes(client: Client, namespace: str, cluster: ClusterGraph) -> bool:
-    """What the claims of a namespace are tied to."""
-    claims = Claims()
-    for kind in (await client.list(STORAGE_CLASSES)).items or ():
-        claims.set_class(kind)
-    for volume in (await client.list(VOLUMES)).items or ():
-        claims.set_volume(volume)
-    for claim in (await client.list(CLAIMS, namespace=namespace)).items or ():
-        claims.set_claim(claim)
-    for drivers in (await client.list(CSI_NODES)).items or ():
-        cluster.set_attach_limits(drivers.metadata.name, drivers.limits)
-    for change in claims.everything():
-        cluster.set_claim(*change)
-    return True
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the server holds, as far as we may read it."""
+
+    namespace: str
+    listing: ClusterListing
+    inquiry: Inquiry
+    now: int  # ms
+
+    @property
+    def unseen(self) -> list[str]:
+        return self.listing.unseen
+
+    def lacks(self, some: tuple[str, ...]) -> list[str]:
+        return [each for each in self.unseen if each in some]
+
+    def knows_group_of(self, pod: Pod) -> bool:
+        """Whether all was seen that could say which pods this one starts with."""
+        owned = any(
+            each.controller and (each.api_version, each.kind) in OWNERS
+            for each in pod.metadata.owner_references or ()
+        )
+        named = group_field(pod) is not None or group_label(pod) is not None
+        if owned and self.lacks(_OWNERS):
+            return False
+        return not ((owned or named) and self.lacks(("PodGroups", "other pods")))
+
+    def can_try(self, gang: Gang) -> bool:
+        """Whether all was seen that could be in the way of a gang."""
+        if self.lacks(_FOR_SEATS):
+            return False
+        mounts = any(
+            each.persistent_volume_claim or each.ephemeral
+            for pod in gang.members
+            for each in pod.spec.volumes or ()
+        )
+        asks = any(asked_by(pod) for pod in gang.members)
+        return not (mounts and self.lacks(_FOR_VOLUMES)) and not (asks and self.lacks(("devices",)))
+
+
+def _see(listing: ClusterListing, settings: SchedulerSettings, namespace: str, now: int) -> _Seen:
+    scheduler = scheduler_for(settings, native=listing.native)
+    objects: list[Object] = [*listing.devices, *listing.nodes, *listing.namespaces, *listing.csi_nodes]
+    objects += listing.classes
+    objects += [*listing.volumes, *listing.claims, *listing.groups, *listing.owners, *listing.pods]
+    return _Seen(namespace, listing, Inquiry(scheduler, objects, now), now)
 
 
 # -- what there is to say ------------------------------------------------------------------------------------
 
 
-def _pod(name: str, namespace: str, seen: _Seen, groups: Groups, now: int) -> dict[str, Any]:
-    pod = next((each for each in seen.pods if each.metadata.name == name), None)
+def _pod(name: str, seen: _Seen) -> dict[str, Any]:
+    groups, namespace = seen.inquiry.groups, seen.namespace
+    found = (each for each in seen.listing.pods if each.key == f"{namespace}/{name}")
+    pod = next(found, None)
     if pod is None:
-        raise NotFound(f"pod {namespace}/{name}: no such pod; name its namespace with -n")
+        raise NotFound(_NO_POD.format(namespace=namespace, name=name))
     value: dict[str, Any] = {"kind": "pod", "namespace": namespace, "name": name}
-    if pod.spec.scheduler_name != groups.scheduler:
-        reason = f"it names the scheduler {pod.spec.scheduler_name!r}: set schedulerName: {groups.scheduler}"
-        return {**value, "state": "not ours", "reason": reason}
-    gang = groups.gang(groups.of(pod))
-    assert gang is not None  # a pod of ours is in a gang
-    advice = advise(gang, seen.cluster, now=now) if _waits(pod) else Advice()
     condition = pod.condition(POD_SCHEDULED)
-    written = condition.message if condition is not None and condition.status == "False" else ""
-    return {**value, **_state_of(pod), **_reason_and_start(written, gang, advice), **_gang(gang, advice)}
-
-
-def _group(name: str, namespace: str, seen: _Seen, groups: Groups, now: int) -> dict[str, Any]:
-    value: dict[str, Any] = {"kind": "group", "namespace": namespace, "name": name}
-    found = [gang for gang in groups.gangs() if gang.name == name and not gang.is_single]
-    if not found:
-        group = next((each for each in seen.groups if each.name == name), None)
-        if group is None:
-            raise NotFound(
-                f"group {namespace}/{name}: no PodGroup has this name and no pod with schedulerName: "
-                f"{groups.scheduler} names it; see `kubectl get podgroups -n {namespace}`"
-            )
-        if not group.is_gang:
-            reason = "it is a basic PodGroup: its pods start one by one; ask for a pod"
-        else:
-            reason = f"no pod with schedulerName: {groups.scheduler} names it"
-        return {**value, "state": "empty", "reason": reason}
-    gang = found[0]
-    advice = advise(gang, seen.cluster, now=now) if gang.members or gang.gated else Advice()
-    written = ""
-    for condition in gang.group.conditions if gang.group is not None else ():
-        if condition.type in GROUP_CONDITIONS.values() and condition.status == "False":
-            written = condition.message
-    if not written:
-        conditions = (pod.condition(POD_SCHEDULED) for pod in gang.members)
-        written = next(
-            (each.message for each in conditions if each is not None and each.status == "False"), ""
-        )
+    told = condition if condition is not None and condition.status == "False" else Condition()
+    if is_held(pod):
+        told = Condition()  # that it is gated says nothing: the gate is ours, and goes when it starts
+    if not is_ours(pod, groups.scheduler):
+        reason = f"it names the scheduler {pod.spec.scheduler_name!r}: set schedulerName: {groups.scheduler}"
+        return {**value, **_state_of(pod, told, NextCycle(), seen.now), "reason": reason}
+    gang = groups.gang(groups.of(pod)) if seen.knows_group_of(pod) else None
+    finding, tried = NextCycle(), False
+    if gang is not None and _waits(pod) and told.reason != _PREPARES:
+        tried = seen.can_try(gang)
+        finding = seen.inquiry.about(gang, with_cluster=tried)
     return {
         **value,
-        "state": _state(gang, advice),
-        **_reason_and_start(written, gang, advice),
-        **_gang(gang, advice),
+        **_state_of(pod, told, finding, seen.now),
+        **_reason_and_start(told.message, finding),
+        **_gang(gang, finding),
+        **_notes(seen, _waits(pod), gang, tried=tried),
     }
+
+
+def _group(name: str, seen: _Seen) -> dict[str, Any]:
+    groups, namespace = seen.inquiry.groups, seen.namespace
+    value: dict[str, Any] = {"kind": "group", "namespace": namespace, "name": name}
+    gang = next(
+        (
+            each
+            for each in groups.gangs()
+            if each.name == name and each.namespace == namespace and not each.is_single
+        ),
+        None,
+    )
+    if gang is None:
+        return {**value, "state": states.PENDING, "reason": _no_pods(name, seen)}
+    told = _told(gang)
+    waits = bool(gang.members or gang.gated)
+    finding, tried = NextCycle(), False
+    known = all(map(seen.knows_group_of, gang.members))
+    if waits and known and told.reason != _PREPARES:
+        tried = seen.can_try(gang)
+        finding = seen.inquiry.about(gang, with_cluster=tried)
+    return {
+        **value,
+        "state": _state(gang, told, finding, seen.now),
+        **_reason_and_start(told.message, finding),
+        **_gang(gang if known else None, finding),
+        **_notes(seen, waits, gang if known else None, tried=tried),
+    }
+
+
+def _no_pods(name: str, seen: _Seen) -> str:
+    """Why there is no gang of a name."""
+    scheduler, namespace = seen.inquiry.groups.scheduler, seen.namespace
+    group = next((each for each in seen.listing.groups if each.key == f"{namespace}/{name}"), None)
+    if group is not None and not group.is_gang:
+        return "it is a basic PodGroup: its pods start one by one; ask for a pod"
+    if group is not None:
+        return f"no pod with schedulerName: {scheduler} names it"
+    hidden = seen.lacks(_FOR_GANGS)
+    if hidden:
+        raise NotFound(
+            f"group {namespace}/{name}: no pod with schedulerName: {scheduler} names it, and with these "
+            f"rights {_and(hidden)} cannot be seen"
+        )
+    raise NotFound(
+        f"group {namespace}/{name}: no PodGroup has this name and no pod with schedulerName: "
+        f"{scheduler} names it; see `kubectl get podgroups -n {namespace}`"
+    )
+
+
+def _notes(seen: _Seen, waits: bool, gang: Gang | None, *, tried: bool) -> dict[str, Any]:
+    """One line about what cannot be seen, where that leaves something out."""
+    lost = []
+    if gang is None:
+        lost.append("which pods it starts together with")
+    if waits and not tried and (gang is None or gang.is_ready):
+        lost += ["what is in its way now", "what would help it"]
+    hidden = seen.lacks((*_FOR_SEATS, *_FOR_GANGS)) or seen.unseen
+    if lost and hidden:
+        owners = [each for each in hidden if each in _OWNERS]
+        if len(owners) == len(_OWNERS):
+            hidden = [*(each for each in hidden if each not in _OWNERS), "owners of pods"]
+        return {"notes": [f"with these rights {_and(hidden)} cannot be seen, so it is not said {_and(lost)}"]}
+    if waits and tried and seen.listing.elsewhere:
+        hidden = seen.listing.elsewhere
+        note = f"with these rights {_and(hidden)} of other namespaces cannot be seen: work of theirs that "
+        return {"notes": [note + "is ahead of it is not counted"]}
+    return {}
+
+
+def _and(words: list[str]) -> str:
+    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)
+
+
+# -- states --------------------------------------------------------------------------------------------------
+
+_PREPARES = "WaitingForVolumes"
 
 
 def _waits(pod: Pod) -> bool:
     return not (pod.spec.node_name or pod.is_terminal or pod.metadata.deletion_timestamp is not None)
 
 
-def _state_of(pod: Pod) -> dict[str, Any]:
+def _state_of(pod: Pod, told: Condition, finding: NextCycle, now: int) -> dict[str, Any]:
+    node = {"node": pod.spec.node_name} if pod.spec.node_name else {}
     if pod.is_terminal:
-        return {"state": pod.status.phase.lower(), "node": pod.spec.node_name}
+        return {"state": pod.status.phase, **node}
     if pod.metadata.deletion_timestamp is not None:
-        return {"state": "is being deleted", "node": pod.spec.node_name}
+        return {"state": states.TERMINATING, **node}
     if pod.spec.node_name:
-        return {"state": "placed", "node": pod.spec.node_name}
-    return {"state": "gated" if pod.is_gated else "waits"}
+        return {"state": states.RUNNING if pod.status.phase == "Running" else states.STARTING, **node}
+    return {"state": _waiting(told, finding, now)}
 
 
-def _state(gang: Gang, advice: Advice) -> str:
-    if gang.fault:
-        return "refused"
+def _waiting(told: Condition, finding: NextCycle, now: int) -> str:
+    if told.reason == _PREPARES:
+        return states.STARTING
+    nothing_found = not (finding.blocks or finding.starts)
+    if finding.never or (nothing_found and told.message.startswith(CANNOT_HOLD)):
+        return states.UNSCHEDULABLE
+    latest = read_message(told.message)[1]
+    return states.RESERVED if latest is not None and latest >= now else states.PENDING
+
+
+def _state(gang: Gang, told: Condition, finding: NextCycle, now: int) -> str:
     if gang.is_over:
-        return "ended"
-    if gang.members or (gang.gated and not gang.placed):
-        return "waits" if not gang.placed else "runs in part"
-    return "runs"
+        failed = any(pod.status.phase != "Succeeded" for pod in gang.ended)
+        return states.FAILED if failed else states.SUCCEEDED
+    if gang.placed and (not gang.needed or not gang.members):
+        runs = any(pod.status.phase == "Running" for pod in gang.placed)
+        return states.RUNNING if runs else states.STARTING
+    return _waiting(told, finding, now)
 
 
-def _reason_and_start(written: str, gang: Gang, advice: Advice) -> dict[str, Any]:
+def _told(gang: Gang) -> Condition:
+    """What a group was told, or else its pods."""
+    for condition in gang.group.conditions if gang.group is not None else ():
+        if condition.type in GROUP_CONDITIONS.values() and condition.status == "False":
+            return condition
+    conditions = (pod.condition(POD_SCHEDULED) for pod in gang.members)
+    return next((each for each in conditions if each is not None and each.status == "False"), Condition())
+
+
+# -- the value -----------------------------------------------------------------------------------------------
+
+
+def _reason_and_start(written: str, finding: NextCycle) -> dict[str, Any]:
     """What the scheduler wrote; before it has written anything, what is found here."""
     reason, latest, expected = read_message(written)
-    if not reason and not gang.is_over and (gang.members or gang.gated):
-        reason = messages.texts(_why(gang, advice))
     value: dict[str, Any] = {}
-    if reason:
-        value["reason"] = reason
+    if reason or finding.blocks:
+        value["reason"] = reason or messages.texts(finding.blocks)
     if latest is not None:
-        value["noLaterThan"] = _when(latest)
+        value["noLaterThan"] = _stamp(latest)
+        value["restsOn"] = "durations" if rests_on_durations(written) else "limits"
     if expected is not None:
-        value["expected"] = _when(expected)
+        value["expected"] = _stamp(expected)
     return value
 
 
-def _why(gang: Gang, advice: Advice) -> tuple[Reason, ...]:
-    if gang.fault is not None:
-        return (gang.fault,)
-    return (gang.missing,) if gang.missing is not None else advice.blocks
-
-
-def _gang(gang: Gang, advice: Advice) -> dict[str, Any]:
+def _gang(gang: Gang | None, finding: NextCycle) -> dict[str, Any]:
+    if gang is None:
+        return {}
     counts = {"waiting": gang.members, "placed": gang.placed, "gated": gang.gated, "ended": gang.ended}
     value: dict[str, Any] = {
         "gang": {
@@ -299,37 +365,50 @@ def _gang(gang: Gang, advice: Advice) -> dict[str, Any]:
             "limitSeconds": None if gang.limit is None else gang.limit / 1000,
             **{word: len(pods) for word, pods in counts.items()},
             "members": [
-                {"pod": pod.metadata.name, "state": word, "node": pod.spec.node_name}
-                for word, pods in counts.items()
+                {"pod": pod.metadata.name, "state": _member(pod), "node": pod.spec.node_name}
+                for pods in counts.values()
                 for pod in pods
             ],
         }
     }
-    if advice.fits:
-        value["blocks"] = ["nothing: there is room for it now, and it starts when it is its turn"]
-    elif advice.blocks:
-        value["blocks"] = list(map(messages.text, advice.blocks))
-    if advice.sooner:
-        value["sooner"] = list(map(messages.text, advice.sooner))
+    if finding.starts:
+        value["blocks"] = ["nothing: the next cycle of the scheduler starts it"]
+    elif finding.blocks:
+        value["blocks"] = _texts(finding.blocks)
+    if finding.sooner:
+        value["sooner"] = _texts(finding.sooner)
     if gang.warnings:
-        value["warnings"] = list(map(messages.text, gang.warnings))
+        value["warnings"] = _texts(gang.warnings)
     return value
 
 
-def _when(ms: int) -> str:
+def _member(pod: Pod) -> str:
+    state: str = _state_of(pod, Condition(), NextCycle(), 0)["state"]
+    return state
+
+
+def _texts(reasons: tuple[Reason, ...]) -> list[str]:
+    return list(map(messages.text, reasons))
+
+
+def _stamp(ms: int) -> str:
     return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-def _show(value: dict[str, Any], *, wide: bool) -> None:
+# -- the page ------------------------------------------------------------------------------------------------
+
+
+def _show(value: dict[str, Any], now: int, *, wide: bool) -> None:
     title = f"{value['kind']} {value['namespace']}/{value['name']}"
     node = f" on {value['node']}" if value.get("node") else ""
     click.echo(f"{click.style(view.clean(title), bold=True)}: {value['state']}{view.clean(node)}")
     rows: list[tuple[str, str]] = []
     if value.get("reason"):
         rows.append(("reason", value["reason"]))
+    kind = " by durations that nothing enforces" if value.get("restsOn") == "durations" else ""
     times = [
-        f"{word} {value[key].replace('T', ' ').replace(':00Z', ' UTC')}"
-        for key, word in (("noLaterThan", "no later than"), ("expected", "expected"))
+        f"{word} {when(_millis(value[key]), now)}{more}"
+        for key, word, more in (("noLaterThan", "no later than", kind), ("expected", "expected", ""))
         if key in value
     ]
     if times:
@@ -341,9 +420,11 @@ def _show(value: dict[str, Any], *, wide: bool) -> None:
         )
         together = f"{gang['minimum']} must run together" if gang["minimum"] > 1 else "no company needed"
         rows.append(("gang", f"{gang['key']}, from {gang['from']}: {counts}; {together}"))
-    for key in ("blocks", "sooner", "warnings", "notes"):
-        for number, text in enumerate(value.get(key, ())):
-            rows.append((key if not number else "", text))
+    blocks = value.get("blocks", [])
+    if "; ".join(blocks) != value.get("reason"):  # it was told before, and is so still
+        rows += _titled("now", blocks)
+    for key in ("sooner", "warnings", "notes"):
+        rows += _titled(key, value.get(key, []))
     for word, text in rows:
         click.echo(f"  {word:<9} {view.clean(text)}")
     if wide and gang is not None and gang["members"]:
@@ -352,3 +433,11 @@ def _show(value: dict[str, Any], *, wide: bool) -> None:
             for each in gang["members"]
         ]
         click.echo(view.table(["POD", "STATE", "NODE"], members))
+
+
+def _titled(title: str, texts: list[str]) -> list[tuple[str, str]]:
+    return [(title if not number else "", text) for number, text in enumerate(texts)]
+
+
+def _millis(stamp: str) -> int:
+    return int(datetime.fromisoformat(stamp).timestamp() * 1000)

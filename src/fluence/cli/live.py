@@ -14,8 +14,12 @@ from fluence.cluster.layout import DEFAULT, GraphLayout
 from fluence.cluster.pods import PodEntry
 from fluence.kube.access import Access, find_access
 from fluence.kube.client import Client
-from fluence.kube.listing import ClusterListing, list_cluster
+from fluence.kube.errors import Forbidden
+from fluence.kube.listing import DEVICES, ClusterListing, list_cluster, list_devices
 from fluence.kube.resource import NODES, PODS
+from fluence.model.config_map import ConfigMap
+from fluence.names import RESOURCES_CONFIGMAP
+from fluence.schedule.device_config import DeviceConfig
 from fluence.units import format_amount
 
 _RUNS = "status.phase!=Succeeded,status.phase!=Failed"
@@ -43,19 +47,33 @@ def read_cluster(
     async def lists() -> ClusterGraph:
         async with Client(access) as client:
             nodes, pods = await asyncio.gather(client.list(NODES), client.list(PODS, field_selector=_RUNS))
+            declared = await _devices(client)
         cluster = ClusterGraph(layout)
+        devices = DeviceConfig()
+        devices.read(declared, layout.own_types)
+        if devices.fault:
+            click.echo(f"note: ConfigMap {RESOURCES_CONFIGMAP}: {devices.fault}", err=True)
+        cluster.set_devices(devices.tree)
         cluster.load(nodes.items or (), pods.items or ())
         return cluster
 
     return asyncio.run(lists()), access.server
 
 
-def list_once(access: Access) -> ClusterListing:
+async def _devices(client: Client) -> ConfigMap | None:
+    try:
+        return next(iter(await list_devices(client)), None)
+    except Forbidden:
+        click.echo(f"note: you may not read the ConfigMap {RESOURCES_CONFIGMAP}: no devices", err=True)
+        return None
+
+
+def list_once(access: Access, devices: tuple[str, str] | None = DEVICES) -> ClusterListing:
     """Everything that the scheduler decides by, as the API server lists it now."""
 
     async def lists() -> ClusterListing:
         async with Client(access) as client:
-            return await list_cluster(client)
+            return await list_cluster(client, devices)
 
     return asyncio.run(lists())
 

@@ -36,14 +36,21 @@ Commands = Mapping[str, tuple[str, str]]
 # What is not part of the base installation: module -> extra. `sandbox` has all of `scheduler`.
 _EXTRAS = {
     "aiohttp": "scheduler",
+    "aiosqlite": "scheduler",
+    "alembic": "scheduler",
+    "asyncpg": "postgres",
     "boto3": "braket",
     "cryptography": "scheduler",
+    "google": "deviceplugin",
+    "grpc": "deviceplugin",
     "matplotlib": "sim",
     "PIL": "sim",
     "prometheus_client": "scheduler",
+    "sqlalchemy": "scheduler",
     "structlog": "scheduler",
 }
-_OF_THE_SANDBOX = ("demo", "sandbox")
+# Commands that need more than one of them: the extra that has all.
+_EXTRA_OF = {"demo": "sandbox", "sandbox": "sandbox", "deviceplugin": "deviceplugin"}
 
 
 class Program(click.Group):
@@ -109,8 +116,8 @@ def _not_installed(error: ModuleNotFoundError, command: str | None) -> Exception
     extra = _EXTRAS.get(module)
     if extra is None:
         return error
-    if extra == "scheduler" and command in _OF_THE_SANDBOX:
-        extra = "sandbox"
+    if extra == "scheduler":
+        extra = _EXTRA_OF.get(command or "", extra)
     return FluenceError(
         f"{command} needs {module}, which is not installed: pip install 'fluence-scheduler[{extra}]'"
     )

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
     from fluence.sandbox.gobuild import Progress
+    from fluence.sandbox.releases import Release
 
 
 class Meter:
@@ -52,6 +54,19 @@ class Meter:
             click.echo(text, err=True)
             self._shown_at = time.monotonic()
         self._shown = step
+
+
+def announce_build(wanted: Release, missing: Sequence[str]) -> None:
+    """Say what is built before it is, where it goes and how long that takes."""
+    from fluence.sandbox import gobuild
+    from fluence.sandbox.folders import cache_dir
+
+    about = round(gobuild.expected_s(missing) / 60)
+    click.echo(
+        f"This machine has no {', '.join(missing)} of Kubernetes {wanted.minor} yet.\n"
+        f"They are built now, once, into {cache_dir()}: about {about} minutes on two cores.",
+        err=True,
+    )
 
 
 def minutes(seconds: float) -> str:

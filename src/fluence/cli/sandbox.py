@@ -15,10 +15,12 @@ import click
 
 from fluence.cli import view
 from fluence.cli.ending import cleans_up
-from fluence.cli.progress import Meter
+from fluence.cli.progress import Meter, announce_build
 from fluence.errors import FluenceError, InvalidInput
 
 if TYPE_CHECKING:
+    from fluence.sandbox.nodes import NodeKind
+    from fluence.sandbox.releases import Release
     from fluence.sandbox.sandbox import Sandbox, SandboxState
 
 
@@ -44,9 +46,9 @@ def sandbox() -> None:
     """A real Kubernetes control plane on this machine, without Docker.
 
     etcd, kube-apiserver and kube-controller-manager run on loopback, on free ports, with certificates and
-    RBAC; KWOK simulates the nodes: pods "run" for as long as their `sleep N` or an annotation says. The
-    programs are taken from KUBEBUILDER_ASSETS or PATH if their versions fit, else built once (about 10
-    minutes on two cores) into ~/.cache/fluence.
+    RBAC; KWOK simulates the nodes: pods "run" for as long as their `sleep N` or an annotation says. With
+    --real-nodes, up to three nodes run containers. The programs are taken from KUBEBUILDER_ASSETS or PATH if
+    their versions fit, else built once (about 10 minutes on two cores) into ~/.cache/fluence.
 
     \b
       fluence sandbox up --nodes 10 --scheduler
@@ -75,6 +77,13 @@ def sandbox() -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help="YAML with several kinds of node, instead of --nodes and its kin: see docs/sandbox.md.",
 )
+@click.option(
+    "--real-nodes",
+    type=click.IntRange(0, 3),
+    default=0,
+    show_default=True,
+    help="Nodes beside them that run containers (kubelet, containerd); needs root.",
+)
 @click.option("--scheduler/--no-scheduler", default=False, help="Also run kube-scheduler.", show_default=True)
 @click.option(
     "--fluence/--no-fluence", default=False, help="Also run Fluence's own scheduler.", show_default=True
@@ -94,49 +103,55 @@ def up(
     gpu: int,
     racks: int,
     node_file: Path | None,
+    real_nodes: int,
     scheduler: bool,
     fluence: bool,
     audit: bool,
     gates: tuple[str, ...],
 ) -> None:
-    """Start a sandbox; ready in about six seconds once the programs are there."""
-    from fluence.sandbox.nodes import NodeKind, check, read_nodes
-    from fluence.sandbox.programs import find_programs
+    """Start a sandbox; ready in about six seconds once the programs are there.
+
+    With --real-nodes, containers really run: `kubectl logs` and `exec` work, and images come from
+    `fluence sandbox load`. What this machine lacks for that is said before anything is started.
+    """
+    from fluence.sandbox.machine import look
+    from fluence.sandbox.nodes import NodeKind
     from fluence.sandbox.releases import release
     from fluence.sandbox.sandbox import Sandbox
 
-    kinds = [NodeKind(count=nodes, cpu=cpu, memory=memory, gpu=gpu, racks=racks)]
-    if node_file is not None:
-        kinds = read_nodes(node_file)
+    kinds = _kinds(NodeKind(count=nodes, cpu=cpu, memory=memory, gpu=gpu, racks=racks), node_file)
     total = sum(kind.count for kind in kinds)
-    if total > _MOST_NODES:
-        raise InvalidInput(f"{total} nodes: a sandbox simulates {_MOST_NODES} at most", where="--nodes")
-    for kind in kinds:
-        check(kind, where="--nodes")
     wanted, chosen = release(version), _gates(gates)
     box, began = Sandbox(name), time.monotonic()
+    if real_nodes:
+        look(box.at.folder)
     with cleans_up():
-        with Meter() as meter:
-            programs = find_programs(wanted, report=meter.report)
+        programs = _programs(wanted, _names(real_nodes > 0))
         started = time.monotonic()
-        box.up(programs, wanted, scheduler=scheduler, fluence=fluence, audit=audit, gates=chosen, say=_say)
+        box.up(
+            programs,
+            wanted,
+            scheduler=scheduler,
+            fluence=fluence,
+            audit=audit,
+            gates=chosen,
+            real_nodes=real_nodes,
+            say=_say,
+        )
         try:
-            _say(f"making {total} nodes")
-            count, ready = box.add_nodes(kinds, report=_every_ten_seconds(f"of {total} nodes are ready"))
+            _say(f"making {total} simulated nodes")
+            report = _every_ten_seconds(f"of {total + real_nodes} nodes are ready")
+            count, ready = box.add_nodes(kinds, report=report)
         except BaseException:
             box.down()
             raise
     built = f" (after {started - began:.0f} s of building)" if started - began > 5 else ""
-    click.echo(
-        f"sandbox {name!r}: Kubernetes {wanted.version}, {ready} of {count} nodes ready, "
-        f"in {time.monotonic() - started:.1f} s{built}"
-    )
+    took = f"in {time.monotonic() - started:.1f} s{built}"
+    click.echo(f"sandbox {name!r}: Kubernetes {wanted.version}, {ready} of {count} nodes ready, {took}")
     suffix = "" if name == "default" else f" --name {name}"
     click.echo(f"  export KUBECONFIG=$(fluence sandbox kubeconfig --path{suffix})")
-    if ready < count:
-        raise FluenceError(
-            f"{count - ready} nodes did not become Ready; see `fluence sandbox logs kwok{suffix}`"
-        )
+    if late := count - ready:
+        raise FluenceError(f"{late} nodes did not become Ready; see `fluence sandbox logs kwok{suffix}`")
 
 
 @sandbox.command()
@@ -174,7 +189,7 @@ def status(name: str | None, output: str) -> None:
             cure = f"clear it with `fluence sandbox down --name {box.name}`"
             click.echo(f"{box.name}: stale, left behind by a crash; {cure}")
             continue
-        server = f"https://127.0.0.1:{state.ports.api}"
+        server = state.ports.server
         click.echo(f"{box.name}: {standing}, Kubernetes {state.version}, {server}")
         dead = [part for part, process in state.parts.items() if not process.is_alive]
         if dead:
@@ -194,7 +209,7 @@ def _described(box: Sandbox, state: SandboxState | None) -> dict[str, object]:
         "name": box.name,
         "status": box.status(),
         "version": state.version,
-        "server": f"https://127.0.0.1:{state.ports.api}",
+        "server": state.ports.server,
         "kubeconfig": str(box.at.kubeconfig()),
         "parts": [
             {"name": part, "running": process.is_alive, "pid": process.pid}
@@ -354,16 +369,68 @@ def proxy(name: str, script: Path, port: int) -> None:
 
 
 @sandbox.command()
+@_name
+@click.argument(
+    "images", nargs=-1, required=True, type=click.Path(dir_okay=False, path_type=Path), metavar="IMAGE.tar…"
+)
+def load(name: str, images: tuple[Path, ...]) -> None:
+    """Give images to the real nodes of a sandbox, from OCI archives.
+
+    Real nodes have no way to other registries: pods find the images that were loaded, under the full names
+    that their archives say (docker.io/library/busybox:latest is what `image: busybox` means).
+
+    \b
+      fluence sandbox load busybox.tar
+      skopeo copy docker://docker.io/library/busybox oci-archive:busybox.tar:docker.io/library/busybox:latest
+    """
+    from fluence.sandbox.sandbox import Sandbox
+
+    box = Sandbox(name)
+    for each in images:
+        for found in box.load_image(each, say=_say):
+            click.echo(f"loaded {found}")
+
+
+@sandbox.command()
 @_version
-def build(version: str) -> None:
+@click.option("--real-nodes", is_flag=True, help="Also what real nodes run: kubelet, containerd and its kin.")
+def build(version: str, real_nodes: bool) -> None:
     """Get the programs ready, so that a later `up` is quick; safe to interrupt and to repeat."""
-    from fluence.sandbox.programs import find_programs
     from fluence.sandbox.releases import release
 
-    with cleans_up(), Meter() as meter:
-        programs = find_programs(release(version), report=meter.report)
+    with cleans_up():
+        programs = _programs(release(version), _names(real_nodes))
     for program, path in programs.items():
         click.echo(f"{program:<24} {path}")
+
+
+def _kinds(given: NodeKind, file: Path | None) -> list[NodeKind]:
+    from fluence.sandbox.nodes import check, read_nodes
+
+    kinds = [given] if file is None else read_nodes(file)
+    total = sum(kind.count for kind in kinds)
+    if total > _MOST_NODES:
+        raise InvalidInput(f"{total} nodes: a sandbox simulates {_MOST_NODES} at most", where="--nodes")
+    for kind in kinds:
+        check(kind, where="--nodes")
+    return kinds
+
+
+def _names(real_nodes: bool) -> tuple[str, ...]:
+    from fluence.sandbox.releases import CONTROL_PLANE, NODE
+
+    return (*CONTROL_PLANE, "kwok", *(NODE if real_nodes else ()))
+
+
+def _programs(wanted: Release, names: tuple[str, ...]) -> dict[str, Path]:
+    """Found, or built and said so."""
+    from fluence.sandbox.programs import find_programs, missing_programs
+
+    missing = missing_programs(wanted, names)
+    if missing:
+        announce_build(wanted, missing)
+    with Meter() as meter:
+        return find_programs(wanted, names=names, report=meter.report)
 
 
 def _say(text: str) -> None:

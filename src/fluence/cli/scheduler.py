@@ -8,20 +8,32 @@ import os
 import signal
 import sys
 from contextlib import AsyncExitStack
+from importlib.util import find_spec
 
 import click
 import structlog
 
 from fluence.cli.choice import output_option
 from fluence.cli.settings import load_settings, settings_options, show_settings
+from fluence.clock import Clock
+from fluence.controller import FluxJobController
 from fluence.errors import FluenceError
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
+from fluence.kube.reviews import Reviews
 from fluence.live import health
+from fluence.live.certificate import self_signed
+from fluence.live.history_writer import HistoryWriter
+from fluence.live.loop_thread import LoopThread
 from fluence.live.scheduler import LiveScheduler
 from fluence.schedule.settings import SchedulerSettings
+from fluence.store.history_store import HistoryStore
+from fluence.store.job_rows import Writer
+from fluence.store.retention import Retention
+from fluence.store.urls import find_url
 
-_WATCHES = 32  # connections beside those of the binds: watches, the lease, events
+_WATCHES = 32  # connections beside those of the binds: watches, events
+_REVIEWS = 10.0  # calls a second to find out who asks for the metrics
 
 
 @click.group()
@@ -45,7 +57,8 @@ def run(config_file: str | None, **flags: object) -> None:
     together or not at all. All that is known is read from the API server at the start, so it may be killed
     and started again at any time; with several replicas, one leads.
 
-    SIGTERM and Ctrl-C wait for what was sent and give the lease back.
+    SIGTERM and Ctrl-C wait for what was sent and give the lease back. A leader whose lease is lost, or whose
+    core hangs, ends with exit code 1: whoever started it starts it again.
 
     \b
     Examples:
@@ -87,20 +100,49 @@ async def _run(settings: SchedulerSettings) -> None:
         client = await stack.enter_async_context(
             Client(access, qps=settings.qps, connections=settings.in_flight + _WATCHES)
         )
-        live = LiveScheduler(client, settings)
-        served = settings.metrics_address
-        for address in dict.fromkeys((settings.health_address, served)):
-            at = settings.address(address)
-            if at is not None:
-                await stack.enter_async_context(
-                    health.serve(
-                        at,
-                        healthy=live.unhealthy,
-                        ready=live.unready,
-                        metrics=live.metrics.text if served in ("", address) else None,
-                    )
-                )
+        live = LiveScheduler(client, settings, end=_end, history=_history(settings, client.clock))
+        if settings.flux_jobs:
+            FluxJobController(live)
+        await _serve(live, await stack.enter_async_context(LoopThread("health")))
         await live.run(stop)
+
+
+def _history(settings: SchedulerSettings, clock: Clock) -> HistoryWriter | None:
+    """What writes the history, if one is wanted."""
+    if not settings.history:
+        return None
+    url = find_url(settings.database_url)
+    if not url.is_sqlite and find_spec("asyncpg") is None:
+        raise FluenceError("PostgreSQL needs asyncpg: pip install 'fluence-scheduler[postgres]'")
+    size = None if settings.history_size is None else settings.history_size << 20
+    age = None if settings.history_age is None else settings.history_age * 1000
+
+    def store(cluster: str) -> HistoryStore:
+        return HistoryStore(url, Writer(cluster, settings.scheduler_name))
+
+    return HistoryWriter(store, clock, keep=Retention(age, size))
+
+
+async def _serve(live: LiveScheduler, thread: LoopThread) -> None:
+    """Health and metrics, each where it is wanted, from a thread that a long cycle does not delay."""
+    settings = live.settings
+    health_at, metrics_at = settings.address(settings.health_address), settings.metrics_at()
+    served = {health_at: health.health_routes(healthy=live.unhealthy, ready=live.unready, remark=live.remark)}
+    tls = None
+    if metrics_at is not None and settings.on_loopback(metrics_at[0]):
+        served.setdefault(metrics_at, []).extend(health.metrics_routes(live.scrape))
+    elif metrics_at is not None:
+        tls = self_signed()
+        asks = await thread.enter(Client(live.client.access, qps=_REVIEWS, connections=4))
+        served[metrics_at] = health.metrics_routes(live.scrape, may_read=Reviews(asks, path="/metrics"))
+    for at, routes in served.items():
+        if at is not None:
+            await thread.enter(health.serve(at, routes, tls=tls if at == metrics_at else None))
+
+
+def _end() -> None:
+    """At once: the core does not listen, and nothing of what it would still write may go out."""
+    os._exit(1)
 
 
 def _first(faults: BaseExceptionGroup[Exception]) -> FluenceError:

@@ -59,7 +59,9 @@ def show_settings(loaded: Loaded[S], output: str) -> None:
     if output in ("json", "yaml"):
         value = {
             each.key: {
-                "value": getattr(loaded.settings, each.field),
+                "value": each.show(found)
+                if (found := getattr(loaded.settings, each.field)) and each.secret
+                else found,
                 "from": loaded.origins.get(each.field, "default"),
             }
             for each in known

@@ -153,7 +153,7 @@ def _ask_cluster(
     access = find_access(kubeconfig=kubeconfig or settings.kubeconfig, context=context or settings.context)
     for document in documents:
         document["metadata"].setdefault("namespace", namespace or access.namespace)
-    listing = live.list_once(access)
+    listing = live.list_once(access, settings.device_config_map())
     for note in listing.notes:
         click.echo(f"note: {note}", err=True)
     cluster = EmbeddedCluster((), settings=settings, clock=ManualClock(SystemClock().now()))

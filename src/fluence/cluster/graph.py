@@ -21,6 +21,7 @@ from cachetools import LRUCache
 from fluence.cluster.claims import Claim
 from fluence.cluster.columns import NodeColumns
 from fluence.cluster.device_overcommit import DeviceOvercommit
+from fluence.cluster.device_vertices import DeviceVertices
 from fluence.cluster.filters.node_affinity import selected
 from fluence.cluster.filters.volumes import VolumeDecision, mounts
 from fluence.cluster.layout import DEFAULT, GraphLayout
@@ -37,6 +38,7 @@ from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.placement import Never, Wait
 from fluence.match.policy import MatchPolicy
 from fluence.model.constraint import Constraint
+from fluence.model.device import DeviceGrant, DeviceRequest, DeviceTree
 from fluence.model.node import Node
 from fluence.model.pod import NodeSelector, Pod
 from fluence.model.reason import Code, Reason
@@ -65,7 +67,10 @@ class ClusterGraph:
         self._vertices = NodeVertices(layout, policy, horizon)
         self._seats = GangFit(self._vertices.matcher, keeps_overdue=True)
         self._columns = NodeColumns()
-        self._requests = GangRequests(layout, self.pods, self._columns, self._leaving_by)
+        self._devices = DeviceVertices(layout, self._vertices)
+        self._requests = GangRequests(
+            layout, self.pods, self._columns, self._leaving_by, self._seats.backends
+        )
         self._overcommit = DeviceOvercommit(layout, self._seats)
         self._usage = NodeUsage(self.pods, self._vertices, self._seats, self._overcommit)
         self._nodes = NodeEvents(self._vertices, self._columns, self._seats, before_move=self._usage.erase)
@@ -119,6 +124,22 @@ class ClusterGraph:
         """One node, as last told."""
         return self._nodes.node(name)
 
+    # -- devices that belong to no node ----------------------------------------------------------------------
+
+    def set_devices(self, tree: DeviceTree) -> None:
+        """The devices that there are from now on."""
+        self._devices.set(tree)
+
+    @property
+    def devices(self) -> DeviceTree:
+        return self._devices.tree
+
+    @property
+    def absent_backends(self) -> list[str]:
+        """Those whose parent is not there, so that nobody can have them."""
+        self.sync()
+        return self._devices.absent
+
     # -- pods ------------------------------------------------------------------------------------------------
 
     def set_pod(self, pod: Pod) -> tuple[FreedSeats, ...]:
@@ -139,6 +160,12 @@ class ClusterGraph:
     def forget(self, uid: str) -> tuple[FreedSeats, ...]:
         """Undo an assumption, or the seat of one pod: it will not be bound after all."""
         return self._pods.forget(uid)
+
+    def take_seat(self, job: int, uid: str, pod: Pod) -> str:
+        """A pod has come that another one stood for: it has that one's seat from now on. Says on which
+        node."""
+        self._requests.forget(uid)
+        return self._pods.take_seat(job, uid, pod)
 
     # -- what rules ask for ----------------------------------------------------------------------------------
 
@@ -189,6 +216,7 @@ class ClusterGraph:
         policy: str | MatchPolicy | None = None,
         exclude: Collection[str] = (),
         topology: TopologyDomain | None = None,
+        devices: DeviceRequest | None = None,
     ) -> GangRequest | Refused:
         """The pods of a group as one request, one entry per distinct shape.
 
@@ -198,7 +226,9 @@ class ClusterGraph:
         """
         self.sync()
         how = self.policy if policy is None else policy
-        return self._requests.gang(pods, minimum=minimum, policy=how, exclude=exclude, topology=topology)
+        return self._requests.gang(
+            pods, minimum=minimum, policy=how, exclude=exclude, topology=topology, devices=devices
+        )
 
     def equivalence_key(self, pods: Sequence[Pod]) -> frozenset[tuple[Hashable, int]] | None:
         """A key that is equal for gangs that find the same seats (kube-scheduler's equivalence class); None:
@@ -235,12 +265,23 @@ class ClusterGraph:
         policy: str | MatchPolicy | None = None,
         exclude: Collection[str] = (),
         topology: TopologyDomain | None = None,
+        devices: DeviceRequest | None = None,
+        empty: bool = False,
     ) -> list[Reason]:
-        """What stands in the way of a gang now: per distinct shape, which nodes are closed to it, and why."""
+        """What stands in the way of a gang now, or would if the cluster were ``empty``: per distinct shape,
+        which nodes are closed to it, and why."""
         self.advance(now)
         how = self.policy if policy is None else policy
         return self._requests.why(
-            pods, self._seats, now=now, duration=duration, policy=how, exclude=exclude, topology=topology
+            pods,
+            self._seats,
+            now=now,
+            duration=duration,
+            policy=how,
+            exclude=exclude,
+            topology=topology,
+            devices=devices,
+            empty=empty,
         )
 
     def try_now(self, gang: GangRequest, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
@@ -282,11 +323,22 @@ class ClusterGraph:
         return seated
 
     def adopt(
-        self, job: int, pods: Iterable[str], *, start: int, end: int | None = None, whole: bool = False
+        self,
+        job: int,
+        pods: Iterable[str],
+        *,
+        start: int,
+        end: int | None = None,
+        whole: bool = False,
+        grants: tuple[DeviceGrant, ...] = (),
     ) -> None:
         """Pods that run already belong to a job: after a restart, or when the rest of a gang follows."""
         self._sync_nodes()
-        self._pods.adopt(job, pods, start=start, end=end, whole=whole)
+        self._pods.adopt(job, pods, start=start, end=end, whole=whole, grants=grants)
+
+    def share_devices(self, job: int, grants: tuple[DeviceGrant, ...], lender: int) -> None:
+        """A job uses devices that another of its group holds: the last of them gives them back."""
+        self._seats.share(job, grants, lender)
 
     def release(
         self, job: int, pods: Iterable[str] | None = None, *, reason: Reason = RELEASED
@@ -352,6 +404,12 @@ class ClusterGraph:
             self._usage.write()
 
     def _sync_nodes(self) -> None:
+        self._apply_nodes()
+        if self._devices.is_stale:
+            self._seats.backends.set(self._devices.arrange())
+            self._pods.record_grants_anew()
+
+    def _apply_nodes(self) -> None:
         if not self._nodes.is_stale:
             return
         changed, new = self._nodes.apply()

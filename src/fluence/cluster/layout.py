@@ -15,7 +15,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fluence.errors import InvalidInput
+from fluence.model.device import requested_devices
 from fluence.model.node import Node
+from fluence.names import DEVICE_PREFIX
 from fluence.units import MOST
 
 ZONE = "topology.kubernetes.io/zone"
@@ -24,8 +26,10 @@ BLOCK = "topology.kubernetes.io/block"
 GPU = "nvidia.com/gpu"
 MOST_DEVICES = 4096  # of one type on one node: each is a vertex, and a node may say anything of itself
 COMMON = ("cpu", "memory", "ephemeral-storage", "pods")
-# Counts of volumes that a node may attach are limits of another kind: no pod requests them.
-_NO_RESOURCE = "attachable-volumes-"
+# Counts of volumes that a node may attach are limits of another kind: no pod requests them. Devices that
+# belong to no node may be advertised on all of them, for kube-scheduler's sake.
+_NO_NODES = ("attachable-volumes-", DEVICE_PREFIX)
+_CORE = 1000  # milli
 _TAKEN = frozenset((*COMMON, "cluster", "node", "slot"))
 
 
@@ -46,9 +50,22 @@ class GraphLayout:
                 )
 
     def types(self, amounts: Mapping[str, int]) -> dict[str, int]:
-        """Amounts of Kubernetes resources as amounts of vertex types."""
-        devices = self.devices
-        return {devices.get(name, name): amount for name, amount in amounts.items() if amount > 0}
+        """Amounts of Kubernetes resources as amounts of what nodes have. Devices that belong to no node are
+        no part of it; a pod that asks for one and for no cpu has a core."""
+        devices, prefix = self.devices, DEVICE_PREFIX
+        found = {
+            devices.get(name, name): amount
+            for name, amount in amounts.items()
+            if amount > 0 and not name.startswith(prefix)
+        }
+        if "cpu" not in found and requested_devices(amounts):
+            found["cpu"] = _CORE
+        return found
+
+    @property
+    def own_types(self) -> frozenset[str]:
+        """The types of vertices that a cluster has by itself."""
+        return _TAKEN.union((type_ for type_, _ in self.levels), self.devices.values())
 
     def resource(self, type_: str) -> str:
         """What Kubernetes calls a vertex type."""
@@ -59,7 +76,7 @@ class GraphLayout:
         pools: dict[str, int] = {}
         devices: dict[str, int] = {}
         for name, amount in node.allocatable().items():
-            if amount <= 0 or name.startswith(_NO_RESOURCE):
+            if amount <= 0 or name.startswith(_NO_NODES):
                 continue
             if name in self.devices:
                 devices[self.devices[name]] = min(amount, MOST_DEVICES)

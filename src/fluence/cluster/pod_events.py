@@ -15,6 +15,7 @@ from fluence.cluster.node_usage import NodeUsage, is_usage
 from fluence.cluster.pods import PodEntry, PodTable, place_of
 from fluence.cluster.requests import PodGang
 from fluence.errors import NotFound
+from fluence.model.device import DeviceGrant
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.placer.gang import GangRequest, Seat, Seated
@@ -118,7 +119,14 @@ class PodEvents:
                 self._pods.put(pod, seat.node, bound=False, assumed=True, job=seated.job, needs=seat.needs)
 
     def adopt(
-        self, job: int, pods: Iterable[str], *, start: int, end: int | None = None, whole: bool = False
+        self,
+        job: int,
+        pods: Iterable[str],
+        *,
+        start: int,
+        end: int | None = None,
+        whole: bool = False,
+        grants: tuple[DeviceGrant, ...] = (),
     ) -> None:
         """Pods that run already belong to a job: after a restart, or when the rest of a gang follows."""
         entries = [entry for uid in pods if (entry := self._pods.entries.get(uid)) is not None]
@@ -129,12 +137,26 @@ class PodEvents:
             # It is written anew later, once: thousands are adopted after a restart.
             self._usage.erase(seat.node)
         if job in self._seats.jobs:
+            self._seats.jobs[job].grants = _together(self._seats.jobs[job].grants, grants)
             self._seats.rewrite(job, seats)
         else:
-            self._seats.hold(job, seats, start=start, end=end, whole=whole)
+            self._seats.hold(job, seats, start=start, end=end, whole=whole, grants=grants)
         self._jobs.add(job, [entry.uid for entry in entries])
         for entry in entries:
             self._overcommit.check(entry.node, job)
+
+    def take_seat(self, job: int, uid: str, pod: Pod) -> str:
+        """A pod has the seat of another from now on, which stood for it and asked for as much."""
+        self._sync()
+        entry, node = self._pods.drop(uid), self._seats.rename(job, uid, pod.metadata.uid)
+        if entry is not None and entry.job is None:
+            self._usage.mark(node)
+        self._jobs.remove(job, uid)
+        self._jobs.add(job, (pod.metadata.uid,))
+        self._drop(pod.metadata.uid)
+        needs = self._seats.jobs[job].seats[pod.metadata.uid].needs
+        self._pods.put(pod, node, bound=False, assumed=True, job=job, needs=needs)
+        return node
 
     def release(
         self, job: int, pods: Iterable[str] | None = None, *, reason: Reason = RELEASED
@@ -168,6 +190,12 @@ class PodEvents:
         """A node has other vertices than before."""
         for job in self.jobs_on(node):
             self._record_anew(job, node)
+
+    def record_grants_anew(self) -> None:
+        """Devices that belong to no node have other vertices than before."""
+        for job, seating in list(self._seats.jobs.items()):
+            if seating.grants:
+                self._seats.rewrite(job)
 
     def leaving(self, now: int, by: int) -> set[str]:
         """The pods of jobs that end after now and by another time."""
@@ -250,6 +278,18 @@ class PodEvents:
                 self._pods.drop(uid)
         self._overcommit.clear(node, job)
         self._share_devices(node)
+
+
+def _together(some: tuple[DeviceGrant, ...], more: tuple[DeviceGrant, ...]) -> tuple[DeviceGrant, ...]:
+    """Grants of one device and type that pods share are one."""
+    own = tuple(each for each in (*some, *more) if not each.shared)
+    found: dict[tuple[object, ...], DeviceGrant] = {}
+    for each in (*some, *more):
+        if each.shared:
+            known = found.get((each.device, each.type), each)
+            amount = max(known.amount, each.amount)
+            found[each.device, each.type] = each._replace(amount=amount, pods=known.pods | each.pods)
+    return (*found.values(), *dict.fromkeys(own))
 
 
 def _has_changed(entry: PodEntry, pod: Pod) -> bool:

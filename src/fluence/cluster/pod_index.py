@@ -93,6 +93,11 @@ class PodIndex:
         """Whether some pod on a node keeps others away."""
         return bool(self._existing)
 
+    @property
+    def uids(self) -> Collection[str]:
+        """All pods on nodes."""
+        return self._pods.entries.keys()
+
     def is_kept_away(self, pod: Pod) -> bool:
         """Whether the anti-affinity of some pod on a node is against this one."""
         return any(term.matches(pod, self.labels_of) for term, _ in self._existing.values())

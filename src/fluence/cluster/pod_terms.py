@@ -17,6 +17,8 @@ from fluence.model.pod import Pod, PodAffinityTerm, TopologySpreadConstraint
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
+_SHOWN = 120  # characters of a selector that a reason shows
+
 NamespaceLabels = Callable[[str], Mapping[str, str]]
 
 
@@ -163,6 +165,21 @@ def selector_keys(selector: LabelSelector | None) -> set[str]:
     if selector is None:
         return set()
     return {*(selector.match_labels or ()), *(each.key for each in selector.match_expressions or ())}
+
+
+def selector_text(selector: LabelSelector | None) -> str:
+    """A selector as kubectl writes it: `app=db,tier in (a,b)`."""
+    if selector is None:
+        return ""
+    parts = [f"{key}={value}" for key, value in sorted((selector.match_labels or {}).items())]
+    for each in selector.match_expressions or ():
+        values = f"({','.join(each.values or ())})"
+        parts.append(
+            {"In": f"{each.key} in {values}", "NotIn": f"{each.key} notin {values}", "Exists": each.key}.get(
+                each.operator, f"!{each.key}"
+            )
+        )
+    return ",".join(parts)[:_SHOWN]
 
 
 def _with_keys(

@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from fluence.cluster.claims import Claim
 from fluence.cluster.columns import NodeColumns
-from fluence.cluster.diagnosis import Diagnosis, domain_seats, too_few_in_one_domain, too_few_seats
+from fluence.cluster.diagnosis import Diagnosis, Shortage, domain_seats, too_few_in_one_domain
+from fluence.cluster.filters.devices import busy, refusal
 from fluence.cluster.filters.gang_rules import InterPodFilters, once_per_node
 from fluence.cluster.filters.node_rules import NodeFilters, NodeRules
 from fluence.cluster.filters.pod_shape import GangContext, PodShape
@@ -26,12 +27,16 @@ from fluence.cluster.pods import PodTable
 from fluence.cluster.unsupported import Refused, unchecked
 from fluence.graph.graph import Ints
 from fluence.match.policy import MatchPolicy, find
+from fluence.model.device import DeviceRequest, requested_devices
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.model.resources import add_into, pod_requests
 from fluence.model.volume import Key
-from fluence.placer.gang import GangRequest, Members, Seated
+from fluence.placer.backends import BackendTable, DeviceNeed
+from fluence.placer.gang import GangRequest, Members
 from fluence.placer.gang_fit import GangFit
+from fluence.placer.placer import PartialFill
+from fluence.placer.profile import FreeView
 
 _KEPT = 65_536  # pods whose profile is known; those of a larger gang are worked out each time
 
@@ -60,10 +65,26 @@ class PodProfile:
     shape: PodShape
     key: tuple[object, ...]  # equal for pods that are alike, their own labels aside
     claims: tuple[tuple[Key, Claim], ...] = ()  # that it mounts, as they were
+    devices: Mapping[str, int] = field(default_factory=dict)  # that belong to no node, by type
 
     @property
     def mounts(self) -> tuple[Key, ...]:
         return tuple(key for key, _ in self.claims)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    """A gang that is asked about, and where."""
+
+    gang: PodGang
+    kinds: Sequence[Sequence[PodProfile]]
+    seats: GangFit
+    view: FreeView  # what is free
+    at: int
+    empty: bool  # as if nobody else were there
+
+    def progress(self, gang: GangRequest, *, partial: bool = True) -> PartialFill | None:
+        return self.seats.progress(gang, self.view, at=self.at, empty=self.empty, partial=partial)
 
 
 class GangRequests:
@@ -75,6 +96,7 @@ class GangRequests:
         pods: PodTable,
         columns: NodeColumns,
         leaving_by: Callable[[int], Collection[str]],
+        backends: BackendTable,
     ) -> None:
         self.index = PodIndex(pods, columns)
         self.claims = ClaimIndex(pods, columns)
@@ -82,6 +104,7 @@ class GangRequests:
         self._layout = layout
         self._columns = columns
         self._node_filters = NodeFilters(columns)
+        self._backends = backends
         self._leaving_by = leaving_by  # the pods of jobs that end by a time
         # By uid, the oldest first. A plain dict: it is asked for every pod of every gang.
         self._profiles: dict[str, PodProfile] = {}
@@ -98,12 +121,18 @@ class GangRequests:
         policy: str | MatchPolicy,
         exclude: Collection[str] = (),
         topology: TopologyDomain | None = None,
+        devices: DeviceRequest | None = None,
     ) -> PodGang | Refused:
-        """The pods as one request, for the nodes as they are now."""
+        """The pods as one request, for the nodes and devices as they are now."""
         kinds = self._kinds(pods)
         if isinstance(kinds, Refused):
             return kinds
-        return self._gang(kinds, minimum=minimum, policy=policy, exclude=exclude, topology=topology)
+        gang = self._gang(
+            kinds, minimum=minimum, policy=policy, exclude=exclude, topology=topology, devices=devices
+        )
+        if devices is not None and (reason := refusal(self._backends, devices, gang.devices)) is not None:
+            return Refused(pods[0].key, reason)
+        return gang
 
     def equivalence_key(self, pods: Sequence[Pod]) -> frozenset[tuple[Hashable, int]] | None:
         """A key that is equal for gangs that find the same seats; None: only a try can tell."""
@@ -127,20 +156,31 @@ class GangRequests:
         policy: str | MatchPolicy,
         exclude: Collection[str] = (),
         topology: TopologyDomain | None = None,
+        devices: DeviceRequest | None = None,
+        empty: bool = False,
     ) -> list[Reason]:
-        """What stands in the way of the pods now."""
+        """What stands in the way of the pods now, or would if the cluster were ``empty``: devices first."""
+        gang = self.gang(pods, policy=policy, exclude=exclude, topology=topology, devices=devices)
+        if isinstance(gang, Refused):
+            return [gang.reason]
         kinds = self._kinds(pods)
-        if isinstance(kinds, Refused):
-            return [kinds.reason]
-        gang = self._gang(kinds, minimum=None, policy=policy, exclude=exclude, topology=topology)
-        found = self._shortages(gang, kinds, seats, now, duration)
-        short = [each for each in found if each.code is not Code.NOT_TOGETHER]
+        assert not isinstance(kinds, Refused)
+        view = seats.empty() if empty else seats.look(now, duration)
+        found = busy(seats, gang, view, now=now, duration=duration) if gang.devices else []
+        asked = _Asked(gang, kinds, seats, view, now, empty)
+        nodes = len(self._columns)
+        short = [each.reason(Code.TOO_FEW_SEATS, nodes=nodes, empty=empty) for each in self._shortages(asked)]
         if topology is not None:
-            key, begun = topology.key, bool(topology.nodes)
-            domains = domain_seats(gang, key, seats, self._columns, now=now, duration=duration)
-            return [too_few_in_one_domain(key, wanted=gang.size, domains=domains, begun=begun), *short]
+            # With devices, it may be these alone that are in the way.
+            fits = bool(found) and asked.progress(gang) is None
+            return [*found, *(() if fits else (self._in_one_domain(asked, topology),)), *short]
+        if short or len(kinds) == 1:
+            return [*found, *short]
         # Each kind by itself finds seats: then it is the other kinds, or what is promised to others.
-        return short or (found if len(found) > 1 else [])
+        stuck = self._beside_the_others(asked)
+        return (
+            [*found] if stuck is None else [*found, stuck.reason(Code.NOT_TOGETHER, nodes=nodes, empty=empty)]
+        )
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -152,6 +192,7 @@ class GangRequests:
         policy: str | MatchPolicy,
         exclude: Collection[str],
         topology: TopologyDomain | None,
+        devices: DeviceRequest | None,
     ) -> PodGang:
         return PodGang(
             tuple(self._members_of(kind, exclude) for kind in kinds),
@@ -160,40 +201,80 @@ class GangRequests:
             self._rules(kinds),
             self._columns.generation,
             None if topology is None else self._domains(topology),
+            self._needed_devices(kinds, devices),
             {profile.pod.metadata.uid: profile.pod for kind in kinds for profile in kind},
         )
 
-    def _shortages(
+    def _needed_devices(
+        self, kinds: Sequence[Sequence[PodProfile]], asked: DeviceRequest | None
+    ) -> tuple[DeviceNeed, ...]:
+        if asked is None:
+            return ()
+        pods: dict[Hashable, Mapping[str, int]]
+        pods = {each.pod.metadata.uid: each.devices for kind in kinds for each in kind}
+        return tuple(self._backends.needs(asked, pods))
+
+    def _shortages(self, asked: _Asked) -> Iterator[Shortage]:
+        """The kinds of pods that find too few seats though they be alone."""
+        for members, kind in zip(asked.gang.members, asked.kinds, strict=True):
+            alone = GangRequest((members,), None, asked.gang.policy, self._rules([kind]))
+            found = asked.progress(alone)
+            if found is not None:
+                yield self._shortage(asked, found, members, kind, 0, found.seated)
+
+    def _beside_the_others(self, asked: _Asked) -> Shortage | None:
+        """The kind of pods that finds no seat beside the others."""
+        found = asked.progress(asked.gang, partial=False)
+        if found is None or found.stuck is None:
+            return None
+        number = found.stuck
+        members, kind = asked.gang.members[number], asked.kinds[number]
+        return self._shortage(asked, found, members, kind, number, 0)
+
+    def _shortage(
         self,
-        gang: PodGang,
-        kinds: Sequence[Sequence[PodProfile]],
-        seats: GangFit,
-        now: int,
-        duration: int | None,
-    ) -> list[Reason]:
-        """For each kind of pod, what there is for it alone, and which nodes are closed to it and why."""
-        rules = gang.rules if isinstance(gang.rules, InterPodFilters | VolumeRules) else None
-        diagnosis = Diagnosis(
+        asked: _Asked,
+        found: PartialFill,
+        members: Members,
+        kind: Sequence[PodProfile],
+        number: int,
+        seats: int,
+    ) -> Shortage:
+        diagnosis = self._diagnosis(asked, found)
+        return Shortage(
+            kind[0].pod.key if len(asked.kinds) > 1 else "",
+            len(members.pods),
             seats,
-            seats.look(now, duration),
-            self._columns,
-            self._node_filters,
-            self._layout,
-            rules.begin(now) if rules is not None else None,
-            whole=(find(gang.policy) if isinstance(gang.policy, str) else gang.policy).node_exclusive,
+            diagnosis.sums(members, asked.view),
+            diagnosis.nodes(members, kind[0].shape, number),
         )
-        found: list[Reason] = []
-        for number, (members, kind) in enumerate(zip(gang.members, kinds, strict=True)):
-            alone = GangRequest((members,), 1, gang.policy, self._rules([kind]))
-            fits = seats.try_now(alone, now=now, duration=duration)
-            count, wanted = len(fits.seats) if isinstance(fits, Seated) else 0, len(members.pods)
-            name = kind[0].pod.key if len(kinds) > 1 else ""
-            if count >= wanted:
-                found.append(Reason.of(Code.NOT_TOGETHER, pod=name, wanted=wanted))
-                continue
-            causes = diagnosis.nodes(members, kind[0].shape, number)
-            found.append(too_few_seats(name, wanted, count, nodes=len(self._columns), causes=causes))
-        return found
+
+    def _in_one_domain(self, asked: _Asked, topology: TopologyDomain) -> Reason:
+        """What the domain with the most seats lacks."""
+        gang, key = asked.gang, topology.key
+        domains = domain_seats(gang, key, asked.seats, self._columns, asked.view)
+        causes: tuple[Reason, ...] = ()
+        if domains and gang.domains is not None:
+            best = max(domains, key=lambda each: each[1])[0]
+            inside = gang.domains == self._columns.label(key).codes[best]
+            there = [
+                replace(each, allowed=inside if each.allowed is None else each.allowed & inside)
+                for each in gang.members
+            ]
+            found = asked.progress(replace(gang, members=tuple(there), domains=None), partial=False)
+            if found is not None and found.stuck is not None:
+                number = found.stuck
+                shape = asked.kinds[number][0].shape
+                causes = self._diagnosis(asked, found).nodes(gang.members[number], shape, number, inside)
+        begun = bool(topology.nodes)
+        return too_few_in_one_domain(
+            key, wanted=gang.size, domains=domains, begun=begun, causes=causes, empty=asked.empty
+        )
+
+    def _diagnosis(self, asked: _Asked, found: PartialFill) -> Diagnosis:
+        policy = asked.gang.policy
+        whole = (find(policy) if isinstance(policy, str) else policy).node_exclusive
+        return Diagnosis(asked.seats, found.view, self._node_filters, self._layout, found.attempt, whole)
 
     def _domains(self, topology: TopologyDomain) -> Ints:
         """Which domain each node is in; where some pods are already, theirs alone."""
@@ -219,7 +300,8 @@ class GangRequests:
         volumes = self.claims.nodes_for(pod) if mounted else ()
         if isinstance(volumes, Refused):
             return volumes
-        needs = self._layout.types(pod_requests(pod))
+        asked = pod_requests(pod)
+        needs, devices = self._layout.types(asked), requested_devices(asked)
         shape = PodShape(pod, InterPodRules.of(pod), NodeRules.of(pod, volumes))
         key: tuple[object, ...] = (tuple(needs.items()), shape.node.key, shape.others.key)
         claims = tuple((each, known[each]) for each in mounted)
@@ -228,10 +310,12 @@ class GangRequests:
                 tuple(c.volume for c in claim.choices) for _, claim in claims if claim.may_need_choice
             )
             key = (*key, choices, tuple(sorted(claim.driver for _, claim in claims)))
+        if devices:
+            key = (*key, tuple(sorted(devices.items())))
         self._profiles.pop(uid, None)
         if len(self._profiles) >= _KEPT:
             del self._profiles[next(iter(self._profiles))]
-        found = self._profiles[uid] = PodProfile(pod, needs, shape, key, claims)
+        found = self._profiles[uid] = PodProfile(pod, needs, shape, key, claims, devices)
         return found
 
     def _kinds(self, pods: Sequence[Pod]) -> list[list[PodProfile]] | Refused:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fluence.model.held import is_delegated
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 
@@ -29,6 +30,8 @@ class Refused:
 def unchecked(pod: Pod) -> Refused | None:
     """The first need of a pod that only kube-scheduler checks."""
     spec = pod.spec
+    if is_delegated(pod):
+        return None  # kube-scheduler looks at it once more
     if spec.resource_claims:
         names = tuple(each.name for each in spec.resource_claims)
         return Refused(pod.key, Reason.of(Code.RESOURCE_CLAIMS_UNSUPPORTED, names=names))

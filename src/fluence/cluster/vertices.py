@@ -53,6 +53,7 @@ class NodeVertices:
         self._ranks: dict[str, int] = {}  # by name; a node that comes back is the same execution target
         self._levels: dict[Place, int] = {(): 0}  # rows of the levels
         self._level_ids: dict[str, int] = {}
+        self.with_devices: set[int] = set()  # rows of nodes and levels under which backends are
 
     def rank(self, name: str) -> int:
         return self._ranks.setdefault(name, len(self._ranks))
@@ -95,6 +96,13 @@ class NodeVertices:
             self.nodes[made.node.name] = made
             self._status(made)
 
+    def row(self, name: str) -> int | None:
+        """The vertex of a node, or of a level by its value; None: there is none."""
+        node = self.nodes.get(name)
+        if node is not None:
+            return node.row
+        return next((row for place, row in self._levels.items() if place and place[-1][1] == name), None)
+
     def change(self, node: Node) -> bool:
         """A node has another size, other labels or another state; the rows of its devices may have changed.
         False: it belongs elsewhere in the tree, and must be taken out and added again."""
@@ -117,6 +125,8 @@ class NodeVertices:
         while place and not any(each.place[: len(place)] == place for each in self.nodes.values()):
             gone.append(self._levels.pop(place))
             place = place[:-1]
+        if not self.with_devices.isdisjoint(gone):
+            gone = sorted(self.matcher.with_all_below(gone))
         lost: dict[int, object] = dict(self.matcher.remove_vertices(np.array(gone, np.int32)))
         self.graph.size[list(made.pools.values())] = 0  # the rows stay, and must not add up
         return lost

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import enum
 import random
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -26,7 +27,7 @@ from fluence.kube.access import Access
 from fluence.kube.errors import ApiConflict, KubeError, Missing, ServerFault, TimedOut, Unreachable
 from fluence.kube.limit import TokenBucket
 from fluence.kube.resource import PODS, Json, ListMeta, Page, Resource
-from fluence.kube.retry import RetryPolicy
+from fluence.kube.retry import ONCE, RetryPolicy
 from fluence.kube.transport import Transport
 from fluence.model.pod import Pod
 
@@ -68,6 +69,14 @@ class Client:
         if qps is None:
             qps = 0.0 if self.transport.is_loopback else REMOTE_QPS
         self._limit = TokenBucket(qps, burst or max(1.0, 2 * qps), clock=self.clock) if qps else None
+        self._held: Callable[[], bool] | None = None
+
+    def only_while(self, held: Callable[[], bool]) -> Client:
+        """The same client, whose writes go out only while this holds. It is asked last of all, as the first
+        byte is sent: a process may be stopped, or busy, while a write waits for its turn."""
+        found = copy.copy(self)
+        found._held = held
+        return found
 
     async def __aenter__(self) -> Self:
         return self
@@ -271,6 +280,19 @@ class Client:
             if found.metadata.uid != meta.uid or found.spec.node_name != node:
                 raise
 
+    async def evict(self, pod: Pod) -> None:
+        """Have a pod deleted if its PodDisruptionBudgets allow it; 429 if they do not, and it is not tried
+        again here. The uid goes along, so that a pod made anew under its name is left alone."""
+        meta = pod.metadata
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": meta.name, "namespace": meta.namespace},
+            "deleteOptions": {"preconditions": {"uid": meta.uid}},
+        }
+        path = PODS.path(meta.name, namespace=meta.namespace, subresource="eviction")
+        await self.request("POST", path, body=msgspec.json.encode(body), retry=ONCE)
+
     async def request(
         self,
         method: str,
@@ -308,6 +330,7 @@ class Client:
                     timeout_s=min(ATTEMPT_TIMEOUT_S, left),
                     request=request,
                     ambiguous=ambiguous,
+                    held=None if method == "GET" else self._held,
                 )
             except KubeError as error:
                 pause = policy.pause(

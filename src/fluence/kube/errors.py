@@ -2,6 +2,7 @@
 
     KubeError
     ├── Misconfigured        kubeconfig, certificate, exec plugin: nothing was sent
+    ├── NotHeld              a write that needs a lease, without it: nothing was sent
     ├── Unreachable          no answer: refused, reset, name not found, certificate not trusted
     │   └── TimedOut         no answer in time
     └── ApiError             an answer, with its status
@@ -31,6 +32,10 @@ class KubeError(FluenceError):
 
 class Misconfigured(KubeError):
     """The configuration cannot be used; nothing was sent."""
+
+
+class NotHeld(KubeError):
+    """The lease under which it was to be written is not held; nothing was sent."""
 
 
 class Unreachable(KubeError):

@@ -19,7 +19,7 @@ import msgspec
 
 from fluence.clock import Clock
 from fluence.kube.client import Client
-from fluence.kube.errors import Forbidden, KubeError, Missing
+from fluence.kube.errors import Forbidden, KubeError, Missing, NotHeld
 from fluence.kube.limit import TokenBucket
 from fluence.kube.resource import EVENTS, Json
 
@@ -193,6 +193,8 @@ class Recorder:
             await self._send(series, count)
             self.written += 1
             series.told, series.told_at = count, self._clock.monotonic()
+        except NotHeld:
+            self.dropped += 1  # another leads, and says what there is to say
         except Forbidden as error:
             self.failed += 1
             if not error.is_ending:

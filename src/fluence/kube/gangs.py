@@ -391,9 +391,8 @@ async def discover_coscheduling(client: Client) -> Coscheduling | None:
     return found if where.plural in await resources_of(client, where.group, where.version) else None
 
 
-async def probe(client: Client, adapter: Native, *, namespace: str) -> list[str]:
-    """The fields that a pod in a group loses on this server; nothing is created. Empty, too, if we may not
-    ask."""
+async def probe(client: Client, adapter: Native, *, namespace: str) -> list[str] | None:
+    """The fields that a pod in a group loses on this server; nothing is created. None: we may not ask."""
     link = adapter.pod_link(
         "fluence-probe/fluence-probe" if adapter.version == "v1alpha1" else "fluence-probe"
     )
@@ -407,5 +406,5 @@ async def probe(client: Client, adapter: Native, *, namespace: str) -> list[str]
     try:
         got = await client.create(PODS.raw(), pod, namespace=namespace, dry_run=True)
     except ApiError:
-        return []
+        return None
     return [each for each in dropped_fields(pod, got) if each.split(".")[1:2] and each.split(".")[1] in link]

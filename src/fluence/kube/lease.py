@@ -13,8 +13,12 @@ A candidate looks every ``retry_s / 2`` or so, and at the very moment when the l
 is complete within ``duration_s`` of the last renewal as long as calls take less than what is left. A holder
 that says nothing of when it stops (another program) is given the whole of its leaseDurationSeconds.
 
-Both measure with a clock that only grows. ``held`` is to be asked before every burst of writes: a process
-that was stopped (SIGSTOP, a sleeping machine) finds itself no longer the holder the moment it wakes.
+Both measure with a clock that only grows. ``held`` is to be asked before every write: a process that was
+stopped (SIGSTOP, a sleeping machine) finds itself no longer the holder the moment it wakes. It may be asked
+from any thread; all else belongs to one loop, which need not be that of the work: see ``live.leadership``.
+
+A lease is held without a gap or lost: what ran out, or was another's meanwhile, is not taken up again by
+``keep``, although it may be free. Work that was begun under it is no longer covered.
 """
 
 from __future__ import annotations
@@ -27,7 +31,7 @@ import os
 import random
 import socket
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
 import msgspec
@@ -93,7 +97,8 @@ class LeaseCandidate:
     @property
     def held(self) -> bool:
         """Are we the holder at this instant?"""
-        return self._valid_until is not None and self._clock.monotonic() < self._valid_until
+        until = self._valid_until  # once: another thread may change it between two looks
+        return until is not None and self._clock.monotonic() < until
 
     @property
     def valid_until(self) -> float | None:
@@ -119,6 +124,11 @@ class LeaseCandidate:
         if identity != spec.holder_identity or not seconds.isdecimal():
             return duration
         return min(duration, max(float(seconds), terms.renew_s) + terms.retry_s)
+
+    @property
+    def holder(self) -> str:
+        """Who held the lease when it was last seen."""
+        return (self._seen[1].holder_identity if self._seen is not None else None) or ""
 
     def may_take(self) -> bool:
         """After ``observe``: is the lease free, ours, or run out?"""
@@ -152,19 +162,21 @@ class LeaseCandidate:
         )
 
     def wrote(self, lease: LeaseObject, *, began: float) -> None:
-        """Our write, begun at ``began``, was accepted."""
+        """Our write, begun at ``began``, was accepted. What ran out before is not ours again by it."""
+        ran_out = self._valid_until is not None and not self.held
         self.observe(lease)
-        self._valid_until = began + self.terms.renew_s
+        self._valid_until = None if ran_out else began + self.terms.renew_s
 
     def lost(self) -> None:
         self._valid_until = None
 
 
 class Elector:
-    """Stands for a lease and runs ``lead`` while it is held.
+    """Stands for a lease, keeps it, gives it back.
 
-    ``run`` returns when ``lead`` does. If the lease is lost, ``lead`` is cancelled and we stand again. On
-    the way out the lease is given back, so that the next holder need not wait for it to run out.
+    await elector.stand()
+    why = await elector.keep()  # beside the work, which asks ``elector.held`` before it writes
+    await elector.release()  # the next holder need not wait for it to run out
     """
 
     def __init__(
@@ -174,6 +186,7 @@ class Elector:
         name: str,
         namespace: str,
         identity: str | None = None,
+        annotations: Mapping[str, str] | None = None,
         terms: LeaseTerms | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
@@ -181,6 +194,7 @@ class Elector:
         self.name = name
         self.namespace = namespace
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}_{uuid.uuid4().hex[:8]}"
+        self.annotations = dict(annotations or {})  # written with every renewal
         self.terms = terms or LeaseTerms()
         self._client = client
         self._clock = clock or client.clock
@@ -192,47 +206,45 @@ class Elector:
     def held(self) -> bool:
         return self.candidate.held
 
-    async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
-        while True:
-            await self._stand()
-            logger.info("lease %s/%s is held by %s", self.namespace, self.name, self.identity)
-            task = asyncio.ensure_future(lead())
-            keeper = asyncio.create_task(self._keep(), name="lease-keeper")
-            try:
-                await asyncio.wait({task, keeper}, return_when=asyncio.FIRST_COMPLETED)
-                if task.done():
-                    return task.result()
-                keeper.result()  # a fault of ours is not a lost lease
-                logger.warning("lease %s/%s is lost: %s", self.namespace, self.name, self.last_error)
-            finally:
-                # NB the leader stops first, while the lease still protects it; then the lease goes.
-                await _stop(task)
-                await _stop(keeper)
-                await self._release()
+    async def close(self) -> None:
+        """Close the client."""
+        await self._client.close()
 
-    async def _stand(self) -> None:
+    async def stand(self) -> None:
+        """Wait until the lease is ours."""
         while not await self._try(self.terms.renew_s):
             await asyncio.sleep(self.candidate.pause(self._rng))
+        logger.info("lease %s/%s is held by %s", self.namespace, self.name, self.identity)
 
-    async def _keep(self) -> None:
-        """Renew until the lease cannot be kept; returns when it is lost."""
+    async def keep(self, dead: Callable[[], str] = lambda: "") -> str:
+        """Renew until the lease is lost, and say why. It is lost as well once ``dead`` says that nobody works
+        under it any more: then another shall have it."""
         while True:
             await asyncio.sleep(self.terms.retry_s)
             while True:
-                valid_until = self.candidate.valid_until
-                left = (valid_until or 0.0) - self._clock.monotonic()
+                if why := dead():
+                    self.candidate.lost()
+                    return why
+                until = self.candidate.valid_until
+                if until is None:
+                    return f"another had the lease: {self.last_error}"
+                left = until - self._clock.monotonic()
                 if left <= 0:
                     self.candidate.lost()
-                    return
-                if await self._try(left):
+                    why = self.last_error or "the process stood still"
+                    return f"the lease was not renewed within {self.terms.renew_s:g} s: {why}"
+                # Half of what is left: if a connection hangs, there is time for another one.
+                if await self._try(max(left / 2, min(left, self.terms.retry_s))):
                     break
-                await asyncio.sleep(min(left, self.terms.retry_s) * self._rng.uniform(0.2, 0.5))
+                await asyncio.sleep(min(left, self.terms.retry_s * self._rng.uniform(0.2, 0.5)))
 
     async def _try(self, timeout_s: float) -> bool:
         """One attempt to take or renew, inside ``timeout_s``. True if we hold the lease now."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._attempt(timeout_s)
+                held = await self._attempt(timeout_s)
+                self.last_error = "" if held else self.last_error
+                return held
         except TimeoutError:
             self.last_error = f"no answer within {timeout_s:.1f} s"
         except (Forbidden, Unauthorized) as error:
@@ -246,14 +258,21 @@ class Elector:
         return False
 
     async def _attempt(self, timeout_s: float) -> bool:
+        was_ours = self.candidate.valid_until is not None
         lease = await self._read(timeout_s)
         if lease is not None:
             self.candidate.observe(lease)
-            if not self.candidate.may_take():
-                self.last_error = f"held by {lease.spec.holder_identity}"
-                return False
+        if was_ours and self.candidate.valid_until is None:
+            holder = lease.spec.holder_identity if lease is not None else ""
+            self.last_error = f"held by {holder}" if holder else "it was given back since"
+            return False
+        if not self.candidate.may_take():  # also if it vanished: its holder may not have noticed
+            self.last_error = f"held by {self.candidate.holder}"
+            return False
         began = self._clock.monotonic()
         meta = lease.metadata if lease is not None else LeaseMeta(self.name, self.namespace)
+        notes = {**(meta.annotations or {}), **self.annotations}
+        meta = msgspec.structs.replace(meta, annotations=notes or None)
         written = await self._write(self.candidate.record(lease, meta), timeout_s)
         self.candidate.wrote(written, began=began)
         return self.candidate.held
@@ -280,7 +299,7 @@ class Elector:
         )
         return msgspec.json.decode(answer, type=LeaseObject)
 
-    async def _release(self) -> None:
+    async def release(self) -> None:
         """Give the lease back if it is still ours; failing that it runs out by itself."""
         left = (self.candidate.valid_until or 0.0) - self._clock.monotonic()
         self.candidate.lost()
@@ -294,14 +313,6 @@ class Elector:
                 now = _stamp(self._clock.now())
                 free = LeaseSpec("", 1, now, now, lease.spec.lease_transitions)
                 await self._write(msgspec.structs.replace(lease, spec=free), left)
-
-
-async def _stop(task: asyncio.Future[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await asyncio.wait({task})
-    if task.done() and not task.cancelled():
-        task.exception()  # seen: it is raised, if at all, by task.result() above
 
 
 def _whole(seconds: float) -> int:

@@ -91,7 +91,8 @@ class _Ended(Exception):
 
 
 class Reflector(Generic[T]):
-    """``run()`` feeds ``store`` until cancelled; ``synced`` is set once the first list is in it."""
+    """``run()`` feeds ``store`` until cancelled; ``synced`` is set once the first list is in it, ``refresh``
+    waits for another one."""
 
     def __init__(
         self,
@@ -105,6 +106,7 @@ class Reflector(Generic[T]):
         streaming_list: bool = True,
         page_size: int = 500,
         optional: bool = False,
+        may_be_denied: bool = False,
         timing: Timing | None = None,
         rng: random.Random | None = None,
     ) -> None:
@@ -117,10 +119,13 @@ class Reflector(Generic[T]):
         self._selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         self._streaming = streaming_list
         self._page_size = page_size
+        self._may_be_denied = may_be_denied  # what we may not read is as if it were not there
         self._optional = optional  # a kind that comes and goes: while the server has none, there are none
         self._timing = timing or Timing()
         self._rng = rng or random.Random()
         self._version: str | None = None  # where to watch from; None: list first
+        self._turn: asyncio.Task[None] | None = None
+        self._listed = asyncio.Event()
         self._failures = 0
         self._gone_pages = 0
         self._stream_faults = 0
@@ -132,30 +137,50 @@ class Reflector(Generic[T]):
 
     async def run(self) -> None:
         """Until cancelled."""
-        clock = self._client.clock
+        this = asyncio.current_task()
         while True:
-            began = clock.monotonic()
-            events = self.stats.events + self.stats.bookmarks
-            pause = 0.0
+            self._turn = asyncio.create_task(self._once())
             try:
-                if self._version is not None:
-                    await self._watch()
-                elif self._streaming and self._stream_faults < 2:
-                    await self._stream_list()
-                else:
-                    await self._paged_list()
-                    continue
-            except _Ended:
-                # A stream that ends at once and brings nothing is a fault too: without a pause it is a hot
-                # loop.
-                if self.stats.events + self.stats.bookmarks == events and clock.monotonic() - began < 1.0:
-                    pause = self._failed(None)
-            except (KubeError, msgspec.DecodeError) as error:
-                pause = self._failed(error)
-            if clock.monotonic() - began >= self._timing.healthy_s:
-                self._failures = 0
-            if pause:
-                await asyncio.sleep(pause)
+                await self._turn
+            except asyncio.CancelledError:
+                if this is None or this.cancelling():
+                    raise
+                # else by ``refresh``: the next turn is a list
+
+    async def refresh(self) -> None:
+        """List at once, whatever is under way, and wait for it. A watch may be late, hang, or wait for its
+        next try; afterwards the store shows all that was there when this was called."""
+        before, listed = self._listed, asyncio.Event()
+        self._listed, self._version, self._failures = listed, None, 0
+        if self._turn is not None:
+            self._turn.cancel()
+        await listed.wait()
+        before.set()  # whoever asked earlier has it as well
+
+    async def _once(self) -> None:
+        """A list or a watch, and the pause after it."""
+        clock = self._client.clock
+        began = clock.monotonic()
+        events = self.stats.events + self.stats.bookmarks
+        pause = 0.0
+        try:
+            if self._version is not None:
+                await self._watch()
+            elif self._streaming and self._stream_faults < 2:
+                await self._stream_list()
+            else:
+                await self._paged_list()
+                return
+        except _Ended:
+            # A stream that ends at once and brings nothing is a fault too: without a pause it is a hot loop.
+            if self.stats.events + self.stats.bookmarks == events and clock.monotonic() - began < 1.0:
+                pause = self._failed(None)
+        except (KubeError, msgspec.DecodeError) as error:
+            pause = self._failed(error)
+        if clock.monotonic() - began >= self._timing.healthy_s:
+            self._failures = 0
+        if pause:
+            await asyncio.sleep(pause)
 
     def _failed(self, error: Exception | None) -> float:
         """Note a failure, decide where to go on, and how long to wait before."""
@@ -176,7 +201,9 @@ class Reflector(Generic[T]):
                 stats.denied += 1
                 self._version = None
                 pause = self._rng.uniform(timing.slow_s / 2, timing.slow_s)
-                if self._optional and isinstance(error, Missing):
+                if (self._optional and isinstance(error, Missing)) or (
+                    self._may_be_denied and isinstance(error, Forbidden)
+                ):
                     self._replace((), [], "")
                 logger.error(
                     "%s cannot be watched, next try in %.0f s: %s", self._resource.name, pause, error
@@ -255,6 +282,7 @@ class Reflector(Generic[T]):
     def _replace(self, items: Iterable[T], unread: list[Key], version: str) -> None:
         added, changed, removed = self.store.replace(items, keep=unread)
         self._version = version or None
+        self._listed.set()
         self._touch()
         if not self.synced.is_set():
             self.synced.set()

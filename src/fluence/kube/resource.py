@@ -9,10 +9,14 @@ from urllib.parse import quote
 import msgspec
 
 from fluence.errors import InvalidInput
+from fluence.model.config_map import ConfigMap
+from fluence.model.dra import DeviceClass, ResourceClaimTemplate, ResourceSlice
+from fluence.model.hand_off import HandOff
 from fluence.model.meta import KubeObject
 from fluence.model.node import Node
 from fluence.model.owner import Deployment, Job, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod
+from fluence.model.priority import PriorityClass
 from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, VolumeClaim
 
 T = TypeVar("T")
@@ -103,5 +107,21 @@ STORAGE_CLASSES = Resource(
     "storage.k8s.io", "v1", "storageclasses", "StorageClass", StorageClass, namespaced=False
 )
 CSI_NODES = Resource("storage.k8s.io", "v1", "csinodes", "CSINode", CsiNode, namespaced=False)
+RESOURCE_SLICES = Resource(
+    "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", ResourceSlice, namespaced=False
+)
+DEVICE_CLASSES = Resource(
+    "resource.k8s.io", "v1", "deviceclasses", "DeviceClass", DeviceClass, namespaced=False
+)
+CLAIM_TEMPLATES = Resource(
+    "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", ResourceClaimTemplate
+)
+PRIORITY_CLASSES = Resource(
+    "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", PriorityClass, namespaced=False
+)
+DEVICES: tuple[Resource[Any], ...] = (RESOURCE_SLICES, DEVICE_CLASSES, CLAIM_TEMPLATES)
+"""Dynamic resource allocation, where the server has it."""
+CONFIG_MAPS = Resource("", "v1", "configmaps", "ConfigMap", ConfigMap)
+HAND_OFFS = Resource("fluence.flux-framework.org", "v1alpha1", "handoffs", "HandOff", HandOff)
 LEASES: Resource[Json] = Resource("coordination.k8s.io", "v1", "leases", "Lease", dict[str, object])
 EVENTS: Resource[Json] = Resource("events.k8s.io", "v1", "events", "Event", dict[str, object])

@@ -10,19 +10,20 @@ import os
 import socket
 import ssl
 import tempfile
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 from weakref import WeakSet
 
 import aiohttp
+from aiohttp.abc import AbstractStreamWriter
 from yarl import URL
 
 from fluence.clock import Clock
 from fluence.kube.access import Access
 from fluence.kube.auth import Authenticator, Credentials
-from fluence.kube.errors import ApiError, Misconfigured, TimedOut, Unreachable, error_for
+from fluence.kube.errors import ApiError, Misconfigured, NotHeld, TimedOut, Unreachable, error_for
 
 USER_AGENT = "fluence"
 _CLOSING_TURNS = 100
@@ -53,6 +54,25 @@ class Connector(aiohttp.TCPConnector):
             if all(each.fileno() == -1 for each in self._made):
                 return
             await asyncio.sleep(0 if turn < _CLOSING_TURNS // 2 else 0.01)
+
+
+class GuardedBody(aiohttp.BytesPayload):
+    """A body that is sent only while something holds, asked as the first byte is written.
+
+    aiohttp writes it, and the headers with it, in a task of its own once there is a connection: an earlier
+    look would be stale by a turn of the loop, which may run a cycle, or by as long as the process is stopped.
+    """
+
+    def __init__(self, body: bytes, held: Callable[[], bool]) -> None:
+        super().__init__(body)
+        self.is_refused = False
+        self._held = held
+
+    async def write_with_length(self, writer: AbstractStreamWriter, content_length: int | None) -> None:
+        if not self._held():
+            self.is_refused = True
+            raise NotHeld("the lease is not held")
+        await super().write_with_length(writer, content_length)
 
 
 class Transport:
@@ -87,17 +107,19 @@ class Transport:
         timeout_s: float,
         request: str,
         ambiguous: bool = False,
+        held: Callable[[], bool] | None = None,
     ) -> bytes:
-        """One request and its whole answer; raises what ``errors`` draws."""
+        """One request and its whole answer; raises what ``errors`` draws. Nothing is sent unless ``held``."""
         if self._calls is None:
             self._calls = self._session(self._connections)
         credentials = await self.auth.credentials()
         options = self._options(credentials, headers)
         timeout = _timeout(timeout_s)
         for again in (False, True):
+            data = body if held is None else GuardedBody(body or b"", held)
             try:
                 async with self._calls.request(
-                    method, self._url(target), data=body, timeout=timeout, **options
+                    method, self._url(target), data=data, timeout=timeout, **options
                 ) as answer:
                     content = await answer.read()
                     if answer.status < 400:
@@ -108,6 +130,8 @@ class Transport:
                         continue
                     raise self._refusal(request, answer, content, credentials, ambiguous=ambiguous)
             except (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError) as error:
+                if isinstance(data, GuardedBody) and data.is_refused:
+                    raise NotHeld(f"{request}: not sent: the lease is not held") from None
                 raise self._unreachable(request, error, timeout_s) from error
         raise AssertionError("unreachable")  # pragma: no cover
 

@@ -1,4 +1,4 @@
-"""The commands of `kubectl fluence`: select, apply, create, version, completion, help."""
+"""The commands of `kubectl fluence`: select, apply, create, resources, history, doctor, version and help."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ import click
 
 from fluence.errors import FluenceError
 from fluence.kubectl.arguments import connection_flags, split
+from fluence.kubectl.doctor_options import DOCTOR_HELP, doctor_options
+from fluence.kubectl.history_commands import history
 from fluence.kubectl.options import selecting
 
 PROGRAM = "kubectl fluence"
@@ -38,7 +40,8 @@ class CommandGroup(click.Group):
     """Commands in the order of their use, and a hint where a name is misspelt."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["select", "apply", "create", "version", "completion", "help"]
+        first = ["select", "apply", "create", "resources", "history", "doctor"]
+        return [*first, "version", "completion", "help"]
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -235,6 +238,44 @@ def _is_confirmed(*, stdin_is_manifest: bool) -> bool:
 def _write(data: bytes) -> None:
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
+
+
+def _lacks(command: str, error: ModuleNotFoundError) -> FluenceError:
+    cure = "pip install 'fluence-scheduler[scheduler]'"
+    return FluenceError(f"{command} needs {error.name}, which is not installed: {cure}")
+
+
+@cli.command()
+@doctor_options
+def doctor(**options: Any) -> int:
+    # By name: it is the one command that brings a client of its own, and no other shall load it.
+    from importlib import import_module
+
+    try:
+        code: int = import_module("fluence.cli.doctor").examine(**options)
+    except ModuleNotFoundError as error:
+        raise _lacks("doctor", error) from None
+    return code
+
+
+doctor.help = DOCTOR_HELP.format(program="kubectl fluence doctor")
+
+
+cli.add_command(history)
+
+
+@cli.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
+@click.argument("args", nargs=-1, type=click.UNPROCESSED)
+def resources(args: tuple[str, ...]) -> None:
+    """Devices that belong to no node: who holds them, who waits; check a document."""
+    # By name, for the same reason.
+    from importlib import import_module
+
+    try:
+        group: click.Group = import_module("fluence.cli.resources").resources
+        group.main(list(args), prog_name="kubectl fluence resources", standalone_mode=False)
+    except ModuleNotFoundError as error:
+        raise _lacks("resources", error) from None
 
 
 @cli.command()

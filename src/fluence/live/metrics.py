@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from fluence.queue import Phase
+from fluence.queue.promises import BREAKS, PromiseTally
+from fluence.schedule.producer_gates import GateOutcome
 from fluence.schedule.scheduler import Scheduler
 
 _SECONDS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -85,10 +87,43 @@ class Metrics:
             ("kind",),
             registry=self.registry,
         )
+        self.device_fault = Gauge(
+            "fluence_resources_invalid",
+            "1: the document that declares devices cannot be read; those declared before stay.",
+            registry=self.registry,
+        )
+        limits = Counter(
+            "fluence_limits_enforced",
+            "Pods that were warned at their limit; Jobs and pods that were then ended, or could not be.",
+            ("action",),
+            registry=self.registry,
+        )
+        self.limits = {action: limits.labels(action) for action in ("warned", "ended", "refused", "failed")}
+        gates = Counter(
+            "fluence_gates_opened",
+            "Pods that were let go, by what became of the producer that they waited for.",
+            ("outcome",),
+            registry=self.registry,
+        )
+        self.gates = {outcome: gates.labels(outcome.value) for outcome in GateOutcome}
         self.leader = Gauge(
             "leader_election_master_status", "1: this replica leads.", ("name",), registry=self.registry
         )
-        self.registry.register(_Now(scheduler))
+        history = Counter(
+            "fluence_history_entries",
+            "Entries of the history, by what became of them.",
+            ("result",),
+            registry=self.registry,
+        )
+        self._history = {result: history.labels(result) for result in ("written", "lost")}
+        self._history_up = Gauge(
+            "fluence_history_up", "1: the history is written; 0: its database fails.", registry=self.registry
+        )
+        self._history_backlog = Gauge(
+            "fluence_history_backlog", "Entries that wait to be written.", registry=self.registry
+        )
+        self._now = _Now(scheduler)
+        self.registry.register(self._now)
 
     @property
     def fault_count(self) -> int:
@@ -99,20 +134,52 @@ class Metrics:
     def started(self, *, waits: bool) -> None:
         self.gang_attempts.labels("unschedulable" if waits else "scheduled", self._profile).inc()
 
+    def history_written(self, count: int) -> None:
+        self._history["written"].inc(count)
+
+    def history_lost(self, count: int) -> None:
+        self._history["lost"].inc(count)
+
+    def history_is(self, *, up: bool, backlog: int) -> None:
+        self._history_up.set(up)
+        self._history_backlog.set(backlog)
+
+    def refresh(self) -> None:
+        """Take the figures that are the scheduler's own: only where nothing changes them meanwhile."""
+        self._now.take()
+
     def text(self) -> bytes:
+        """All that there is to tell, with the figures taken last; from any thread."""
         return generate_latest(self.registry)
 
 
+def _promises(tally: PromiseTally) -> Iterator[Metric]:
+    promises = CounterMetricFamily(
+        "fluence_promises", "Starts that were promised, by what became of it.", labels=("result",)
+    )
+    promises.add_metric(("kept",), tally.kept)
+    promises.add_metric(("broken",), tally.broken.total())
+    yield promises
+    broken = CounterMetricFamily("fluence_promises_broken", "Broken promises by cause.", labels=("cause",))
+    for cause in BREAKS:
+        broken.add_metric((cause.value,), tally.broken[cause])
+    yield broken
+
+
 class _Now(Collector):
-    """Numbers that are read when they are asked for."""
+    """Numbers of the scheduler's state, as they were when they were taken."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
+        self._pods = {"active": 0, "unschedulable": 0, "gated": 0}
+        self._groups = {"gathering": 0, "queued": 0, "binding": 0, "running": 0}
+        self._promises = PromiseTally()
+        self._cycles = self._tries = 0
 
-    def collect(self) -> Iterator[Metric]:
+    def take(self) -> None:
         state = self._scheduler.state
-        pods = {"active": 0, "unschedulable": 0, "gated": 0}
-        groups = {"gathering": 0, "queued": 0, "binding": 0, "running": 0}
+        pods = dict.fromkeys(self._pods, 0)
+        groups = dict.fromkeys(self._groups, 0)
         for pod_set in state.pod_sets.by_key.values():
             groups[_STATES.get(pod_set.phase, "queued")] += 1
             if not pod_set.phase.holds:
@@ -120,17 +187,24 @@ class _Now(Collector):
                 pods["unschedulable" if waits else "active"] += len(pod_set.pods)
         for gang in state.groups.gangs():
             pods["gated"] += len(gang.gated)
+        self._pods, self._groups = pods, groups
+        tally = state.queue.promises.tally
+        self._promises = tally.copy()
+        self._cycles, self._tries = state.queue.cycles, state.queue.tries
+
+    def collect(self) -> Iterator[Metric]:
         pending = GaugeMetricFamily("scheduler_pending_pods", "Pods that wait.", labels=("queue",))
-        for queue, count in pods.items():
+        for queue, count in self._pods.items():
             pending.add_metric((queue,), count)
         yield pending
         entities = GaugeMetricFamily(
             "scheduler_pending_entities", "Groups that wait, bind or run.", labels=("type", "state")
         )
-        for phase, count in groups.items():
+        for phase, count in self._groups.items():
             entities.add_metric(("podgroup", phase), count)
         yield entities
-        yield GaugeMetricFamily("scheduler_plan_cycles", "Cycles of the plan.", value=state.queue.cycles)
+        yield from _promises(self._promises)
+        yield GaugeMetricFamily("scheduler_plan_cycles", "Cycles of the plan.", value=self._cycles)
         yield GaugeMetricFamily(
-            "scheduler_plan_tries", "Placements that the plan has tried.", value=state.queue.tries
+            "scheduler_plan_tries", "Placements that the plan has tried.", value=self._tries
         )

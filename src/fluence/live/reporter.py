@@ -10,17 +10,23 @@ import structlog
 
 from fluence import messages
 from fluence.act import conditions
+from fluence.act.gate_opener import GateResult
+from fluence.act.limit_enforcer import EndResult
 from fluence.act.status_writer import StatusWriter
 from fluence.kube.events import Recorder, Ref
-from fluence.kube.resource import PODS, Resource
+from fluence.kube.resource import PODS, Json, Resource
 from fluence.live.metrics import Metrics
+from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.queue.guard import PluginFault
 from fluence.schedule import recovery
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
+from fluence.schedule.actions import Bind, BindOutcome, BindResult, ReleaseResult
 from fluence.schedule.cycle import Decisions
+from fluence.schedule.device_config import DeviceConfig
+from fluence.schedule.enforcement import WarnOverrun, warned_note
 from fluence.schedule.gang import Gang
+from fluence.schedule.producer_gates import OpenGate
 from fluence.schedule.quarantine import Fault
 from fluence.schedule.status import SchedulingStatus, StatusReport
 from fluence.schedule.status_reports import Waiting
@@ -49,6 +55,7 @@ class Reporter:
         self._find = find
         self._refused = refused
         self._written = conditions.WrittenMessages()
+        self._device_fault = ""
 
     def report(self, decisions: Decisions, now: int) -> None:
         """All that a cycle has to say."""
@@ -56,15 +63,41 @@ class Reporter:
             self._metrics.started(waits=True)
             with self._guard(waiting.gang.key):
                 self._tell_waiting(waiting, now)
+        for warning in decisions.warnings:
+            with self._guard(warning.pod.key):
+                self._record(warning.pod, conditions.warning(warning.reason))
         for gang in decisions.begun:
             self._metrics.started(waits=False)
             with self._guard(gang.key):
                 self._tell_group(gang, _SCHEDULED, now)
+        for order in decisions.overruns:
+            if isinstance(order, WarnOverrun):
+                with self._guard(order.pods[0].key):
+                    self._warn_overrun(order)
         for fault in decisions.faults:
             with self._guard(str(fault.subject)):
                 self._tell_fault(fault, now)
         for plugin_fault in decisions.plugin_faults:
             self._tell_plugin_fault(plugin_fault)
+
+    def tell_devices(self, devices: DeviceConfig) -> None:
+        """That the document of devices cannot be read, once for each fault, or that it can again."""
+        if devices.fault == self._device_fault:
+            return
+        self._device_fault = devices.fault
+        self._metrics.device_fault.set(1 if devices.fault else 0)
+        if not devices.fault:
+            log.info("devices can be read again", backends=len(devices.tree.backends))
+            return
+        log.warning("devices stay as they were", reason=devices.fault)
+        source = devices.source
+        if source is not None and source.metadata.uid:
+            meta = source.metadata
+            about = Ref("ConfigMap", meta.name, meta.namespace, meta.uid, "v1")
+            text = f"{devices.fault}; devices stay as they were"
+            self._recorder.record(
+                about, reason="InvalidResources", action="Reading", note=text, kind="Warning"
+            )
 
     @contextmanager
     def _guard(self, subject: str) -> Iterator[None]:
@@ -87,8 +120,59 @@ class Reporter:
             self._writer.forget(PODS, bind.pod.metadata.namespace, bind.pod.metadata.name)
             self._record(bind.pod, conditions.note(_SCHEDULED, pod=bind.pod, node=bind.node))
             return
+        if result.outcome is BindOutcome.HANDED_OVER:
+            log.info("handed over to kube-scheduler", **_of(bind))
+            return
         self._metrics.attempts["error"].inc()
         log.warning("not bound", **_of(bind), outcome=result.outcome.value, reason=result.reason)
+
+    def released(self, result: ReleaseResult) -> None:
+        """A Job was let go, or was not."""
+        release = result.release
+        if result.outcome is BindOutcome.BOUND:
+            self._record(release.owner, conditions.released(release.note))
+        else:
+            log.warning(
+                "not let go", owner=release.owner.key, outcome=result.outcome.value, reason=result.reason
+            )
+
+    def ended(self, result: EndResult) -> None:
+        """A Job or a pod that ran past its limit was ended, or was not."""
+        order, target = result.order, result.target
+        self._metrics.limits[result.outcome].inc()
+        if result.outcome == "ended":
+            reason = Reason.of(Code.ENDED_AT_LIMIT, limit=order.limit, since=order.since)
+            log.info("ended at its limit", job=order.job, target=target.key)
+        else:
+            reason = Reason.of(
+                Code.NOT_ENDED_AT_LIMIT, limit=order.limit, since=order.since, error=result.error
+            )
+            log.warning("not ended at its limit", job=order.job, target=target.key, reason=result.error)
+        told: list[Pod | Owner] = [target]
+        if not isinstance(target, Pod):
+            told += order.pods
+        for each in told:
+            self._record(each, conditions.limit_note(reason))
+
+    def gate_written(self, result: GateResult) -> None:
+        """A pod that waits for its producer was let go, or could not be."""
+        order = result.order
+        if result.error:
+            log.warning("gate not opened", pod=order.pod.key, reason=result.error)
+        elif isinstance(order, OpenGate):
+            self._metrics.gates[order.outcome].inc()
+            log.info("gate opened", pod=order.pod.key, gate=order.gate, outcome=order.outcome.value)
+        if isinstance(order, OpenGate):
+            self._record(order.pod, conditions.gate_note(order, result.error))
+
+    def _warn_overrun(self, order: WarnOverrun) -> None:
+        reason = Reason.of(Code.LIMIT_PASSED, limit=order.limit, since=order.since, ends=order.ends)
+        for pod in order.pods:
+            self._metrics.limits["warned"].inc()
+            meta = pod.metadata
+            patch: Json = {"metadata": {"uid": meta.uid, "annotations": warned_note(order.at)}}
+            self._writer.write(PODS, meta.namespace, meta.name, patch)
+            self._record(pod, conditions.limit_note(reason))
 
     def _tell_waiting(self, waiting: Waiting, now: int) -> None:
         gang, report = waiting.gang, waiting.report
@@ -134,9 +218,10 @@ class Reporter:
         self._metrics.faults.labels("plugin").inc()
         log.error("plug-in failed", plugin=fault.plugin, job=fault.job, exc_info=fault.error)
 
-    def _record(self, pod: Pod, note: conditions.EventNote) -> None:
-        meta = pod.metadata
-        regarding = Ref("Pod", meta.name, meta.namespace, meta.uid)
+    def _record(self, about: Pod | Owner, note: conditions.EventNote) -> None:
+        meta = about.metadata
+        kind, version = ("Pod", "v1") if isinstance(about, Pod) else (about.kind, "batch/v1")
+        regarding = Ref(kind, meta.name, meta.namespace, meta.uid, version)
         self._recorder.record(
             regarding, reason=note.reason, action=note.action, note=note.text, kind=note.kind
         )

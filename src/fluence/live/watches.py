@@ -6,26 +6,30 @@ gives the same state.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from fluence.kube.client import Client
 from fluence.kube.gangs import AnyGangs, Coscheduling, PodGroup, SigPodGroup, Workload
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import (
     CLAIMS,
+    CONFIG_MAPS,
     CSI_NODES,
+    DEVICES,
     NAMESPACES,
     NODES,
     OWNERS,
     PODS,
+    PRIORITY_CLASSES,
     STORAGE_CLASSES,
     VOLUMES,
     Resource,
 )
 from fluence.model.node import Node
 from fluence.model.pod import Pod
-from fluence.schedule.events import Changed, Event
+from fluence.schedule.events import Changed, Event, Object
 
 _PLAIN: tuple[Resource[Any], ...] = (
     *OWNERS,
@@ -33,40 +37,89 @@ _PLAIN: tuple[Resource[Any], ...] = (
     VOLUMES,
     STORAGE_CLASSES,
     CSI_NODES,
-    NAMESPACES,
+    PRIORITY_CLASSES,
 )
 
 
 class Watches:
     """``put`` is called with each event. The stores of nodes and pods are for asking what is there now."""
 
-    def __init__(self, client: Client, put: Callable[[Event], None]) -> None:
+    def __init__(
+        self, client: Client, put: Callable[[Event], None], *, devices: tuple[str, str] | None = None
+    ) -> None:
         self.nodes: Reflector[Node] = Reflector(client, NODES)
         self.pods: Reflector[Pod] = Reflector(client, PODS)
+        self.namespaces: Reflector[Any] = Reflector(client, NAMESPACES)
         self._client = client
         self._put = put
+        self._devices = devices  # namespace and name of the ConfigMap that declares them
         self.all: list[Reflector[Any]] = []
+        self._handlers: list[tuple[Reflector[Any], Callable[[Any, Any], None]]] = []
 
-    def follow(self, gangs: AnyGangs, coscheduling: Coscheduling | None) -> list[Reflector[Any]]:
-        """All reflectors, to be run."""
-        self.all = [self.nodes, self.pods, *(Reflector(self._client, each) for each in _PLAIN)]
+    def follow(
+        self, gangs: AnyGangs, coscheduling: Coscheduling | None, *, devices: bool = False
+    ) -> list[Reflector[Any]]:
+        """All reflectors, to be run. ``devices``: the server has dynamic resource allocation."""
+        own = (self.nodes, self.pods, self.namespaces)
+        self.all = [*own, *(Reflector(self._client, each) for each in _PLAIN)]
+        if devices:
+            self.all += [Reflector(self._client, each, optional=True) for each in DEVICES]
         for reflector in self.all:
-            reflector.store.on_change(self._changed)
+            self._hear(reflector, self._changed)
+        if self._devices is not None:
+            self.all.append(self._device_config(*self._devices))
         if gangs.resource is not None:
             resource: Resource[Any] = gangs.resource
             native: Reflector[Any] = Reflector(self._client, resource, optional=True)
-            native.store.on_change(self._native(gangs))
+            self._hear(native, self._native(gangs))
             self.all.append(native)
         if coscheduling is not None:
             older: Reflector[Any] = Reflector(self._client, coscheduling.resource, optional=True)
-            older.store.on_change(self._coscheduling(coscheduling))
+            self._hear(older, self._coscheduling(coscheduling))
             self.all.append(older)
         return self.all
+
+    def _device_config(self, namespace: str, name: str) -> Reflector[Any]:
+        declared: Reflector[Any] = Reflector(
+            self._client,
+            CONFIG_MAPS,
+            namespace=namespace,
+            field_selector=f"metadata.name={name}",
+            may_be_denied=True,
+        )
+        self._hear(declared, self._changed)
+        return declared
+
+    def _hear(self, reflector: Reflector[Any], changed: Callable[[Any, Any], None]) -> None:
+        reflector.store.on_change(changed)
+        self._handlers.append((reflector, changed))
+
+    def objects(self) -> list[Object]:
+        """All that is there, as events would bring it."""
+        found: list[Object] = []
+        put, self._put = self._put, lambda event: found.append(cast(Changed, event).object)
+        try:
+            for reflector, changed in self._handlers:
+                for each in list(reflector.store):
+                    changed(None, each)
+        finally:
+            self._put = put
+        return found
 
     async def synced(self) -> None:
         """Until everything was listed once."""
         for reflector in self.all:
             await reflector.synced.wait()
+
+    async def refresh(self) -> None:
+        """Until all that is there now is known: a watch may be late, or hang."""
+        await asyncio.gather(*(reflector.refresh() for reflector in self.all))
+
+    @property
+    def cluster(self) -> str:
+        """What tells this cluster from others: the uid of a namespace that stays while it lives."""
+        found = self.namespaces.store.get("kube-system")
+        return "" if found is None else str(found.metadata.uid)
 
     def _changed(self, old: Any, new: Any) -> None:
         self._put(Changed(old, new))

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from fluence.messages.cluster import CLUSTER
 from fluence.messages.groups import GROUPS
+from fluence.messages.limits import LIMITS
 from fluence.messages.queue import QUEUE, VOLUMES
 from fluence.messages.rendering import TEMPLATES, text, texts
 
 __all__ = ["TEMPLATES", "text", "texts"]
 
-for _templates in (QUEUE, VOLUMES, GROUPS, CLUSTER):
+for _templates in (QUEUE, LIMITS, VOLUMES, GROUPS, CLUSTER):
     TEMPLATES.update(_templates)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from fluence.messages.rendering import Templates, text, values
+from fluence.messages.rendering import Templates, be, count, names, text, values
+from fluence.messages.times import moment
 from fluence.model.reason import Code, Reason
+from fluence.names import DEVICE_PREFIX, RESOURCES_CONFIGMAP
 from fluence.units import format_amount
 
 _DELEGATE = "leave schedulerName out, and kube-scheduler places it"
@@ -12,15 +14,54 @@ _DELEGATE = "leave schedulerName out, and kube-scheduler places it"
 def _too_few_seats(reason: Reason) -> str:
     """``pod`` is empty where the gang has no pods of another kind."""
     told = values(reason)
-    found = "no seat" if not told["seats"] else f"{told['seats']} of {told['wanted']} seats"
     whose = f" for {told['pod']}{_and_like(reason)}" if told["pod"] else ""
-    none = "the nodes that suit are full with these" if told["nodes"] else "there are no nodes"
-    causes = "; ".join(map(text, told["causes"])) or none
-    return f"{found}{whose} on {told['nodes']} nodes: {causes}"
+    nodes = count(told["nodes"], "node")
+    if not told["seats"]:
+        even = ", even if it were empty" if told["empty"] else ""
+        return f"no seat{whose} on {nodes}{even}: {_causes(reason)}"
+    some = f"{told['seats']} of {told['wanted']}"
+    if told["empty"]:
+        like = f" like {told['pod']}" if told["pod"] else ""
+        fit = f"{some}{like} would fit if it were empty{_sums(reason)}"
+        return f"{fit}, and the next finds no seat on {nodes}: {_causes(reason)}"
+    return f"{some} seats{whose} on {nodes}{_sums(reason)}, none for the next: {_causes(reason)}"
 
 
 def _not_together(reason: Reason) -> str:
-    return f"{reason['pod']}{_and_like(reason)}: enough seats by itself, but not together with the others"
+    told = values(reason)
+    empty = ", even if it were empty" if told["empty"] else ""
+    return (
+        f"{told['pod']}{_and_like(reason)}: enough seats by itself, but not beside the others on "
+        f"{count(told['nodes'], 'node')}{empty}: {_causes(reason)}"
+    )
+
+
+def _causes(reason: Reason) -> str:
+    told = values(reason)
+    none = "the nodes that suit are full with these" if told["nodes"] else "there are no nodes"
+    return "; ".join(map(text, told["causes"])) or none
+
+
+def _sums(reason: Reason) -> str:
+    found = ", ".join(map(text, values(reason)["sums"]))
+    return f" ({found})" if found else ""
+
+
+def _resource_sum(reason: Reason) -> str:
+    told = values(reason)
+    wanted, there = (format_amount(told["resource"], told[each]) for each in ("wanted", "there"))
+    return f"{told['resource']}: {wanted} wanted in all, {there} there"
+
+
+def _host_ports(reason: Reason) -> str:
+    ports = values(reason)["ports"]
+    if len(ports) == 1:
+        return f"host port {ports[0]} is taken"
+    return f"one of the host ports {', '.join(map(str, ports))} is taken"
+
+
+def _pods_with(reason: Reason) -> str:
+    return f"pod with {reason['selector']}" if reason["selector"] else "such pod"
 
 
 def _and_like(reason: Reason) -> str:
@@ -38,8 +79,10 @@ def _one_domain(reason: Reason) -> str:
         why = f"{key}={best} has seats for each, but not for all together"
     else:
         why = f"{key}={best} has seats for {most} of {wanted}"
+    why += " even if it were empty" if told["empty"] else ""
     why += ", and others of the group are there" if told["begun"] else ", and no other value has more"
-    return f"no seats in one domain of {key}: {why}"
+    causes = "; ".join(map(text, told["causes"]))
+    return f"no seats in one domain of {key}: {why}" + (f"; the next finds there: {causes}" if causes else "")
 
 
 def _nodes(reason: Reason) -> str:
@@ -66,6 +109,43 @@ def _wanted(reason: Reason) -> str:
     if told["largest"] is not None:
         wanted += f", the largest node has {format_amount(name, told['largest'])}"
     return f"{name} ({wanted})"
+
+
+def _device_type_unknown(reason: Reason) -> str:
+    told = values(reason)
+    asked = f"{DEVICE_PREFIX}{told['type']}"
+    if not told["types"]:
+        return f"{asked}: no devices are configured: ask for the ConfigMap {RESOURCES_CONFIGMAP} to be made"
+    return f"{asked}: no device is of this type; there are {', '.join(told['types'])}"
+
+
+def _no_attribute(reason: Reason) -> str:
+    told = values(reason)
+    known = f"they have {names(told['keys'])}" if told["keys"] else "they have none"
+    return f"{told['key']!r} is an attribute that no such device has; {known}"
+
+
+def _value_unknown(reason: Reason) -> str:
+    told = values(reason)
+    if told["operator"] == "=" and len(told["nearest"]) == 1:
+        return f"no device has {told['key']}={told['value']}; did you mean {told['nearest'][0]}?"
+    known = f"there {be(len(told['nearest']))} {names(told['nearest'])}"
+    return f"no device has {told['key']}{told['operator']}{told['value']}; {known}"
+
+
+def _device_too_few(reason: Reason) -> str:
+    told = values(reason)
+    return f"{told['wanted']} {told['type']} wanted, and there {be(told['most'])} {told['most']} at most"
+
+
+def _device_busy(reason: Reason) -> str:
+    """``until`` is None where nobody knows when enough is free."""
+    told = values(reason)
+    backends, wanted = told["backends"], told["wanted"]
+    what = backends[0] if len(backends) == 1 else f"one of {names(backends)}"
+    units = f"{wanted} {told['type']} of " if wanted > 1 else ""
+    when = "" if told["until"] is None else f" until {moment(told['until'])}"
+    return f"waits for {units}{what}{when}"
 
 
 CLUSTER: Templates = {
@@ -114,15 +194,33 @@ CLUSTER: Templates = {
     Code.RESOURCES_LACKING: lambda reason: " and ".join(map(text, values(reason)["resources"])),
     Code.RESOURCE_INSUFFICIENT: lambda reason: f"insufficient {_wanted(reason)}",
     Code.RESOURCE_TOO_SMALL: lambda reason: f"too small: {_wanted(reason)}",
-    Code.HOST_PORTS_IN_USE: "host ports are taken",
-    Code.TOPOLOGY_SPREAD: "topology spread over {key}",
-    Code.POD_AFFINITY: "pod affinity: no such pod in the same {key}",
-    Code.POD_ANTI_AFFINITY: "pod anti-affinity: such a pod is in the same {key}",
+    Code.RESOURCE_SUM: _resource_sum,
+    Code.HOST_PORTS_IN_USE: _host_ports,
+    Code.TOPOLOGY_LABEL_MISSING: "no label {key}, over which it is to be spread",
+    Code.TOPOLOGY_SPREAD: "topology spread over {key} (the skew would be {skew}, at most {most} is allowed)",
+    Code.POD_AFFINITY: lambda reason: f"pod affinity: no {_pods_with(reason)} in the same {reason['key']}",
+    Code.POD_ANTI_AFFINITY: lambda reason: (
+        f"pod anti-affinity: a {_pods_with(reason)} is in the same {reason['key']}"
+    ),
     Code.EXISTING_ANTI_AFFINITY: "anti-affinity of a pod in the same {key} against this one",
     Code.CLAIM_ON_ANOTHER_NODE: "claim {claim} is used on another node",
     Code.VOLUMES_TAKEN: "volumes of storage class {storage_class} are taken",
     Code.ATTACH_LIMIT: "no more volumes of {driver} can be attached",
     Code.TOO_FEW_VOLUMES: "too few volumes for all its claims",
+    # -- fluence.cluster: devices that belong to no node --
+    Code.DEVICE_TYPE_UNKNOWN: _device_type_unknown,
+    Code.DEVICE_NO_ATTRIBUTE: _no_attribute,
+    Code.DEVICE_VALUE_UNKNOWN: _value_unknown,
+    Code.DEVICE_NONE_SUITS: lambda reason: (
+        f"no {reason['type']} has {' and '.join(values(reason)['terms'])} together"
+    ),
+    Code.DEVICE_OFFLINE: lambda reason: (
+        f"{names(reason['backends'])} {be(len(values(reason)['backends']))} offline, and no other "
+        f"{reason['type']} suits"
+    ),
+    Code.DEVICE_TOO_FEW: _device_too_few,
+    Code.DEVICE_BUSY: _device_busy,
+    Code.DEVICES_CHANGED: "devices have changed",
     # -- fluence.cluster: seats came free --
     Code.POD_ENDED: "pod {pod} has {phase}",
     Code.POD_GONE: "pod {pod} is gone",

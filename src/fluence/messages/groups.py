@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from decimal import Decimal
 
+from fluence import names
 from fluence.messages.rendering import Templates, all_of, be, values
 from fluence.model.reason import Code, Reason, Value
-from fluence.units import format_amount
+from fluence.units import format_amount, spell_duration
 
 # -- groups --------------------------------------------------------------------------------------------------
 
@@ -16,16 +17,45 @@ def _pods_gated(reason: Reason) -> str:
     return f"{gated} of {reason['pods']} pods {be(gated)} held by scheduling gates"
 
 
+_PRODUCED = {
+    "quantum-submit": "announce its task",
+    "started": "start",
+    "finished": "finish",
+}
+
+
+def _waits_for_producer(reason: Reason) -> str:
+    gated, part = reason["gated"], _PRODUCED[str(reason["kind"])]
+    wait = "waits" if gated == 1 else "wait"
+    return f"{gated} of {reason['pods']} pods {wait} for producer {reason['producer']} to {part}"
+
+
 def _pods_missing(reason: Reason) -> str:
     pods = reason["pods"]
     return f"{pods} of {reason['minimum']} pods {be(pods)} there"
 
 
 def _owner_runs_too_few(reason: Reason) -> str:
+    others, runs = values(reason)["others"], reason["runs"]
+    who = f"{reason['kind']} {reason['owner']}"
+    who += f" and {others} more run {runs}" if others else f" runs {runs}"
     return (
-        f"{_pods_missing(reason)}, and {reason['kind']} {reason['owner']} runs {reason['runs']} at a time: "
-        "raise that or lower the size"
+        f"{_pods_missing(reason)}, and {who} at a time: raise that, create the others of its group, or lower "
+        "the size"
     )
+
+
+def _owner_is_ordered(reason: Reason) -> str:
+    return (
+        f"{_pods_missing(reason)}, and StatefulSet {reason['owner']} makes the next only when the one before "
+        "it is ready (OrderedReady), so that they never gather: create it anew with podManagementPolicy: "
+        "Parallel"
+    )
+
+
+def _unknown_annotation(reason: Reason) -> str:
+    nearest = f": did you mean {reason['nearest']}?" if reason["nearest"] else ""
+    return f"{reason['kind']} {reason['key']} is not known and not read{nearest}"
 
 
 def _different_priorities(reason: Reason) -> str:
@@ -76,7 +106,8 @@ def _where_the_size_stands(group: Value, key: Value) -> str:
 def _some_would_fit(reason: Reason) -> str:
     where = _where_the_size_stands(reason["group"], reason["key"])
     return (
-        f"{reason['some']} of {reason['needed']} pods would fit now: if they are enough, "
+        f"{reason['some']} of {reason['needed']} pods would fit "
+        f"{'if the cluster were empty' if reason['empty'] else 'now'}: if they are enough, "
         f"set {where} to {reason['enough']}"
     )
 
@@ -84,6 +115,13 @@ def _some_would_fit(reason: Reason) -> str:
 def _create_pods(reason: Reason) -> str:
     more, where = reason["more"], _where_the_size_stands(reason["group"], reason["key"])
     return f"create {more} more pod{'' if more == 1 else 's'} of it, or lower {where}"
+
+
+def _invalid_devices(reason: Reason) -> str:
+    told = values(reason)
+    if told["key"] == names.DEVICES:
+        return f"annotation {told['key']}={told['value']!r}: write per-pod, or shared"
+    return f"annotation {told['key']}={told['value']!r} is not a number"
 
 
 GROUPS: Templates = {
@@ -95,8 +133,28 @@ GROUPS: Templates = {
     ),
     Code.OWNER_SUSPENDED: "{kind} {owner} is suspended",
     Code.PODS_GATED: _pods_gated,
+    Code.WAITS_FOR_PRODUCER: _waits_for_producer,
+    Code.UNKNOWN_DEPENDENCY: "annotation {key}={value!r} is not known: write one of {kinds}",
+    Code.GATE_OF_OTHERS: "annotation {key}: gate {gate} is opened by its own controller; use one of your own",
+    Code.FOREIGN_PRODUCER: (
+        "annotation {key}={value!r} names a producer in another namespace: name one in {namespace}"
+    ),
+    # -- gates --
+    Code.PRODUCER_ANNOUNCED: "gate {gate} is opened: producer {producer} has announced task {task}",
+    Code.PRODUCER_STARTED: "gate {gate} is opened: producer {producer} has started",
+    Code.PRODUCER_FINISHED: "gate {gate} is opened: producer {producer} has finished",
+    Code.PRODUCER_SILENT: lambda reason: (
+        f"gate {reason['gate']} is opened without a task: producer {reason['producer']} has announced none "
+        f"within {spell_duration(values(reason)['limit'])}"
+    ),
+    Code.PRODUCER_ENDED: (
+        "gate {gate} is opened without a task: producer {producer} has ended and announced none"
+    ),
+    Code.PRODUCER_GONE: "gate {gate} is opened: producer {producer} is gone",
+    Code.GATE_NOT_OPENED: "gate {gate} could not be opened yet: {error}",
     Code.PODS_MISSING: _pods_missing,
     Code.OWNER_RUNS_TOO_FEW: _owner_runs_too_few,
+    Code.OWNER_IS_ORDERED: _owner_is_ordered,
     # -- groups: why a gang is refused --
     Code.OTHER_SCHEDULER: (
         "some of its pods name another scheduler ({others}): set schedulerName: {scheduler} on all of them"
@@ -112,6 +170,9 @@ GROUPS: Templates = {
     Code.DIFFERENT_PRIORITIES: _different_priorities,
     Code.GROUP_PRIORITY_DIFFERS: (
         "PodGroup {group} has priority {wanted} and its pods {given}: set one priorityClassName on both"
+    ),
+    Code.FLUX_JOB_DELETED: (
+        "its FluxJob was deleted, so {what} stays held: remove the annotation {key} from it to queue it again"
     ),
     Code.DIFFERENT_PREEMPTION_POLICIES: _different_preemption_policies,
     # -- groups: labels and annotations --
@@ -135,13 +196,16 @@ GROUPS: Templates = {
     Code.INVALID_DURATION: (
         "annotation {key}={value!r} is not a valid duration: write seconds, or 2h30m; at most 100 years"
     ),
+    Code.UNKNOWN_ANNOTATION: _unknown_annotation,
+    Code.LABEL_NOT_READ: "label {key} is not read: write it as an annotation",
     Code.ANNOTATION_TOO_LONG: "annotation {key} has {size} bytes: write at most {most}",
     Code.TOO_MANY_EXCLUDED: (
         "annotation {key} names {given} nodes: name at most {most}, or say which nodes in constraints"
     ),
-    Code.BACKEND_UNAVAILABLE: (
-        "annotation {key}: backend {backend!r} is asked for, and this scheduler has none to give: "
-        "remove the annotation, or name a scheduler that has"
+    Code.INVALID_DEVICES: _invalid_devices,
+    Code.TOO_MANY_TERMS: "{given} annotations require-, min- and max-: write at most {most}",
+    Code.REQUIRE_WITHOUT_DEVICE: (
+        "{keys} is said of devices, and no pod asks for one: add a resource fluxion.flux-framework.org/<type>"
     ),
     Code.JOBSPEC_SLOTS: (
         "annotation {key} asks for {slots} slots and the gang has {pods} pods, of which {minimum} start "
@@ -185,15 +249,22 @@ GROUPS: Templates = {
         "annotation {key} names the queue {queue!r} and the annotation {other} the queue {given!r}: name one"
     ),
     # -- advice --
-    Code.POD_REFUSED: "pod {pod}: {why}",
     Code.GIVE_DURATION: (
         "say how long it takes in the annotation {key}: work with a limit may go ahead where it delays nobody"
     ),
-    Code.NEVER_FITS: "as the cluster is, it never fits: ask for less, or for other nodes",
+    Code.NEVER_FITS: "as the cluster is, it never fits: ask for less",
     Code.SOME_WOULD_FIT: _some_would_fit,
     Code.FITS_WITHOUT: "without its {field} it would fit now",
     Code.FITS_WITH_TOLERATIONS: (
         "it would fit now on nodes whose taints it does not tolerate: add tolerations if it may"
+    ),
+    Code.HOLDS_WITHOUT: "without its {field} the cluster could hold it",
+    Code.HOLDS_WITH_TOLERATIONS: (
+        "the cluster could hold it on nodes whose taints it does not tolerate: add tolerations if it may"
+    ),
+    Code.ANNOUNCE_TASK: (
+        "the producer announces its task by `fluence task announce ID` in its container, or by the "
+        "annotation {key} on its pod ({producer})"
     ),
     Code.REMOVE_GATES: "its gates must be removed by whoever set them: {gates}",
     Code.UNSUSPEND: "set suspend: false on it",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fluence.messages.rendering import Templates, names, reasons, text, texts
+from fluence.messages.rendering import Templates, names, reasons, shown, text, texts
+from fluence.messages.states import word
 from fluence.model.reason import Code
 
 CANNOT_HOLD = "the cluster as it is cannot hold it"  # how a message begins that says never
@@ -30,10 +31,16 @@ QUEUE: Templates = {
     ),
     Code.BEYOND_DEPTH: "only the first {depth} jobs are looked at, and {ahead} are ahead of it",
     Code.DEPENDENCY: lambda reason: f"it waits for {names(reason['jobs'])} to end",
-    Code.DEPENDENCY_FAILED: "it waits for {job} to succeed, which is {phase}",
+    Code.DEPENDENCY_FAILED: lambda reason: (
+        f"it waits for {reason['job']} to succeed, which is {word(str(reason['phase']))}"
+    ),
     Code.USER_LIMIT: lambda reason: (
         f"{reason['user'] or 'its user'} runs, or is promised, {reason['most']} jobs in queue "
         f"{reason['queue']!r}: no more are allowed"
+    ),
+    Code.DEVICE_LIMIT: lambda reason: (
+        f"{reason['user'] or 'queue ' + repr(reason['queue'])} has, or is promised, the {reason['most']} "
+        f"{reason['type']} that are allowed" + (f" in queue {reason['queue']!r}" if reason["user"] else "")
     ),
     Code.LIMIT_ABOVE_QUEUE: lambda reason: (
         f"its limit of {reason['limit_s']} s is over the {reason['max_s']} s that queue "
@@ -42,7 +49,7 @@ QUEUE: Templates = {
     Code.CONSTRAINT_TOO_NARROW: lambda reason: (
         f"its constraint leaves too little: {texts(reasons(reason['causes']))}"
     ),
-    Code.IN_PHASE: "it is {phase}: {last}",
+    Code.IN_PHASE: lambda reason: f"it is {word(str(reason['phase']))}: {shown(reason['last'])}",
     Code.TOO_FEW_UNITS: "it asks for {units} {unit}s; this cluster has {total}",
     Code.UNITS_BUSY: "it needs {units} {unit}s and {free} of {total} are free",
     Code.UNITS_PROMISED: "{free} {unit}s are free, but only {most} of them for as long as it may run",

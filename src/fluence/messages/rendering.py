@@ -62,5 +62,10 @@ def all_of(value: Value) -> str:
     return " and ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
-def be(count: Value) -> str:
-    return "is" if count == 1 else "are"
+def be(number: Value) -> str:
+    return "is" if number == 1 else "are"
+
+
+def count(number: int, word: str) -> str:
+    """`1 node`, `2 nodes`."""
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"

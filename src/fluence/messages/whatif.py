@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fluence.messages import states, times
 from fluence.messages.rendering import texts
 from fluence.queue.job import SECOND
 from fluence.queue.reasons import Change
@@ -15,7 +16,7 @@ from fluence.units import spell_duration
 def lines(answer: WhatIfAnswer, shown: int | None = None) -> list[str]:
     """What would become of the job, and of the others; ``shown`` bounds how many of them are named."""
     if answer.never:
-        return [f"never: {texts(answer.reason.reasons)}"]
+        return [f"{states.UNSCHEDULABLE}: {texts(answer.reason.reasons)}"]
     return [*own_lines(answer, shown), *delay_lines(answer.delays, shown)]
 
 
@@ -27,11 +28,10 @@ def own_lines(answer: WhatIfAnswer, shown: int | None = None) -> list[str]:
         return ["it would start now"]
     when = "at a time that nobody knows"
     if answer.start is not None:
-        when = f"no later than in {spell_duration(answer.start - answer.now)}"
+        when = f"no later than {times.when(answer.start, answer.now)}"
     found = [f"it would wait, and start {when}"]
     if answer.expected is not None:
-        expected = spell_duration(answer.expected - answer.now)
-        found.append(f"expected, by how long such jobs ran: in {expected}")
+        found.append(f"expected, by how long such jobs ran: {times.when(answer.expected, answer.now)}")
     found.append(f"blocked by {answer.reason.kind.value}: {texts(answer.reason.reasons)}")
     if answer.reason.waits_for:
         found.append(f"waits for {_list(answer.reason.waits_for, shown)}")
@@ -59,14 +59,14 @@ def change_text(change: Change, now: int) -> str:
         "limit": f"lower its limit to {spell_duration(change.value or 0)}",
         "constraint": "drop its constraint",
     }[change.what]
-    when = "now" if change.start <= now else f"in {spell_duration(change.start - now)}"
-    return f"{how}: it would start {when}"
+    return f"{how}: it would start {'now' if change.start <= now else times.when(change.start, now)}"
 
 
 def value(answer: WhatIfAnswer) -> dict[str, Any]:
     """The answer for programs, in seconds."""
     return {
         "now": answer.now / SECOND,
+        "state": _state(answer),
         "starts_now": answer.starts_now,
         "never": answer.never,
         "start_no_later_than": _seconds(answer.start),
@@ -91,6 +91,14 @@ def delay_values(delays: Sequence[Delay]) -> list[dict[str, Any]]:
 def _list(keys: tuple[str, ...], shown: int | None) -> str:
     more = 0 if shown is None else len(keys) - shown
     return ", ".join(keys[:shown]) + (f" and {more} more" if more > 0 else "")
+
+
+def _state(answer: WhatIfAnswer) -> str:
+    if answer.never:
+        return states.UNSCHEDULABLE
+    if answer.starts_now:
+        return states.STARTING
+    return states.PENDING if answer.start is None else states.RESERVED
 
 
 def _seconds(time: int | None) -> float | None:

@@ -4,19 +4,34 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from fluence.model.meta import ObjectMeta, Wire
+from fluence.model.meta import Condition, ObjectMeta, Wire
+from fluence.model.pod import PodSpec
+
+
+class PodTemplate(Wire, frozen=True):
+    """What an owner makes its pods from."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: PodSpec = PodSpec()
 
 
 class _Spec(Wire, frozen=True):
     parallelism: int | None = None  # Job
     completions: int | None = None  # Job
     replicas: int | None = None  # the others
+    pod_management_policy: str | None = None  # StatefulSet; None: as the server has it, OrderedReady
     suspend: bool = False  # Job
     active_deadline_seconds: int | None = None  # Job
+    completion_mode: str | None = None  # Job; Indexed: each pod has an index
+    template: PodTemplate | None = None
 
 
 class _Status(Wire, frozen=True):
     succeeded: int | None = None  # Job
+    failed: int | None = None  # Job
+    completed_indexes: str | None = None  # Job
+    failed_indexes: str | None = None  # Job
+    conditions: list[Condition] | None = None
 
 
 class Owner(Wire, frozen=True):
@@ -45,6 +60,25 @@ class Owner(Wire, frozen=True):
         return max(1, at_once if spec.completions is None else min(at_once, spec.completions))
 
     @property
+    def labels(self) -> dict[str, str]:
+        return self.metadata.labels or {}
+
+    @property
+    def annotations(self) -> dict[str, str]:
+        return self.metadata.annotations or {}
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether it makes no pod any more: a Job that is complete, or has failed."""
+        ends = ("Complete", "Failed")
+        return any(each.type in ends and each.status == "True" for each in self.status.conditions or ())
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether it makes a pod only when the one before it is ready."""
+        return False
+
+    @property
     def succeeded(self) -> int:
         return self.status.succeeded or 0
 
@@ -59,6 +93,14 @@ class Owner(Wire, frozen=True):
 class Job(Owner, frozen=True):
     kind: ClassVar[str] = "Job"
 
+    @property
+    def is_finished(self) -> bool:
+        """It has completed or failed, and makes no more pods."""
+        return any(
+            each.type in ("Complete", "Failed") and each.status == "True"
+            for each in self.status.conditions or ()
+        )
+
 
 class Deployment(Owner, frozen=True):
     kind: ClassVar[str] = "Deployment"
@@ -70,6 +112,10 @@ class ReplicaSet(Owner, frozen=True):
 
 class StatefulSet(Owner, frozen=True):
     kind: ClassVar[str] = "StatefulSet"
+
+    @property
+    def is_ordered(self) -> bool:
+        return self.pods > 1 and self.spec.pod_management_policy != "Parallel"
 
 
 # By API version and kind: another group may have a kind of the same name.

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-COUNTS = frozenset(("nodes", "names", "seats"))
-"""Parameters that are shown and are no change: how many nodes and seats, or which nodes, fall to a cause.
-They move with every pod of every user."""
+COUNTS = frozenset(("nodes", "names", "seats", "sums", "skew", "domains"))
+"""Parameters that are shown and are no change: how many nodes and seats there are, which nodes fall to a
+cause, how much is free in all, how large a skew would be. They move with every pod of every user."""
 
 
 class Code(StrEnum):
@@ -41,6 +41,7 @@ class Code(StrEnum):
     DEPENDENCY = "Dependency"
     DEPENDENCY_FAILED = "DependencyFailed"
     USER_LIMIT = "UserLimit"
+    DEVICE_LIMIT = "DeviceLimit"
     LIMIT_ABOVE_QUEUE = "LimitAboveQueue"
     CONSTRAINT_TOO_NARROW = "ConstraintTooNarrow"
     IN_PHASE = "InPhase"
@@ -82,14 +83,35 @@ class Code(StrEnum):
     RUNS_PAST_LIMIT = "RunsPastLimit"
     OVERTAKEN = "Overtaken"
 
+    # -- limits: who overruns, and what becomes of it --
+    WAITS_FOR_OVERRUN = "WaitsForOverrun"  # what, limit, since
+    WAITS_FOR_UNLIMITED = "WaitsForUnlimited"  # what
+    LIMIT_PASSED = "LimitPassed"  # limit, since, ends
+    ENDED_AT_LIMIT = "EndedAtLimit"  # limit, since
+    NOT_ENDED_AT_LIMIT = "NotEndedAtLimit"  # limit, since, error
+
     # -- groups: what a gang waits for --
     OWNER_NOT_SEEN = "OwnerNotSeen"  # kind, name
     POD_GROUP_NOT_SEEN = "PodGroupNotSeen"  # group
     POD_GROUP_OR_SIZE_MISSING = "PodGroupOrSizeMissing"  # group
     OWNER_SUSPENDED = "OwnerSuspended"  # kind, owner
     PODS_GATED = "PodsGated"  # gated, pods
+    WAITS_FOR_PRODUCER = "WaitsForProducer"  # gated, pods, producer, kind
+    UNKNOWN_DEPENDENCY = "UnknownDependency"  # key, value, kinds
+    GATE_OF_OTHERS = "GateOfOthers"  # key, gate
+    FOREIGN_PRODUCER = "ForeignProducer"  # key, value, namespace
     PODS_MISSING = "PodsMissing"  # pods, minimum
-    OWNER_RUNS_TOO_FEW = "OwnerRunsTooFew"  # pods, minimum, kind, owner, runs
+    OWNER_RUNS_TOO_FEW = "OwnerRunsTooFew"  # pods, minimum, kind, owner, others, runs
+    OWNER_IS_ORDERED = "OwnerIsOrdered"  # pods, minimum, owner
+
+    # -- gates: why one was opened, or was not; `limit` in milliseconds --
+    PRODUCER_ANNOUNCED = "ProducerAnnounced"  # gate, producer, task
+    PRODUCER_STARTED = "ProducerStarted"  # gate, producer
+    PRODUCER_FINISHED = "ProducerFinished"  # gate, producer
+    PRODUCER_SILENT = "ProducerSilent"  # gate, producer, limit
+    PRODUCER_ENDED = "ProducerEnded"  # gate, producer
+    PRODUCER_GONE = "ProducerGone"  # gate, producer
+    GATE_NOT_OPENED = "GateNotOpened"  # gate, error
 
     # -- groups: why a gang is refused --
     OTHER_SCHEDULER = "OtherScheduler"  # others, scheduler
@@ -98,6 +120,8 @@ class Code(StrEnum):
     DIFFERENT_PRIORITIES = "DifferentPriorities"  # priorities
     GROUP_PRIORITY_DIFFERS = "GroupPriorityDiffers"  # group, wanted, given
     DIFFERENT_PREEMPTION_POLICIES = "DifferentPreemptionPolicies"  # policies
+
+    FLUX_JOB_DELETED = "FluxJobDeleted"  # what, key
 
     # -- groups: labels and annotations --
     INVALID_GROUP_NAME = "InvalidGroupName"  # kind, key, value
@@ -110,9 +134,13 @@ class Code(StrEnum):
     DIFFERENT_ANNOTATIONS = "DifferentAnnotations"  # level, key, value
     INVALID_ANNOTATION = "InvalidAnnotation"  # error: a parser's text, which begins with the annotation
     INVALID_DURATION = "InvalidDuration"  # key, value
+    UNKNOWN_ANNOTATION = "UnknownAnnotation"  # kind, key, nearest
+    LABEL_NOT_READ = "LabelNotRead"  # key
     ANNOTATION_TOO_LONG = "AnnotationTooLong"  # key, size, most
     TOO_MANY_EXCLUDED = "TooManyExcluded"  # key, given, most
-    BACKEND_UNAVAILABLE = "BackendUnavailable"  # key, backend
+    INVALID_DEVICES = "InvalidDevices"  # key, value
+    TOO_MANY_TERMS = "TooManyTerms"  # given, most
+    REQUIRE_WITHOUT_DEVICE = "RequireWithoutDevice"  # keys
 
     # -- groups: a jobspec of the user's own; `part` is the place in it --
     JOBSPEC_SLOTS = "JobspecSlots"  # key, slots, pods, minimum
@@ -133,13 +161,15 @@ class Code(StrEnum):
     JOBSPEC_QUEUE = "JobspecQueue"  # key, queue, other, given
 
     # -- advice: what would help --
-    POD_REFUSED = "PodRefused"  # pod, why
     GIVE_DURATION = "GiveDuration"  # key
     NEVER_FITS = "NeverFits"
-    SOME_WOULD_FIT = "SomeWouldFit"  # some, needed, group, key, enough
+    SOME_WOULD_FIT = "SomeWouldFit"  # some, needed, group, key, enough, empty
     FITS_WITHOUT = "FitsWithout"  # field
     FITS_WITH_TOLERATIONS = "FitsWithTolerations"
+    HOLDS_WITHOUT = "HoldsWithout"  # field
+    HOLDS_WITH_TOLERATIONS = "HoldsWithTolerations"
     REMOVE_GATES = "RemoveGates"  # gates
+    ANNOUNCE_TASK = "AnnounceTask"  # producer, key
     UNSUSPEND = "Unsuspend"
     CREATE_PODS = "CreatePods"  # more, group, key
 
@@ -177,7 +207,9 @@ class Code(StrEnum):
     RESOURCES_LACKING = "ResourcesLacking"
     RESOURCE_INSUFFICIENT = "ResourceInsufficient"
     RESOURCE_TOO_SMALL = "ResourceTooSmall"
+    RESOURCE_SUM = "ResourceSum"  # of all its pods, over the nodes that suit
     HOST_PORTS_IN_USE = "HostPortsInUse"
+    TOPOLOGY_LABEL_MISSING = "TopologyLabelMissing"
     TOPOLOGY_SPREAD = "TopologySpread"
     POD_AFFINITY = "PodAffinity"
     POD_ANTI_AFFINITY = "PodAntiAffinity"
@@ -186,6 +218,16 @@ class Code(StrEnum):
     VOLUMES_TAKEN = "VolumesTaken"
     ATTACH_LIMIT = "AttachLimit"
     TOO_FEW_VOLUMES = "TooFewVolumes"
+
+    # -- fluence.cluster: devices that belong to no node --
+    DEVICE_TYPE_UNKNOWN = "DeviceTypeUnknown"  # type, types
+    DEVICE_NO_ATTRIBUTE = "DeviceNoAttribute"  # key, keys
+    DEVICE_VALUE_UNKNOWN = "DeviceValueUnknown"  # key, value, nearest
+    DEVICE_NONE_SUITS = "DeviceNoneSuits"  # type, terms
+    DEVICE_OFFLINE = "DeviceOffline"  # type, backends
+    DEVICE_TOO_FEW = "DeviceTooFew"  # type, wanted, most
+    DEVICE_BUSY = "DeviceBusy"  # type, wanted, backends, until
+    DEVICES_CHANGED = "DevicesChanged"
 
     # -- fluence.cluster: seats came free --
     POD_ENDED = "PodEnded"

@@ -19,7 +19,6 @@ time, until it is released or given another end: on a live cluster its pods are 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,6 +26,7 @@ from cachetools import LRUCache
 
 from fluence.graph.graph import Ints, Rows
 from fluence.graph.ledger import LedgerJob
+from fluence.placer.profile import FreeView, JobChange, Profile
 
 if TYPE_CHECKING:
     from fluence.match.matcher import Matcher
@@ -34,15 +34,6 @@ if TYPE_CHECKING:
 _KEPT = 16  # windows
 
 Event = tuple[int, int, int]  # time, -1 for an end or +1 for a start, job; what ends comes first
-
-
-@dataclass(slots=True)
-class FreeView:
-    """What is free of each vertex, and how many touch it. The last cell stands for a vertex that is not
-    there: nothing of it is free."""
-
-    free: Ints
-    users: Ints
 
 
 class Availability:
@@ -57,7 +48,7 @@ class Availability:
         self.events: list[Event] = []  # after now, ascending
         self._windows: LRUCache[tuple[int, int], FreeView] = LRUCache(_KEPT)
         self._effects: dict[int, tuple[Rows, Ints]] = {}  # by job
-        self._changes: _Changes | None = None  # of all events
+        self._profile: Profile | None = None  # of all events
         self._generation = -1
 
     # -- asking ----------------------------------------------------------------------------------------------
@@ -76,7 +67,7 @@ class Availability:
         key = (self.now, end)
         found = self._windows.get(key)
         if found is None:
-            found = look_ahead(self, self.view, 0, end)
+            found = self.profile.throughout(self.view, self.now, end)
             if found is not self.view:
                 self._windows[key] = found
         return found
@@ -88,11 +79,18 @@ class Availability:
             found = self._effects[job] = self._of(self._ledger.jobs[job])
         return found
 
-    def changes(self, first: int, last: int) -> tuple[Rows, Ints, Ints]:
-        """What some of the events do, in their order: vertices, what comes free, who comes."""
-        if self._changes is None:
-            self._changes = _Changes(self)
-        return self._changes.between(first, last)
+    @property
+    def profile(self) -> Profile:
+        """All events, as columns."""
+        if self._profile is None:
+            self._profile = Profile(
+                [JobChange(job, time, sign, *self.effect(job)) for time, sign, job in self.events]
+            )
+        return self._profile
+
+    def ends(self) -> Ints:
+        """The times at which something ends, ascending."""
+        return np.array(list(dict.fromkeys(time for time, sign, _ in self.events if sign < 0)), np.int64)
 
     # -- in step ---------------------------------------------------------------------------------------------
 
@@ -112,14 +110,23 @@ class Availability:
         self._generation += 1
         rows, taken = self._of(record)
         self._effects.pop(record.id, None)
-        self._changes = None
         start, end = record.start, self._end(record)
-        for event in ((start, 1, record.id), (end, -1, record.id)):
-            if self.now < event[0] < self._matcher.horizon and start < end:
-                if sign > 0:
-                    insort(self.events, event)
-                else:
-                    del self.events[bisect_left(self.events, event)]
+        events = [
+            event
+            for event in ((start, 1, record.id), (end, -1, record.id))
+            if self.now < event[0] < self._matcher.horizon and start < end
+        ]
+        for event in events:
+            if sign > 0:
+                insort(self.events, event)
+            else:
+                del self.events[bisect_left(self.events, event)]
+        if self._profile is not None and events:
+            if sign > 0:
+                for time, change, job in events:
+                    self._profile.add(JobChange(job, time, change, rows, taken))
+            else:
+                self._profile.remove(record.id, sum(change > 0 for _, change, _ in events))
         if start <= self.now < end:
             _change(self.view, rows, taken, sign)
         for key, view in list(self._windows.items()):
@@ -145,8 +152,9 @@ class Availability:
             if sign < 0 and self._keeps_overdue and not self._ledger.jobs[job].reserved:
                 continue  # it is overdue
             _change(self.view, *self.effect(job), sign)
+        if self._profile is not None and passed:
+            self._profile.pass_by(now, sum(sign > 0 for _, sign, _ in self.events[:passed]))
         del self.events[:passed]
-        self._changes = None
         self.now = now
         self._windows.clear()
 
@@ -173,84 +181,8 @@ class Availability:
         self.now = now
         self._windows.clear()
         self._effects.clear()
-        self._changes = None
+        self._profile = None
         self._generation = ledger.generation
-
-
-class _Changes:
-    """All events of a room one after the other, as three columns."""
-
-    def __init__(self, room: Availability) -> None:
-        parts = [room.effect(job) for _, _, job in room.events]
-        lengths = np.array([len(rows) for rows, _ in parts], np.int64)
-        signs = np.repeat(np.array([sign for _, sign, _ in room.events], np.int64), lengths)
-        self._offsets = np.concatenate(([0], np.cumsum(lengths)))
-        self._rows = np.concatenate([rows for rows, _ in parts])
-        self._freed = -signs * np.concatenate([taken for _, taken in parts])
-        self._users = signs
-
-    def between(self, first: int, last: int) -> tuple[Rows, Ints, Ints]:
-        some = slice(self._offsets[first], self._offsets[last])
-        return self._rows[some], self._freed[some], self._users[some]
-
-
-def look_ahead(room: Availability, view: FreeView, first: int, end: int) -> FreeView:
-    """What is free from a view's time until ``end``; ``first`` is the first event after that time."""
-    last = bisect_left(room.events, (end, -2, 0), first)
-    while last > first and room.events[last - 1][1] < 0:
-        last -= 1  # what ends after the last start frees nothing that the window could use
-    if last == first:
-        return view
-    rows, freed, users = room.changes(first, last)
-    if not len(rows):
-        return view  # of jobs whose nodes are gone: they hold nothing
-    order = np.argsort(rows, kind="stable")  # the events of each vertex, one after the other
-    rows = rows[order]
-    begins = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
-    least = FreeView(view.free.copy(), view.users.copy())
-    own = rows[begins]
-    least.free[own] += np.minimum(_lowest(freed[order], begins), 0)
-    least.users[own] -= np.minimum(_lowest(-users[order], begins), 0)
-    return least
-
-
-def _lowest(steps: Ints, begins: Ints) -> Ints:
-    """How low each of some walks gets, which stand one after the other in ``steps``, from 0."""
-    heights = np.cumsum(steps)  # over all walks it may wrap around; within one it never gets that far
-    before = heights[begins] - steps[begins]
-    lengths = np.diff(np.append(begins, len(steps)))
-    return np.asarray(np.minimum.reduceat(heights - np.repeat(before, lengths), begins))
-
-
-class FreeTimes:
-    """The times at which more becomes free, one after the other, with what is free then."""
-
-    def __init__(self, room: Availability) -> None:
-        self._room = room
-        self._next = 0
-        self.time = room.now
-        self.view = FreeView(room.view.free.copy(), room.view.users.copy())
-
-    def step(self) -> Rows | None:
-        """Go to the next time at which something ends; says which vertices changed. None: nothing ends."""
-        events, at = self._room.events, self._next
-        while at < len(events) and events[at][1] > 0:
-            at += 1
-        if at == len(events):
-            return None
-        self.time = events[at][0]
-        last = bisect_right(events, (self.time, 1, 2**63), at)
-        touched = []
-        for _, sign, job in events[self._next : last]:
-            rows, taken = self._room.effect(job)
-            _change(self.view, rows, taken, sign)
-            touched.append(rows)
-        self._next = last
-        return np.concatenate(touched)
-
-    def throughout(self, end: int) -> FreeView:
-        """What is free from this time until another."""
-        return look_ahead(self._room, self.view, self._next, end)
 
 
 def _change(view: FreeView, rows: Rows, taken: Ints, sign: int) -> None:

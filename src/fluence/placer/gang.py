@@ -6,13 +6,15 @@ A *seat* is what one pod needs of one node; several seats may share a node.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
 from fluence.graph.graph import Ints, Mask, Rows, Tree
 from fluence.graph.selection import Selection
 from fluence.match.placement import Placed
 from fluence.match.policy import MatchPolicy
+from fluence.model.device import DeviceGrant
+from fluence.placer.backends import DeviceNeed
 
 Pod: TypeAlias = Hashable  # how the caller calls a pod: its uid
 Columns: TypeAlias = tuple[Rows, Ints, Mask]  # vertices, amounts, exclusive
@@ -57,6 +59,9 @@ class GangRules(Protocol):
     def begin(self, at: int) -> Attempt:
         """An attempt for a start at this time."""
 
+    def alone(self) -> GangRules | None:
+        """What holds on empty nodes too: rules of its pods about each other that no other pod can ease."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GangRequest:
@@ -68,10 +73,22 @@ class GangRequest:
     rules: GangRules | None = None
     stamp: int | None = None  # the state of the nodes that the masks were made for, if the maker minds
     domains: Ints | None = None  # all must be in one domain: which one each node is in, -1 for none
+    devices: tuple[DeviceNeed, ...] = ()  # that belong to no node, with the nodes or not at all
 
     @property
     def size(self) -> int:
         return sum(len(each.pods) for each in self.members)
+
+    def without_rules(self) -> GangRequest:
+        """The same, its rules about other pods aside."""
+        return GangRequest(
+            self.members, self.minimum, self.policy, domains=self.domains, devices=self.devices
+        )
+
+    def on_empty_nodes(self) -> GangRequest:
+        """As it would be placed if nobody else were there."""
+        found = self.without_rules()
+        return found if self.rules is None else replace(found, rules=self.rules.alone())
 
 
 class Seat(NamedTuple):
@@ -96,6 +113,7 @@ class Seated:
     whole: bool  # the nodes are the job's own
     held: Columns
     tree: Tree
+    grants: tuple[DeviceGrant, ...] = ()
 
     @property
     def nodes(self) -> dict[Pod, str]:
@@ -127,3 +145,6 @@ class Seating:
     whole: bool = False  # its nodes are its own
     uses_node: bool = True  # it keeps others from having its nodes as a whole
     seats: dict[Pod, Seat] = field(default_factory=dict)
+    grants: tuple[DeviceGrant, ...] = ()
+    shares: tuple[DeviceGrant, ...] = ()  # that `lender` holds for this job, too
+    lender: int | None = None  # another job

@@ -14,7 +14,7 @@ from cachetools import LRUCache
 from fluence.graph.graph import Ints, Mask, Rows
 from fluence.match.matcher import Matcher
 from fluence.match.policy import MatchPolicy
-from fluence.placer.availability import FreeView
+from fluence.placer.profile import FreeView
 
 ALL = slice(None)
 _NEVER = 1 << 62  # more than all vertices of a graph together: see `fluence.graph.graph`
@@ -179,13 +179,12 @@ class NodeTable:
         every = every[every < self._matcher.graph.rows]
         yield from zip(every.tolist(), np.maximum(view.free[every], 0).tolist(), strict=True)
 
-    def node_of(self) -> Ints:
-        """For each row of the graph, the node that it is or belongs to; -1 for none."""
-        tree = self._matcher.tree
-        place = np.full(self._matcher.graph.rows, -1, np.int64)
-        place[self.nodes] = np.arange(len(self.nodes))
-        under = np.where(tree.parent >= 0, place[tree.parent], -1)
-        return np.where(place >= 0, place, under)
+    def node_with(self, pool: Rows) -> Ints:
+        """For each row of the graph, and one past the end, the node whose pool it is; -1 for none."""
+        found = np.full(self._matcher.graph.rows + 1, -1, np.int64)
+        found[pool] = np.arange(len(self.nodes))
+        found[-1] = -1
+        return found
 
     def refresh(self) -> None:
         """Catch up with a graph that changed."""

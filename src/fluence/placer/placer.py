@@ -15,9 +15,9 @@ from fluence.errors import Conflict
 from fluence.graph.graph import Ints, Mask, Rows
 from fluence.match import policy as policies
 from fluence.match.policy import MatchPolicy
-from fluence.placer.availability import FreeView
 from fluence.placer.gang import Attempt, GangRequest, Members
-from fluence.placer.node_table import ALL, NodeTable
+from fluence.placer.node_table import NodeTable
+from fluence.placer.profile import FreeView, Profile, SeatsOverTime
 
 _NOBODY = -(2**62)
 
@@ -30,6 +30,16 @@ class NodeFill:
     nodes: list[int]
     counts: list[int]
     devices: tuple[list[list[int]], ...] = ()  # per type of device, per node
+
+
+@dataclass(frozen=True, slots=True)
+class PartialFill:
+    """How far a gang gets until its next pod finds no seat."""
+
+    seated: int  # of its pods
+    stuck: int | None  # whose next pod finds none, of the gang's members; None: all have seats
+    view: FreeView  # what is free beside those that have seats
+    attempt: Attempt | None  # the rules about other pods, which know of them
 
 
 class Placer:
@@ -48,6 +58,32 @@ class Placer:
             fill = self._fill(gang.members[0], 0, view, policy, order, None, None, None)
             wanted = gang.size if gang.minimum is None else gang.minimum
             return [fill] if sum(fill.counts) >= wanted and fill.counts else None
+        fills, turns = self._all(gang, view, at, policy, order)
+        if fills is not None or gang.minimum is None or gang.minimum >= gang.size:
+            return fills
+        fills, _ = self._attempt(gang, turns, view, at, policy, order, partial=True)
+        return fills if sum(sum(fill.counts) for fill in fills) >= max(gang.minimum, 1) else None
+
+    def progress(self, gang: GangRequest, view: FreeView, at: int, *, partial: bool) -> PartialFill:
+        """How far a gang that does not fit gets, wherever its pods are; ``partial``: each kind as far as it
+        can, else until one is stuck."""
+        policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
+        order = self.table.order(policy)
+        turns = [0]
+        if len(gang.members) > 1:
+            _, turns = self._all(gang, view, at, policy, order)
+        attempt = gang.rules.begin(at) if gang.rules is not None else None
+        beside = FreeView(view.free.copy(), view.users)
+        fills: list[NodeFill] = []
+        stuck = self._in_turn(
+            gang, turns, beside, policy, order, attempt, fills=fills, undo=[], partial=partial
+        )
+        return PartialFill(sum(sum(fill.counts) for fill in fills), stuck, beside, attempt)
+
+    def _all(
+        self, gang: GangRequest, view: FreeView, at: int, policy: MatchPolicy, order: Ints
+    ) -> tuple[list[NodeFill] | None, list[int]]:
+        """Seats for all members, in the order of their pods that was tried last."""
         turns = self._turns(gang, view)
         if gang.rules is not None:
             turns = gang.rules.order(turns)
@@ -55,17 +91,13 @@ class Placer:
         while True:
             fills, stuck = self._attempt(gang, turns, view, at, policy, order, partial=False)
             if stuck is None:
-                return fills
+                return fills, turns
             if stuck in promoted or turns[0] == stuck:
-                break
+                return None, turns
             promoted.add(stuck)
             turns = [stuck, *(turn for turn in turns if turn != stuck)]
             if gang.rules is not None:
                 turns = gang.rules.order(turns)
-        if gang.minimum is None or gang.minimum >= gang.size:
-            return None
-        fills, _ = self._attempt(gang, turns, view, at, policy, order, partial=True)
-        return fills if sum(sum(fill.counts) for fill in fills) >= max(gang.minimum, 1) else None
 
     def _in_one_domain(
         self, gang: GangRequest, domains: Ints, view: FreeView, at: int, order: Ints
@@ -126,31 +158,52 @@ class Placer:
     ) -> tuple[list[NodeFill], int | None]:
         """Place members in turn; says whose pods did not all find a seat. The view is left as it was."""
         attempt = gang.rules.begin(at) if gang.rules is not None else None
-        own = np.zeros(len(self.table.nodes), np.bool_)  # nodes that the gang already uses
         undo: list[tuple[Rows, Ints]] = []
         fills: list[NodeFill] = []
-        stuck: int | None = None
         try:
-            for number in turns:
-                members = gang.members[number]
-                seated = 0
-                for fill in self._fills(members, number, view, policy, order, own, attempt, partial=partial):
-                    seated += sum(fill.counts)
-                    rows, taken = self.taken(members, fill)
-                    view.free[rows] -= taken
-                    undo.append((rows, taken))
-                    own[fill.nodes] = True
-                    fills.append(fill)
-                    if attempt is not None:
-                        for node, count in zip(fill.nodes, fill.counts, strict=True):
-                            attempt.assign(number, node, count)
-                if seated < len(members.pods) and not partial:
-                    stuck = number
-                    break
+            stuck = self._in_turn(
+                gang, turns, view, policy, order, attempt, fills=fills, undo=undo, partial=partial
+            )
         finally:
             for rows, taken in undo:
                 view.free[rows] += taken
-        return fills, stuck
+        return fills, None if partial else stuck
+
+    def _in_turn(
+        self,
+        gang: GangRequest,
+        turns: list[int],
+        view: FreeView,
+        policy: MatchPolicy,
+        order: Ints,
+        attempt: Attempt | None,
+        *,
+        fills: list[NodeFill],
+        undo: list[tuple[Rows, Ints]],
+        partial: bool,
+    ) -> int | None:
+        """Place members in turn, and take what they need out of the view; says who did not all find a seat:
+        the first of them, after which nobody is placed unless ``partial``."""
+        own = np.zeros(len(self.table.nodes), np.bool_)  # nodes that the gang already uses
+        stuck: int | None = None
+        for number in turns:
+            members = gang.members[number]
+            seated = 0
+            for fill in self._fills(members, number, view, policy, order, own, attempt, partial=partial):
+                seated += sum(fill.counts)
+                rows, taken = self.taken(members, fill)
+                view.free[rows] -= taken
+                undo.append((rows, taken))
+                own[fill.nodes] = True
+                fills.append(fill)
+                if attempt is not None:
+                    for node, count in zip(fill.nodes, fill.counts, strict=True):
+                        attempt.assign(number, node, count)
+            if seated < len(members.pods) and stuck is None:
+                stuck = number
+                if not partial:
+                    break
+        return stuck
 
     def _fills(
         self,
@@ -272,33 +325,27 @@ class Placer:
             raise Conflict("nodes have come or gone since this gang was made: make it anew")
         return members.allowed
 
-
-class SeatBound:
-    """Whether there could be enough seats, kept while a sweep goes on: only nodes that changed are counted
-    again. What starts later in the window is not looked at, so a search has the last word."""
-
-    def __init__(self, placer: Placer, gang: GangRequest, view: FreeView) -> None:
-        self._placer = placer
-        self._node_of = placer.table.node_of()
-        self._gang = gang
-        self._each: list[Ints] = []
+    def candidates(
+        self, gang: GangRequest, view: FreeView, profile: Profile, starts: Ints, ends: Ints
+    ) -> Mask:
+        """In which windows there could be enough seats, by what is free at each instant; `place` has the last
+        word."""
+        slack = 0 if gang.minimum is None else gang.size - gang.minimum
+        found = np.ones(len(starts), np.bool_)
         for members in gang.members:
-            self._each.append(self._count(members, view, ALL))
-        total = gang.size
-        self._slack = total - (total if gang.minimum is None else gang.minimum)
-
-    def _count(self, members: Members, view: FreeView, some: Ints | slice) -> Ints:
-        table = self._placer.table
-        found = table.capacity(table.shape(members.needs), view, some)
-        np.minimum(found, members.most or len(members.pods), out=found)
-        return np.where(self._placer.allowed(members)[some], found, 0)
-
-    def suffices(self, view: FreeView, rows: Rows) -> bool:
-        nodes = np.unique(self._node_of[rows])
-        nodes = nodes[nodes >= 0]
-        short = 0
-        for i, members in enumerate(self._gang.members):
-            if len(nodes):
-                self._each[i][nodes] = self._count(members, view, nodes)
-            short += max(0, len(members.pods) - int(self._each[i].sum()))
-        return short <= self._slack
+            wanted = len(members.pods) - slack
+            if wanted <= 0:
+                continue
+            allowed = np.append(self.allowed(members), False)
+            shape, most = self.table.shape(members.needs), members.most or len(members.pods)
+            for pool, amount in shape.pools:
+                where = self.table.node_with(pool)
+                counted = np.where(allowed[where], where, -1)
+                seats = SeatsOverTime(profile, view, counted, amount, most)
+                found &= seats.suffice(wanted, starts, ends)
+            for devices, amount in shape.devices:
+                where = np.full(len(view.free), -1)
+                where[devices.rows] = np.where(allowed[devices.position], devices.position, -1)
+                seats = SeatsOverTime(profile, view, where, 1, 1)
+                found &= seats.suffice(wanted * amount, starts, ends)
+        return found

@@ -119,6 +119,12 @@ class GraphPlanner:
     def may_move(self, allocation: Allocation, now: int) -> bool:
         return True  # only a match can tell
 
+    def may_start(self, allocation: Allocation, now: int, clear: int) -> bool:
+        return True  # only a match can tell
+
+    def displaced(self) -> Collection[Allocation]:
+        return list(self.allocations.reserved.values())
+
     def drop(self, allocation: Allocation) -> None:
         placed = self._unreserve(allocation)
         self.allocations.drop(allocation, lambda: self._reserve_again(allocation, placed))
@@ -165,6 +171,9 @@ class GraphPlanner:
         some = waiting[: max(wanted, default=-1) + 1]
         lasting = ((self._amounts(self._known(ask.request)), ask.duration) for ask in some)
         return expected(self._totals(now, ends).place_all(lasting, now), wanted)
+
+    def supported(self, request: Hashable, now: int, limit: int) -> int | None:
+        return now
 
     def outlook(self, request: Hashable, now: int, limit: int) -> Outlook:
         assert isinstance(request, Jobspec)

@@ -6,9 +6,11 @@ A predictor is a plug-in (entry point group `fluence.predictors`): any object wi
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
 from typing import Protocol
+
+from cachetools import LRUCache
 
 from fluence.errors import InvalidInput
 from fluence.queue import plugins
@@ -34,20 +36,19 @@ class History:
     limits that this user's jobs used, else that all jobs used."""
 
     def __init__(self) -> None:
-        self._runs: defaultdict[Hashable, deque[int]] = defaultdict(lambda: deque(maxlen=_KEEP))
-        self._shares: defaultdict[Hashable, deque[float]] = defaultdict(lambda: deque(maxlen=_KEEP))
+        # Users can make up any number of shapes, and of users.
+        self._runs: LRUCache[Hashable, deque[int]] = LRUCache(_KINDS)
+        self._shares: LRUCache[Hashable, deque[float]] = LRUCache(_KINDS)
         # What was said, since something was learned, of jobs that have not started: many are alike.
-        self._said: dict[Hashable, int | None] = {}
+        self._said: LRUCache[Hashable, int | None] = LRUCache(_KINDS)
 
     def learn(self, job: Submission, shape: int, runtime: int) -> None:
         self._said.clear()
         for kind in _kinds(job, shape):
-            if kind not in self._runs and len(self._runs) >= _KINDS:
-                del self._runs[next(iter(self._runs))]  # the oldest: users can make up any number of shapes
-            self._runs[kind].append(runtime)
+            self._runs.setdefault(kind, deque(maxlen=_KEEP)).append(runtime)
         if job.limit is not None:
-            self._shares[job.user].append(runtime / job.limit)
-            self._shares[None].append(runtime / job.limit)
+            for user in (job.user, None):
+                self._shares.setdefault(user, deque(maxlen=_KEEP)).append(runtime / job.limit)
 
     def predict(self, job: Submission, shape: int, elapsed: int) -> int | None:
         if elapsed:
@@ -64,10 +65,11 @@ class History:
             longer = sorted(run for run in runs if run > elapsed)
             if longer:
                 place = (_AFTER if elapsed else _BEFORE) * (len(longer) - 1)
-                return min(round(longer[int(place + 0.5)]), limit)
+                lasts = round(longer[int(place + 0.5)])
+                return min(lasts, limit) if elapsed < limit else lasts
         if job.soft_limit is not None and job.soft_limit > elapsed:
             return job.soft_limit
-        if job.limit is None:
+        if job.limit is None or elapsed >= limit:
             return None
         return limit if not elapsed else max((elapsed + limit) // 2, elapsed + 1)
 

@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple
 
 from fluence.errors import Conflict, InvalidInput
 from fluence.model.reason import Reason
@@ -89,6 +90,14 @@ class Dependency:
             raise InvalidInput(f"{self.kind} needs {'no' if self.job else 'a'} job to wait for")
 
 
+class Charge(NamedTuple):
+    """What a limit counts: jobs, or units of a type of device, of a user or of all, in one queue."""
+
+    queue: str
+    user: str | None  # None: of all
+    device: str = ""  # empty: jobs
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """What was submitted. ``request`` is whatever the planner understands: a jobspec, or a gang's pods."""
@@ -96,14 +105,17 @@ class Submission:
     key: str
     request: Hashable
     submit: int
-    limit: int | None = None  # walltime: the job is ended there
+    limit: int | None = None  # walltime: the job is ended there, or says that it ends by then
+    enforced: bool = True  # False: nothing ends it at its limit
     soft_limit: int | None = None  # when it will probably end; an expectation, never a bound
     user: str = ""
+    account: str = ""  # whose word its limit is, such as its namespace
     name: str = ""  # for singleton
     queue: str = ""
     priority: int = 16  # Flux's default urgency; more is earlier
     after: tuple[Dependency, ...] = ()
     tasks: int = 1  # an array: so many equal tasks under one record, each placed by itself
+    devices: tuple[tuple[str, int], ...] = ()  # units by type that belong to no node: limits count them
 
     def __post_init__(self) -> None:
         for what in ("limit", "soft_limit"):
@@ -141,7 +153,8 @@ class JobRecord:
     order: tuple[int, int, int] = (0, 0, 0)  # the queue's order: less is earlier
     shape: int = -1  # jobs of equal shape get equal answers
     limit: int = FOREVER  # what is planned with: the job's own limit, its queue's default, or history
-    bounded: bool = False  # False: nothing ends the job at its limit
+    bounded: bool = False  # False: it has no limit that can be planned with
+    overdue: bool = False  # it ran past its limit, and nobody knows when it ends
     waiting: int = 1  # tasks that have not started
     fresh: int = 0  # the first task that was never started
     again: list[int] = field(default_factory=list)  # tasks that are to be started once more
@@ -149,10 +162,13 @@ class JobRecord:
     reservation: Allocation | None = None  # its place in the plan
     deadline: int | None = None  # the first start that the plan had for it: the plan keeps to it
     no_later_than: int | None = None  # what the user was told
+    firm: bool = False  # that rests only on limits which something enforces
     told: int = 0  # when that was
+    asked: int = -1  # how much had happened to the resources then
     promised: int | None = None  # what the user was told first
     expected: int | None = None
     first_expected: int | None = None
+    misjudged: int = 0  # how often it had not started when it was expected to
     started: int | None = None
     ended: int | None = None
     succeeded: bool = True
@@ -165,9 +181,15 @@ class JobRecord:
         return self.job.key
 
     @property
-    def owner(self) -> tuple[str, str]:
-        """Whose limit it counts against: its queue and user."""
-        return self.job.queue, self.job.user
+    def charges(self) -> dict[Charge, int]:
+        """What counts against limits when a task of it runs: one job of its user in its queue, and devices,
+        of its user and of all in the queue."""
+        job = self.job
+        found = {Charge(job.queue, job.user): 1}
+        for type_, count in job.devices:
+            found[Charge(job.queue, job.user, type_)] = count
+            found[Charge(job.queue, None, type_)] = count
+        return found
 
     @property
     def reserved_at(self) -> int | None:

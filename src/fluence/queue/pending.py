@@ -59,6 +59,10 @@ class Pending:
             raise KeyError(record.key)
         return place
 
+    def first(self, order: tuple[int, int, int]) -> int:
+        """The place of the first record that is not before this order."""
+        return bisect_left(self._orders, order)
+
     def next_unblocked(self, place: int, end: int, blocked: Ints) -> int:
         """The first place from ``place`` on whose limit is shorter than what failed for its shape; else
         ``end``."""

@@ -6,7 +6,8 @@ mode, where it would break a promise or where site code failed.
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,13 +15,15 @@ from fluence.graph.graph import Ints
 from fluence.model.reason import Code, Reason
 from fluence.queue import policy as policies
 from fluence.queue.allocations import Allocation
+from fluence.queue.budget import CycleBudget, Sweep, SweepProgress
+from fluence.queue.due_times import DueTimes
 from fluence.queue.guard import PluginGuard
 from fluence.queue.job import JobRecord, Phase
 from fluence.queue.pending import Pending
 from fluence.queue.planner import Planner
 from fluence.queue.policy import QueuePolicy
 from fluence.queue.rules import RuleBook
-from fluence.queue.scheduling_pass import PassMode, PromiseAtRisk, SchedulingPass
+from fluence.queue.scheduling_pass import OutOfTime, PassMode, PromiseAtRisk, SchedulingPass
 
 _UNBLOCKED = np.iinfo(np.int64).max
 
@@ -35,6 +38,18 @@ class JobFault(Exception):
         self.job = job
 
 
+@dataclass(frozen=True, slots=True)
+class News:
+    """What has happened since the last pass."""
+
+    due: list[JobRecord]  # their reserved start has come
+    jobs: Sequence[JobRecord]  # that came
+    since: int  # the first place in the queue of one of them
+    freed: bool  # something came free, as planned or not
+    lost: bool  # something is gone that the plan counted on
+    rebuild: bool  # the reservations may be wrong, or could be better
+
+
 class Plan:
     """The reservations of one queue."""
 
@@ -44,12 +59,15 @@ class Plan:
         policy: QueuePolicy,
         rules: RuleBook,
         guard: PluginGuard,
+        budget: CycleBudget,
         *,
         depth: int | None,
         window: int | None,
         replan: bool,
     ) -> None:
         self.reserved: set[JobRecord] = set()
+        self.progress = SweepProgress()
+        self._budget = budget
         self._pending = pending
         self._policy = policy
         self._rules = rules
@@ -57,7 +75,7 @@ class Plan:
         self._depth = depth
         self._window = window
         self._replan = replan
-        self._due: list[tuple[int, int, JobRecord]] = []  # a heap of reserved starts; some are out of date
+        self._due = DueTimes(lambda at, record: record.reserved_at == at and record.waiting > 0)
         self._blocked: Ints = np.full(16, _UNBLOCKED, np.int64)  # per shape: the shortest limit that failed
 
     # -- reservations ----------------------------------------------------------------------------------------
@@ -82,27 +100,23 @@ class Plan:
 
     def next_start(self) -> int | None:
         """When the next reserved job is to start."""
-        while self._due and not _is_due(self._due[0]):
-            heappop(self._due)
-        return self._due[0][0] if self._due else None
+        return self._due.next()
 
     def take_due(self, now: int) -> list[JobRecord]:
         """The jobs whose reserved start has come, in the queue's order."""
         found = set()
-        while (at := self.next_start()) is not None and at <= now:
-            found.add(heappop(self._due)[2])
+        while (record := self._due.pop(now)) is not None:
+            found.add(record)
         return sorted(found, key=lambda record: record.order)
 
     def slip(self, due: list[JobRecord], now: int) -> bool:
         """A cycle that comes late moves the whole plan by as much, or the jobs that were due would be put
         behind those planned after them."""
-        late = max((now - record.reserved_at for record in due if record.reserved_at is not None), default=0)
-        if not late:
-            return False
-        for record in self.reserved:
+        late = _lateness(due, now)
+        for record in self.reserved if late else ():
             if record.deadline is not None:
                 record.deadline += late
-        return True
+        return bool(late)
 
     # -- shapes ----------------------------------------------------------------------------------------------
 
@@ -122,50 +136,71 @@ class Plan:
 
     # -- passes ----------------------------------------------------------------------------------------------
 
-    def run(
-        self,
-        planner: Planner,
-        now: int,
-        due: list[JobRecord],
-        *,
-        rebuild: bool,
-        lost: bool,
-        freed: bool,
-        since: int,
-    ) -> SchedulingPass:
-        """Run the policy; what it did is undone where it would break a promise, or fails."""
-        if rebuild or freed:
-            self._blocked.fill(_UNBLOCKED)
-        before = self.reservations()
-        mark = planner.mark()
-        mode = PassMode.REBUILD if rebuild else PassMode.EXTEND
-        keep = not lost and not self._replan
-        since = 0 if rebuild or freed or due else since
-        chosen = self._policy
+    def run(self, planner: Planner, now: int, news: News) -> SchedulingPass:
+        """Run the policy; what it did is undone where it would break a promise, or fails. A plan that is too
+        large to be made anew in one cycle is amended instead."""
+        self._budget.begin()
+        goes_on = self.progress.at(Sweep.TRY) is not None
+        mode, slips = self._mode(news, now), _lateness(news.due, now) > 0
+        since = 0 if news.rebuild or news.freed or news.due or goes_on else news.since
+        before, mark, chosen = self.reservations(), planner.mark(), self._policy
+        keep = not news.lost and not self._replan
         while True:
+            if mode is PassMode.REBUILD and slips:
+                slips = not self.slip(news.due, now)
             made = self._make(planner, now, mode, since, keep and mode is PassMode.REBUILD, chosen)
             try:
-                self._begin(made, planner, before, due)
+                self._begin(made, planner, before, news.due)
+                if goes_on and chosen.promise != "order" and not made.owed:
+                    made.start_newcomers(news.jobs)
                 chosen.run(made)
                 if mode is PassMode.REBUILD and keep and any(map(_is_broken, before.keys() - made.begun)):
                     raise PromiseAtRisk
+                self._end(made, mode)
                 return made
             except PromiseAtRisk:
                 mode = PassMode.REBUILD if mode is PassMode.EXTEND else PassMode.COMPRESS
+                if not self._budget.allows(2 * len(before)) or self._budget.is_spent:
+                    mode = PassMode.AMEND
+            except OutOfTime:
+                mode = PassMode.AMEND
             except Exception as fault:
                 if chosen.built_in:
                     self._undo(made, planner, mark, before)  # whoever takes the job out can go on
-                    for record in due:
+                    for record in news.due:
                         self._note_due(record, record.reservation)
                     if made.current is None:
                         raise
                     raise JobFault(made.current.key) from fault
                 self._guard.note(f"queue policy {chosen.name}", fault)
-                chosen = policies.BUILT_IN["easy"]
-                mode = PassMode.REBUILD
+                chosen, mode = policies.BUILT_IN["easy"], PassMode.REBUILD
+            self._budget.learn(made.tries)
             self._undo(made, planner, mark, before)
-            mark = planner.mark()
-            since = 0
+            mark, since = planner.mark(), 0
+
+    def _mode(self, news: News, now: int) -> PassMode:
+        """What is to become of the reservations, and which sweeps are wanted."""
+        if news.rebuild or news.freed:
+            self._blocked.fill(_UNBLOCKED)
+        if news.rebuild or news.freed or news.due or news.since < len(self._pending):
+            self.progress.want(Sweep.TRY)
+        if self._budget.is_limited and news.rebuild:
+            self.progress.want(Sweep.START, Sweep.MOVE, *([Sweep.REPAIR] if news.lost else ()))
+        if news.rebuild or _lateness(news.due, now):
+            fits = self._budget.allows(2 * len(self.reserved))
+            return PassMode.REBUILD if fits else PassMode.AMEND
+        return PassMode.AMEND if self.progress.is_amending else PassMode.EXTEND
+
+    def _end(self, made: SchedulingPass, mode: PassMode) -> None:
+        """What is left to do, and for when."""
+        if not made.is_cut:
+            self.progress.end(Sweep.TRY)
+        if mode in (PassMode.REBUILD, PassMode.COMPRESS):
+            # All reservations are as early as can be.
+            self.progress.done(Sweep.REPAIR, Sweep.START, Sweep.MOVE)
+        else:
+            made.move_ahead()
+        self._budget.learn(made.tries)
 
     def keep(self, done: SchedulingPass, before: Reservations, now: int) -> None:
         """Write down the reservations of a pass."""
@@ -175,7 +210,7 @@ class Plan:
             was = before.get(record)
             if was is None or was.start != held.start:
                 self._note_due(record, held)
-            if record.deadline is None:
+            if record.deadline is None or (done.mode is PassMode.AMEND and held.start > record.deadline):
                 record.deadline = held.start
             if record.phase is Phase.PENDING:
                 record.move(Phase.RESERVED, now, Reason.of(Code.PLANNED))
@@ -185,6 +220,7 @@ class Plan:
         self.reserved = {
             record for record in (*before, *done.planned) if record.reservation is not None and record.waiting
         }
+        self._due.tidy()
 
     def _make(
         self, planner: Planner, now: int, mode: PassMode, since: int, keep: bool, chosen: QueuePolicy
@@ -196,6 +232,9 @@ class Plan:
             now,
             mode,
             self._blocked,
+            budget=self._budget,
+            progress=self.progress,
+            resumes=chosen.promise != "order",
             since=since,
             depth=self._depth,
             window=self._window,
@@ -204,12 +243,15 @@ class Plan:
             check=None if chosen.built_in else self._guard.deadline(),
         )
         made.reserved = len(self.reserved)
+        made.places.update(record.job.account for record in self.reserved)
         if limited:
-            made.claims.update(record.owner for record in self.reserved)
+            for record in self.reserved:
+                made.claims.update(record.charges)
         return made
 
-    @staticmethod
-    def _begin(made: SchedulingPass, planner: Planner, before: Reservations, due: list[JobRecord]) -> None:
+    def _begin(
+        self, made: SchedulingPass, planner: Planner, before: Reservations, due: list[JobRecord]
+    ) -> None:
         """What becomes of the reservations there are, before the policy looks at the rest."""
         if made.mode is PassMode.REBUILD:
             planner.drop_all()
@@ -217,8 +259,13 @@ class Plan:
                 record.reservation = None
             made.reserved = 0
             made.claims.clear()
+            made.places.clear()
+            made.owed.update(before)
         elif made.mode is PassMode.COMPRESS:
             made.compress()
+        elif made.mode is PassMode.AMEND:
+            for record in made.amend(due):
+                self._note_due(record, record.reservation)
         else:
             made.start_due(due)
 
@@ -235,12 +282,7 @@ class Plan:
 
     def _note_due(self, record: JobRecord, held: Allocation | None) -> None:
         if held is not None:
-            heappush(self._due, (held.start, record.order[2], record))
-
-
-def _is_due(item: tuple[int, int, JobRecord]) -> bool:
-    at, _, record = item
-    return record.reserved_at == at and record.waiting > 0
+            self._due.add(held.start, record)
 
 
 def _is_broken(record: JobRecord) -> bool:
@@ -248,3 +290,8 @@ def _is_broken(record: JobRecord) -> bool:
     if not record.waiting or record.deadline is None:
         return False
     return record.reserved_at is None or record.reserved_at > record.deadline
+
+
+def _lateness(due: list[JobRecord], now: int) -> int:
+    """How long ago the first of some reserved starts was."""
+    return max((now - record.reserved_at for record in due if record.reserved_at is not None), default=0)

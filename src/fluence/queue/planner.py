@@ -74,6 +74,12 @@ class Planner(Protocol):
     def may_move(self, allocation: Allocation, now: int) -> bool:
         """Whether a reservation could be for an earlier time; only False is certain."""
 
+    def may_start(self, allocation: Allocation, now: int, clear: int) -> bool:
+        """Whether a request with a reservation could start now; only False is certain."""
+
+    def displaced(self) -> Collection[Allocation]:
+        """The reservations whose place is not free any more, as far as that can be told."""
+
     def drop(self, allocation: Allocation) -> None:
         """Give up a reservation."""
 
@@ -110,6 +116,10 @@ class Planner(Protocol):
     ) -> dict[int, int]:
         """When those at the places ``wanted`` would start, if running tasks ended when ``ends`` says and each
         of these lasted as long as it probably will."""
+
+    def supported(self, request: Hashable, now: int, limit: int) -> int | None:
+        """The earliest start that the ends of what runs and is reserved, and all rules about where it may be,
+        allow; None: no such time is known, so that none may be promised. Where a sketch is enough: now."""
 
     def outlook(self, request: Hashable, now: int, limit: int) -> Outlook:
         """How near a request is to starting now."""

@@ -166,6 +166,12 @@ class PoolPlanner:
         lasts = allocation.end - allocation.start
         return self._plan.is_free_before(allocation.units, lasts, now, allocation.start)
 
+    def may_start(self, allocation: Allocation, now: int, clear: int) -> bool:
+        return True  # only a match can tell
+
+    def displaced(self) -> Collection[Allocation]:
+        return list(self.allocations.reserved.values())
+
     def drop(self, allocation: Allocation) -> None:
         self.allocations.drop(allocation)
         if not self.allocations.reserved:
@@ -256,6 +262,9 @@ class PoolPlanner:
         running = [(ends.get(name, each.end), each.end, each.units) for name, each in held.items()]
         pending = [(self._known(ask.request)[1], ask.duration, ask.limit) for ask in waiting]
         return forward(now, self._base.at(now), running, pending, wanted)
+
+    def supported(self, request: Hashable, now: int, limit: int) -> int | None:
+        return now
 
     def outlook(self, request: Hashable, now: int, limit: int) -> Outlook:
         units = self._known(request)[1]

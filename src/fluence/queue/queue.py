@@ -16,20 +16,23 @@ from fluence.errors import Conflict, NotFound
 from fluence.model.reason import Code, Reason
 from fluence.queue import policy as policies
 from fluence.queue.allocations import Allocation
+from fluence.queue.budget import CycleBudget, Sweep
 from fluence.queue.dependencies import Dependencies
 from fluence.queue.guard import PluginFault, PluginGuard
 from fluence.queue.history import History, Predictor
-from fluence.queue.job import SECOND, BrokenPromise, JobRecord, Phase, StoryStep, Submission
+from fluence.queue.job import SECOND, Charge, JobRecord, Phase, StoryStep, Submission
+from fluence.queue.overruns import Overruns
 from fluence.queue.pending import Pending
-from fluence.queue.plan import Plan, Reservations
+from fluence.queue.plan import News, Plan, Reservations
 from fluence.queue.planner import Planner
 from fluence.queue.policy import QueuePolicy
 from fluence.queue.priority import Priority, by_urgency
-from fluence.queue.promises import LATE, Promises
+from fluence.queue.promises import Promises
 from fluence.queue.rules import QueueRules, RuleBook
 from fluence.queue.scheduling_pass import SchedulingPass
 
-_GRACE = 60 * SECOND  # how long a task that outlives its limit is counted on, each time anew
+_TELL_PAUSE = SECOND  # between two rounds of promises, where a cycle has a budget
+_PAUSE = SECOND // 2  # between two cycles that only improve the plan
 _RUNS = 2000  # that whoever takes over the queue can learn from
 
 
@@ -43,7 +46,8 @@ class Start:
 
 
 class Queue:
-    """All jobs, waiting and running, and the plan. ``timer`` gives seconds, to bound what plug-ins take."""
+    """All jobs, waiting and running, and the plan. ``timer`` gives seconds, to bound what plug-ins take
+    (``budget``) and, if ``cycle_budget`` is given, how long a cycle plans."""
 
     def __init__(
         self,
@@ -58,9 +62,11 @@ class Queue:
         resolution: int = 1,
         replan: bool = False,
         forecasts: bool = True,
+        renews: bool = False,
         promises: int | None = None,
         now: int = 0,
         budget: float = 1.0,
+        cycle_budget: float | None = None,
         timer: Callable[[], float] | None = None,
     ) -> None:
         self.planner = planner
@@ -74,27 +80,32 @@ class Queue:
         self.runs: deque[tuple[Submission, int]] = deque(maxlen=_RUNS)
         self.tries = 0
         self.cycles = 0
-        self._guard = PluginGuard(budget, timer)
-        self.rules = RuleBook(rules, priority, self._guard)
+        self._guard = guard = PluginGuard(budget, timer)
+        self.rules = RuleBook(rules, priority, guard)
+        self.overruns = Overruns(self.rules)
         self.dependencies = Dependencies(self.records)
+        plan_budget = CycleBudget(cycle_budget, timer)
         self.promises = Promises(
             self.pending,
             self.policy,
             predictor or History(),
-            self._guard,
+            guard,
+            is_enforced=self.rules.is_enforced,
             depth=depth,
             most=promises,
             forecasts=forecasts,
+            renews=renews,
+            pause=_TELL_PAUSE if plan_budget.is_limited else 0,
         )
         self._serial = 0
-        self.plan = Plan(
-            self.pending, self.policy, self.rules, self._guard, depth=depth, window=window, replan=replan
-        )
+        options = {"depth": depth, "window": window}
+        self.plan = Plan(self.pending, self.policy, self.rules, guard, plan_budget, replan=replan, **options)
         self._tasks: dict[str, JobRecord] = {}  # that run
         self._new: list[JobRecord] = []  # since the last cycle
         self._since = 0  # the first of them, by place
         self._seen = (planner.freed, planner.opened, planner.lost)
         self._disturbed = False  # the order of reserved jobs has changed, or one of them has left
+        self._go_on = 0  # when to move on with reservations
         self._cause: Reason | None = None  # of a loss that no cycle has seen
 
     # -- events ----------------------------------------------------------------------------------------------
@@ -195,6 +206,8 @@ class Queue:
         self._stop(record, task, now)
         record.succeeded = record.succeeded and succeeded
         self.learn(record.job, record.shape, lasted)
+        if not record.overdue:
+            self.rules.kept(record.job)
         if not record.running and not record.waiting:
             reason = Reason.of(Code.ENDED if succeeded else Code.FAILED)
             self._over(record, Phase.DONE, now, reason, succeeded=record.succeeded)
@@ -211,7 +224,7 @@ class Queue:
         self._stop(record, task, now)
         record.put_back(task)
         if record.no_later_than is not None and record.started is not None:
-            record.broken.append(BrokenPromise(now, record.no_later_than, cause))
+            self.promises.broke(record, now, cause)
         record.no_later_than = record.deadline = None
         self.promises.note_loss(now, cause)
         if not record.running:
@@ -258,15 +271,24 @@ class Queue:
         yield from self.pending
         yield from self.held.values()
 
-    def is_admitted(self, record: JobRecord, claims: int | None = None) -> bool:
-        """Whether its user may run one more job in its queue, beside those that run and are to run."""
-        if claims is None:
-            claims = self.rules.claims(record, self.plan.reserved)
-        return self.rules.admits(record, claims)
+    def limit_of(self, record: JobRecord) -> tuple[Charge, int] | None:
+        """The limit of its queue that it would pass beside those that run and are to run; None: none."""
+        if not self.rules.limits_users:
+            return None
+        return self.rules.exceeded(record, self.rules.claims(record, self.plan.reserved))
+
+    @property
+    def has_more(self) -> bool:
+        """Whether a cycle had no time for some jobs that may be able to start."""
+        progress = self.plan.progress
+        return any(progress.at(sweep) is not None for sweep in (Sweep.TRY, Sweep.REPAIR, Sweep.START))
 
     def next_due(self) -> int | None:
-        """When the plan wants the next cycle, if nothing happens before: a reservation, or an overrun."""
-        times = (self.plan.next_start(), self.planner.allocations.next_end())
+        """When the plan wants the next cycle, if nothing happens before: a reservation, an overrun, or to go
+        on with what it had no time for."""
+        times = [self.plan.next_start(), self.planner.allocations.next_end(), self.promises.next_due()]
+        if self.plan.progress:
+            times.append(self._go_on)
         return min((at for at in times if at is not None), default=None)
 
     # -- the cycle -------------------------------------------------------------------------------------------
@@ -275,32 +297,29 @@ class Queue:
         """Let the policy act; returns what is to be started."""
         self.now = now
         self.cycles += 1
+        self._go_on = now
         self.planner.advance(now)
-        self._extend_overdue(now)
+        self._cause = self.overruns.extend(now, self.planner, self._tasks) or self._cause
         freed, opened, lost = self.planner.freed, self.planner.opened, self.planner.lost
         was_freed, was_opened, was_lost = self._seen
         due = self.plan.take_due(now)
         nothing_new = freed == was_freed and not due and not self._new and not self._disturbed
-        if nothing_new and opened == was_opened and lost == was_lost:
-            return []
-        slipped = self.plan.slip(due, now)
-        rebuild = slipped or opened != was_opened or lost != was_lost or self._disturbed
-        before = self.plan.reservations()
+        nothing_new = nothing_new and not self.plan.progress
         if lost != was_lost:
             self.promises.note_loss(now, self._cause)
-        done = self.plan.run(
-            self.planner,
-            now,
-            due,
-            rebuild=rebuild,
-            lost=lost != was_lost,
-            freed=freed != was_freed,
-            since=self._since,
-        )
+        self.promises.withdraw_passed(now)
+        if nothing_new and opened == was_opened and lost == was_lost:
+            self.promises.tell(now, self.planner, self.held, self._tasks)
+            return []
+        rebuild = opened != was_opened or lost != was_lost or self._disturbed
+        before = self.plan.reservations()
+        repairs = self.plan.progress.at(Sweep.REPAIR) is not None
+        news = News(due, self._new, self._since, freed != was_freed, lost != was_lost, rebuild)
+        done = self.plan.run(self.planner, now, news)
         self._disturbed = False
         self.tries += done.tries
         starts = self._keep(done, before, now)
-        if lost != was_lost:
+        if lost != was_lost or repairs:
             self.promises.broken_by_loss(before, now)
             self._cause = None
         self._seen = (self.planner.freed, self.planner.opened, self.planner.lost)
@@ -308,7 +327,9 @@ class Queue:
             return starts + self.cycle(now)
         self._new.clear()
         self._since = len(self.pending)
-        self.promises.tell(now, self.planner, self.held, self._tasks)
+        self._go_on = now if self.has_more else now + _PAUSE
+        if not self.has_more or self.promises.is_late(now):  # starts come first
+            self.promises.tell(now, self.planner, self.held, self._tasks)
         return starts
 
     # -- inside ----------------------------------------------------------------------------------------------
@@ -354,9 +375,7 @@ class Queue:
         record = record or JobRecord(job)
         record.job = job
         record.shape = self.planner.shape(job.request)
-        record.limit, record.bounded = self.rules.limit(
-            job, self.resolution, lambda: self.promises.predict(record, 0)
-        )
+        record.limit, record.bounded = self.rules.limit(job, self.resolution)
         record.order = self._order(job)
         self.plan.make_room(record.shape)
         self.records[job.key] = record
@@ -372,6 +391,7 @@ class Queue:
     def _stop(self, record: JobRecord, task: str, now: int) -> None:
         self.planner.end(record.running.pop(task), now)
         del self._tasks[task]
+        self.overruns.over(task)
         self.rules.count(record, -1)
 
     def _order(self, job: Submission, serial: int | None = None) -> tuple[int, int, int]:
@@ -417,24 +437,13 @@ class Queue:
         record.move(phase, now, reason)
         record.ended = now
         record.succeeded = succeeded
+        self.promises.forget(record)
         over = [record]  # NB not by recursion: a chain may be as long as the queue
         while over:
             for other in self.dependencies.released_by(over.pop()):
                 self._admit_or_hold(other, now)
                 if other.phase.is_over:
                     over.append(other)
-
-    def _extend_overdue(self, now: int) -> None:
-        """Tasks that outlive their limit are counted on a little longer, each time anew. This is the only
-        place that decides it."""
-        for held in self.planner.allocations.overdue(now):
-            record = self._tasks.get(held.task)
-            if record is None:
-                continue  # of a job that was refused when it was taken over
-            # Ending a job at its limit takes its time: that alone breaks no promise.
-            soon = held.start + record.limit + LATE // 2
-            self.planner.extend(held, soon if now < soon else now + max(_GRACE, record.limit // 10))
-            self._cause = Reason.of(Code.RUNS_PAST_LIMIT, job=record.key)
 
     def _widen(self) -> None:
         self.planner = self.planner.widened()

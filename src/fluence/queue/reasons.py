@@ -61,11 +61,22 @@ def why(queue: Queue, key: str) -> WaitReason:
     if key in queue.held:
         others = queue.dependencies.of(record)
         return WaitReason(BlockedBy.DEPENDENCY, (Reason.of(Code.DEPENDENCY, jobs=others),), others)
-    if not queue.is_admitted(record):
-        most = queue.rules.of(record.job.queue).max_running_per_user
-        reason = Reason.of(Code.USER_LIMIT, user=record.job.user, most=most, queue=record.job.queue)
-        return WaitReason(BlockedBy.LIMIT, (reason,))
+    limit = limit_reason(queue, record)
+    if limit is not None:
+        return WaitReason(BlockedBy.LIMIT, (limit,))
     return _short_of(queue, record)
+
+
+def limit_reason(queue: Queue, record: JobRecord) -> Reason | None:
+    """The limit of its queue that keeps a job from starting."""
+    passed = queue.limit_of(record)
+    if passed is None:
+        return None
+    charge, most = passed
+    if not charge.device:
+        return Reason.of(Code.USER_LIMIT, user=record.job.user, most=most, queue=record.job.queue)
+    whose = "" if charge.user is None else charge.user
+    return Reason.of(Code.DEVICE_LIMIT, user=whose, type=charge.device, most=most, queue=charge.queue)
 
 
 def _short_of(queue: Queue, record: JobRecord) -> WaitReason:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from cachetools import LRUCache
 
 from fluence.model.reason import Code, Reason
 from fluence.queue.guard import PluginGuard
-from fluence.queue.job import FOREVER, SECOND, JobRecord, Submission
+from fluence.queue.job import FOREVER, SECOND, Charge, JobRecord, Submission
 from fluence.queue.priority import Priority, by_urgency
 
 
@@ -19,10 +21,16 @@ class QueueRules:
     default_limit: int | None = None
     max_limit: int | None = None
     max_running_per_user: int | None = None
+    max_devices_per_user: Mapping[str, int] = field(default_factory=dict)  # units by type
+    max_devices: Mapping[str, int] = field(default_factory=dict)  # of all its jobs together
     priority: int = 0  # added to that of its jobs
+    enforced: bool = False  # the scheduler ends its jobs that run past their limit,
+    grace: int = 0  # so long after it
 
 
 _NONE = QueueRules()
+_ACCOUNTS = 10_000  # of which overruns are remembered
+_OVERRUNS = 5  # after how many runs in time a user is trusted again, at most
 
 
 class RuleBook:
@@ -33,9 +41,13 @@ class RuleBook:
     ) -> None:
         self.rules = dict(rules or {})
         self.priority = priority
-        self.limits_users = any(each.max_running_per_user is not None for each in self.rules.values())
+        self.limits_users = any(
+            each.max_running_per_user is not None or each.max_devices_per_user or each.max_devices
+            for each in self.rules.values()
+        )
         self._guard = guard
-        self._running: defaultdict[tuple[str, str], int] = defaultdict(int)  # by queue and user
+        self._overruns: LRUCache[str, int] = LRUCache(_ACCOUNTS)  # that count against each account
+        self._running: defaultdict[Charge, int] = defaultdict(int)
 
     def of(self, queue: str) -> QueueRules:
         return self.rules.get(queue, _NONE)
@@ -49,14 +61,36 @@ class RuleBook:
             Code.LIMIT_ABOVE_QUEUE, limit_s=job.limit // SECOND, max_s=longest // SECOND, queue=job.queue
         )
 
-    def limit(self, job: Submission, resolution: int, predict: Callable[[], int | None]) -> tuple[int, bool]:
-        """What to plan with: the job's own limit, its queue's, or history; and whether it is a limit."""
+    def limit(self, job: Submission, resolution: int) -> tuple[int, bool]:
+        """What to plan with: the job's own limit or its queue's, and whether there is one. How long such jobs
+        ran is no limit: nothing may be promised on it."""
         rules = self.of(job.queue)
         given = next((x for x in (job.limit, rules.default_limit, rules.max_limit) if x is not None), None)
-        bounded = given is not None
-        if given is None:
-            given = predict() or FOREVER
-        return min(-(-given // resolution) * resolution, FOREVER), bounded
+        if given is None or not (self.is_enforced(job) or self.is_trusted(job)):
+            return FOREVER, False
+        return min(-(-given // resolution) * resolution, FOREVER), True
+
+    def is_enforced(self, job: Submission) -> bool:
+        """Whether something ends a job at its limit: Kubernetes, or the scheduler."""
+        return job.enforced or self.of(job.queue).enforced
+
+    # -- trust -----------------------------------------------------------------------------------------------
+
+    def is_trusted(self, job: Submission) -> bool:
+        """Whether the limits that its user gives, and that nothing enforces, are planned with."""
+        return not self._overruns.get(job.account, 0)
+
+    def overran(self, job: Submission) -> None:
+        """A job ran past a limit that nothing enforces: the next ones of its user count as having none."""
+        if not self.is_enforced(job):
+            self._overruns[job.account] = min(self._overruns.get(job.account, 0) + 1, _OVERRUNS)
+
+    def kept(self, job: Submission) -> None:
+        """A job ended within such a limit: trust comes back as it went."""
+        if not self.is_enforced(job) and job.limit is not None and job.account in self._overruns:
+            self._overruns[job.account] -= 1
+            if not self._overruns[job.account]:
+                del self._overruns[job.account]
 
     def rank(self, job: Submission, now: int) -> int:
         """The job's priority; a plug-in that fails or takes too long must not lose a job."""
@@ -69,16 +103,35 @@ class RuleBook:
 
     def count(self, record: JobRecord, change: int) -> None:
         """A task of a job has started, or is over."""
-        self._running[record.owner] += change
-        if not self._running[record.owner]:
-            del self._running[record.owner]
+        for charge, amount in record.charges.items():
+            self._running[charge] += amount * change
+            if not self._running[charge]:
+                del self._running[charge]
 
-    def admits(self, record: JobRecord, claims: int) -> bool:
+    def admits(self, record: JobRecord, claims: Mapping[Charge, int]) -> bool:
         """Whether its user may run one more job in its queue, beside those that run and are to run."""
-        most = self.of(record.job.queue).max_running_per_user
-        return most is None or self._running.get(record.owner, 0) + claims < most
+        return self.exceeded(record, claims) is None
+
+    def exceeded(self, record: JobRecord, claims: Mapping[Charge, int]) -> tuple[Charge, int] | None:
+        """The first limit that a job would pass, and how much it allows."""
+        for charge, amount in record.charges.items():
+            most = self._most(charge)
+            if most is not None and self._running.get(charge, 0) + claims.get(charge, 0) + amount > most:
+                return charge, most
+        return None
+
+    def _most(self, charge: Charge) -> int | None:
+        rules = self.of(charge.queue)
+        if not charge.device:
+            return rules.max_running_per_user
+        limits = rules.max_devices if charge.user is None else rules.max_devices_per_user
+        return limits.get(charge.device)
 
     @staticmethod
-    def claims(record: JobRecord, reserved: Iterable[JobRecord]) -> int:
-        """How many places in the plan count against the same limit."""
-        return sum(other.owner == record.owner for other in reserved if other is not record)
+    def claims(record: JobRecord, reserved: Iterable[JobRecord]) -> Counter[Charge]:
+        """What places in the plan count against limits, its own aside."""
+        found: Counter[Charge] = Counter()
+        for other in reserved:
+            if other is not record:
+                found.update(other.charges)
+        return found

@@ -7,18 +7,27 @@ wait and may start them or reserve a start for them, and nothing else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from fluence.graph.graph import Ints
 from fluence.queue.allocations import Allocation
-from fluence.queue.job import FOREVER, JobRecord
+from fluence.queue.budget import CycleBudget, Sweep, SweepProgress
+from fluence.queue.job import FOREVER, Charge, JobRecord
 from fluence.queue.pending import Pending
 from fluence.queue.planner import Planner
+
+PLACES = 256  # in the plan that one account can have, where a cycle has a budget
+NEWCOMERS = 64  # jobs that are tried as they come, before those that a sweep has not come to
+HOPELESS = 64  # jobs for which a pass looks through all times in vain; others are only tried now
 
 
 class PromiseAtRisk(Exception):
     """Made anew, the plan would start a job later than promised."""
+
+
+class OutOfTime(Exception):
+    """The plan cannot be made anew as a whole within a cycle."""
 
 
 class PassMode(Enum):
@@ -27,6 +36,7 @@ class PassMode(Enum):
     EXTEND = "extend"  # they stand; nothing has changed that could improve them
     REBUILD = "rebuild"  # they are dropped, and all are placed anew, in order
     COMPRESS = "compress"  # each is moved ahead as far as the others allow
+    AMEND = "amend"  # the same over several cycles: those that lost their place first
 
 
 class SchedulingPass:
@@ -40,11 +50,14 @@ class SchedulingPass:
         mode: PassMode,
         blocked: Ints,
         *,
+        budget: CycleBudget,
+        progress: SweepProgress,
+        resumes: bool = True,
         since: int = 0,
         depth: int | None = None,
         window: int | None = None,
         keep: bool = True,
-        admit: Callable[[JobRecord, int], bool] | None = None,
+        admit: Callable[[JobRecord, Mapping[Charge, int]], bool] | None = None,
         check: Callable[[], None] | None = None,
     ) -> None:
         self.now = now
@@ -63,19 +76,31 @@ class SchedulingPass:
         self._keep = keep
         self._admit = admit
         self._check = check
+        self._budget = budget
+        self._progress = progress
+        self._resumes = resumes and mode is not PassMode.REBUILD  # False: begin with the first
+        self.is_cut = False  # there was no time for all
+        self._looked_at = 0
+        self._hopeless = 0
+        # Of a plan that is made anew: those that had a place. Until they have one again, there is no end.
+        self.owed: set[JobRecord] = set()
         self.reserved = 0  # how many jobs hold a place in the plan
         # Of each queue and user: tasks started in this pass, and places in the plan. What is promised counts
         # against a user's limit, or the limit would break the promise.
-        self.claims: Counter[tuple[str, str]] = Counter()
+        self.claims: Counter[Charge] = Counter()
+        self.places: Counter[str] = Counter()  # in the plan, by account
 
     def __iter__(self) -> Iterator[JobRecord]:
-        """The jobs without a place in the plan, in order."""
-        records, place = self._pending.records, 0
+        """The jobs without a place in the plan, in order, as far as there is time."""
+        place = self._first(Sweep.TRY) if self._resumes else 0
         while place < self._end:
-            record = records[place]
+            record = self._pending.records[place]
             place += 1
             if record.reservation is None and record.waiting:
+                if self._is_late(record):
+                    return
                 yield record
+                self.owed.discard(record)
 
     def start(self, record: JobRecord) -> bool:
         """Start a job now if that delays no reservation; an array may start in part."""
@@ -95,12 +120,15 @@ class SchedulingPass:
         while record.waiting:
             if not self._admitted(record):
                 return False
+            if self._budget.is_limited and not self._may_look_ahead(record):
+                return self.start(record)
             self.tries += 1
             self.current = record
             held = self._planner.start_or_reserve(
                 record.task(), record.job.request, self.now, record.limit, self._clear(record)
             )
             if held is None:
+                self._hopeless += 1
                 return False  # what it needs is down; it holds nobody up
             if held.reserved:
                 self._reserved(record, held)
@@ -110,11 +138,13 @@ class SchedulingPass:
 
     def backfill(self) -> None:
         """Start every job without a place in the plan that delays none of those with one, in order."""
-        pending, place = self._pending, self._since
+        pending, place = self._pending, max(self._since, self._first(Sweep.TRY))
         while (place := pending.next_unblocked(place, self._end, self._blocked)) < self._end:
             record = pending.records[place]
             place += 1
             if record.reservation is None and record.waiting:
+                if self._is_late(record):
+                    return
                 self.start(record)
 
     # -- what the queue does before the policy ---------------------------------------------------------------
@@ -143,6 +173,93 @@ class SchedulingPass:
             return
         for record in reserved:
             self._move_ahead(record)
+
+    # -- the same over several cycles ------------------------------------------------------------------------
+
+    def amend(self, due: list[JobRecord]) -> list[JobRecord]:
+        """Start the jobs whose time has come; give those that lost their place another; start whoever of the
+        rest can start now. All others stay as they are. Returns those whose turn did not come."""
+        left: list[JobRecord] = []
+        for record in due:
+            if self.tries and self._budget.is_spent:
+                left.append(record)
+                continue
+            held = record.reservation
+            assert held is not None
+            self._release(record)
+            # Others are planned behind it by the end that it had there. A cycle that comes late by a little
+            # makes it end later by as much, which is within what ending a job may take.
+            clear = max(1, held.end - self.now)
+            if self._admitted(record) and self._start(record, clear) is not None:
+                continue
+            self.start_or_reserve(record)
+        self._start_next_tasks(due)
+        if self._progress.at(Sweep.REPAIR) is not None:
+            displaced = set(self._planner.displaced())
+            self._sweep(Sweep.REPAIR, lambda record: self._repair(record, displaced))
+        self._sweep(Sweep.START, self._start_in_place)
+        return left
+
+    def _repair(self, record: JobRecord, displaced: set[Allocation]) -> None:
+        if record.reservation in displaced:
+            self._release(record)
+            self.start_or_reserve(record)
+
+    def start_newcomers(self, new: Sequence[JobRecord]) -> None:
+        """Start those that came last and fit now, however many are in front of them whose turn has not come:
+        a long queue must not keep the next user from an empty node."""
+        for number, record in enumerate(new[:NEWCOMERS]):
+            if number and self._budget.is_spent:
+                return
+            if record.reservation is None and record.waiting:
+                self.start(record)
+
+    def move_ahead(self) -> None:
+        """Move reservations ahead, as many as there is time for."""
+        self._sweep(Sweep.MOVE, self._move_ahead)
+
+    def _sweep(self, sweep: Sweep, act: Callable[[JobRecord], None]) -> None:
+        if self._progress.at(sweep) is None:
+            return
+        acted = False
+        for record in self._pending.records[self._first(sweep) :]:
+            if record.reservation is None or record.reservation.start <= self.now:
+                continue
+            if acted and self._budget.is_spent:
+                self._progress.stop(sweep, record.order)
+                return
+            act(record)
+            acted = True
+        self._progress.end(sweep)
+
+    def _start_in_place(self, record: JobRecord) -> None:
+        """Start a job now, if that delays no reservation but its own."""
+        held, clear = record.reservation, self._clear(record)
+        assert held is not None
+        if not self._planner.may_start(held, self.now, clear) or not self._admitted(record):
+            return
+        mark = self._planner.mark()
+        self._release(record)
+        if self._start(record, clear) is None:
+            self._planner.undo(mark)
+            record.reservation = held
+            self.claim(record, 1)
+
+    def _first(self, sweep: Sweep) -> int:
+        at = self._progress.at(sweep)
+        return 0 if at is None else self._pending.first(at)
+
+    def _is_late(self, record: JobRecord) -> bool:
+        """Whether there is no time for this job in this pass."""
+        if self.owed:
+            if self._budget.is_far_exceeded:
+                raise OutOfTime
+            return False
+        if self._looked_at and self._budget.is_spent:
+            self._progress.stop(Sweep.TRY, record.order)
+            self.is_cut = True
+        self._looked_at += 1  # NB each pass gets a step further, however slow the machine is
+        return self.is_cut
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -175,10 +292,16 @@ class SchedulingPass:
             record.reservation = held
             self.planned.pop(record, None)
 
+    def _claim(self, record: JobRecord, change: int) -> None:
+        """A job is to start, or not after all: it counts against limits."""
+        if self._admit is not None:
+            for charge, amount in record.charges.items():
+                self.claims[charge] += amount * change
+
     def _admitted(self, record: JobRecord) -> bool:
         if self._check is not None:
             self._check()
-        return self._admit is None or self._admit(record, self.claims[record.owner])
+        return self._admit is None or self._admit(record, self.claims)
 
     def _clear(self, record: JobRecord) -> int:
         """How long its resources must be free of promises: for ever, if nothing ends the job."""
@@ -198,7 +321,7 @@ class SchedulingPass:
         record.running[held.task] = held
         self.starts.append((record, held))
         self.begun.add(record)
-        self.claims[record.owner] += 1
+        self._claim(record, 1)
 
     def _reserved(self, record: JobRecord, held: Allocation) -> None:
         at = held.start
@@ -218,7 +341,12 @@ class SchedulingPass:
         self.planned.pop(record, None)
         self.claim(record, -1)
 
+    def _may_look_ahead(self, record: JobRecord) -> bool:
+        """Whether a pass with a budget looks for a later start of this job, if it cannot start now."""
+        return self._hopeless < HOPELESS and self.places[record.job.account] < PLACES
+
     def claim(self, record: JobRecord, change: int) -> None:
         """A job takes a place in the plan, or gives it up."""
         self.reserved += change
-        self.claims[record.owner] += change
+        self.places[record.job.account] += change
+        self._claim(record, change)

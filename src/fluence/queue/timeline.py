@@ -8,6 +8,7 @@ counts alone, and finds starts that a plan of named units misses.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
 
 
 class Timeline:
@@ -18,6 +19,16 @@ class Timeline:
     def __init__(self, now: int, free: int) -> None:
         self.times = [now]
         self.free = [free]
+
+    @classmethod
+    def filled(cls, now: int, free: int, until: Mapping[int, int]) -> Timeline:
+        """A line on which units are taken from now on: so many until each of these times."""
+        made = cls(now, free - sum(until.values()))
+        for end in sorted(until):
+            if until[end]:
+                made.times.append(end)
+                made.free.append(made.free[-1] + until[end])
+        return made
 
     def copy(self) -> Timeline:
         twin = Timeline.__new__(Timeline)

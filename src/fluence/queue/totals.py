@@ -10,22 +10,30 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
 from fluence.match.request import Need, Request
+from fluence.queue.job import FOREVER
 from fluence.queue.timeline import Timeline
 
 Amounts: TypeAlias = Mapping[Hashable, int]  # type -> how much
+
+_NO_TIME = FOREVER // 2  # what begins so long from now waits for work of which nobody knows the end
 
 
 class Totals:
     """Sums over time, one line per type."""
 
     def __init__(self, now: int, capacity: Amounts, running: Iterable[tuple[int, Amounts]]) -> None:
-        self._lines = {kind: Timeline(now, amount) for kind, amount in capacity.items()}
+        until: dict[Hashable, dict[int, int]] = {kind: {} for kind in capacity}
         for end, amounts in running:
             if end > now:
-                self._take(now, end, amounts)
+                for kind, amount in amounts.items():
+                    if kind in until:
+                        until[kind][end] = until[kind].get(end, 0) + amount
+        self._until = now + _NO_TIME
+        self._lines = {kind: Timeline.filled(now, capacity[kind], ends) for kind, ends in until.items()}
 
     def place(self, amounts: Amounts, duration: int, start: int) -> int | None:
-        """Put a request at its earliest start and say when that is; None: it never fits."""
+        """Put a request at its earliest start and say when that is; None: it never fits, or not at any time
+        that is known."""
         if any(kind not in self._lines for kind in amounts):
             return None
         begin = start
@@ -38,6 +46,8 @@ class Totals:
                 begin = at
             if begin == before:
                 break
+        if begin >= self._until:
+            return None
         self._take(begin, begin + duration, amounts)
         return begin
 

@@ -25,6 +25,7 @@ from fluence.model.group import Group
 from fluence.model.node import Node, forbids
 from fluence.model.pod import Pod, ports_clash
 from fluence.model.resources import add_into, pod_requests
+from fluence.names import DEVICE_PREFIX
 from fluence.units import format_amount
 
 SETTLE_S = 5.0
@@ -165,8 +166,8 @@ class AuditLedger:
         states = [node for _, node in self._nodes.get(name, ()) if node is not None]
         for resource, used in self._used[name].items():
             allowed = max((node.allocatable().get(resource, 0) for node in states), default=None)
-            if allowed is None:
-                continue
+            if allowed is None or resource.startswith(DEVICE_PREFIX):
+                continue  # devices that belong to no node are no part of any
             if used <= allowed:
                 self._overbooked.discard((name, resource))
             elif (name, resource) not in self._overbooked:

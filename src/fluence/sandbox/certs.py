@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -35,24 +36,26 @@ class Authority:
     def pem(self) -> bytes:
         return self.certificate.public_bytes(serialization.Encoding.PEM)
 
-    def server(self, common_name: str) -> tuple[bytes, bytes]:
-        """Certificate and key of a server on loopback; etcd's peers also show it as clients."""
-        return self._issue(common_name, None, server=True)
+    def server(
+        self, common_name: str, *, group: str | None = None, addresses: Sequence[str] = ()
+    ) -> tuple[bytes, bytes]:
+        """Certificate and key of a server on loopback and these; etcd's peers also show it as clients."""
+        return self._issue(common_name, group, addresses=(*SERVER_ADDRESSES, *addresses))
 
     def client(self, user: str, group: str | None = None, *, life: timedelta = LIFE) -> tuple[bytes, bytes]:
         """Certificate and key of a Kubernetes user (CN) in a group (O); a negative ``life`` is over."""
-        return self._issue(user, group, server=False, life=life)
+        return self._issue(user, group, life=life)
 
     def _issue(
-        self, common_name: str, group: str | None, *, server: bool, life: timedelta = LIFE
+        self, common_name: str, group: str | None, *, addresses: Sequence[str] = (), life: timedelta = LIFE
     ) -> tuple[bytes, bytes]:
         key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = _builder(_name(common_name, group), self._name, key, life=life)
-        if server:
+        if addresses:
             uses.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
             names: list[x509.GeneralName] = [x509.DNSName(each) for each in SERVER_NAMES]
-            names += [x509.IPAddress(ipaddress.ip_address(each)) for each in SERVER_ADDRESSES]
+            names += [x509.IPAddress(ipaddress.ip_address(each)) for each in addresses]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         certificate = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

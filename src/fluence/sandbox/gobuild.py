@@ -1,9 +1,9 @@
-"""Gobuild: builds the control plane's programs once, from the Go module proxy, into the cache.
+"""Gobuild: builds the sandbox's programs once, from the Go module proxy, into the cache.
 
-Each release is a small Go module in ``gomod`` whose go.mod and go.sum are committed: nothing is resolved or
-looked up at build time, and what is downloaded is what was checked. A program appears in the cache by a
-rename, so an interrupted build leaves only whole ones, and Go's own cache makes the next try go on where
-this one stopped.
+Each release, KWOK and the container runtime is a small Go module in ``gomod`` whose go.mod and go.sum are
+committed: nothing is resolved or looked up at build time, and what is downloaded is what was checked. A
+program appears in the cache by a rename, so an interrupted build leaves only whole ones, and Go's own cache
+makes the next try go on where this one stopped.
 """
 
 from __future__ import annotations
@@ -24,16 +24,29 @@ import msgspec
 from fluence.errors import FluenceError
 from fluence.sandbox.folders import cache_dir, locked
 from fluence.sandbox.golang import find_go
-from fluence.sandbox.releases import CONTROL_PLANE, KWOK_VERSION, Release
+from fluence.sandbox.releases import CONTROL_PLANE, KWOK_VERSION, RUNTIME_VERSION, Release
 
 GOMOD = Path(__file__).parent / "gomod"
 WORK = "work"
 _VERSION = "k8s.io/component-base/version"
-_PACKAGES = {
+_CONTAINERD = "github.com/containerd/containerd/v2/cmd"
+_CNI = "github.com/containernetworking/plugins/plugins"
+_KUBERNETES = {
     "etcd": "go.etcd.io/etcd/server/v3",
-    "kwok": "sigs.k8s.io/kwok/cmd/kwok",
-    **{name: f"k8s.io/kubernetes/cmd/{name}" for name in CONTROL_PLANE if name != "etcd"},
+    **{name: f"k8s.io/kubernetes/cmd/{name}" for name in (*CONTROL_PLANE, "kubelet") if name != "etcd"},
 }
+_KWOK = {"kwok": "sigs.k8s.io/kwok/cmd/kwok"}
+_PAUSE = {"pause": "fluence.invalid/pause"}
+_RUNTIME = {
+    "containerd": f"{_CONTAINERD}/containerd",
+    "containerd-shim-runc-v2": f"{_CONTAINERD}/containerd-shim-runc-v2",
+    "ctr": f"{_CONTAINERD}/ctr",
+    "bridge": f"{_CNI}/main/bridge",
+    "loopback": f"{_CNI}/main/loopback",
+    "host-local": f"{_CNI}/ipam/host-local",
+}
+# Snapshotters that need C libraries, or devices that a sandbox has not.
+_RUNTIME_TAGS = "no_btrfs,no_devmapper,no_zfs"
 # Seconds on two cores with nothing cached, in this order: later programs find most packages compiled.
 _EXPECTED = {
     "download": 30,
@@ -42,7 +55,15 @@ _EXPECTED = {
     "kube-controller-manager": 100,
     "kube-scheduler": 10,
     "kubectl": 30,
+    "kubelet": 60,
     "kwok": 110,
+    "pause": 5,
+    "containerd": 90,
+    "containerd-shim-runc-v2": 10,
+    "ctr": 10,
+    "bridge": 5,
+    "loopback": 2,
+    "host-local": 2,
 }
 _BUSY = re.compile(
     r"\b(429|50[0234])\b|Too Many Requests|connection (reset|refused)|i/o timeout|unexpected EOF|TLS hand"
@@ -64,12 +85,30 @@ Report = Callable[[Progress], None]
 Tell = Callable[[str], None]
 
 
-def bin_dir(release: Release) -> Path:
-    return cache_dir() / release.version / "bin"
+class GoModule(msgspec.Struct, frozen=True):
+    """A folder of ``gomod``, the programs that it builds, and where they go."""
+
+    name: str
+    packages: dict[str, str]
+    target: Path
+    stamp: str = ""
+    tags: str = ""
 
 
-def kwok_dir() -> Path:
-    return cache_dir() / f"kwok-{KWOK_VERSION}" / "bin"
+def modules(release: Release) -> list[GoModule]:
+    """All that a sandbox of this release may need."""
+    runtime = cache_dir() / f"containerd-{RUNTIME_VERSION}" / "bin"
+    return [
+        GoModule(release.module, _KUBERNETES, cache_dir() / release.version / "bin", _stamp(release)),
+        GoModule("kwok", _KWOK, cache_dir() / f"kwok-{KWOK_VERSION}" / "bin"),
+        GoModule("pause", _PAUSE, runtime),
+        GoModule("runtime", _RUNTIME, runtime, tags=_RUNTIME_TAGS),
+    ]
+
+
+def cached(name: str, release: Release) -> Path:
+    """Where a program is, or will be once it is built."""
+    return next(each.target / name for each in modules(release) if name in each.packages)
 
 
 def expected_s(names: Sequence[str]) -> float:
@@ -92,25 +131,17 @@ def obstacle() -> str | None:
 
 
 def build(release: Release, names: Sequence[str], report: Report) -> None:
-    """Build these programs, those that are missing: the release's, then KWOK."""
-    steps = [
-        (
-            GOMOD / release.module,
-            bin_dir(release),
-            [name for name in names if name != "kwok"],
-            _stamp(release),
-        ),
-        (GOMOD / "kwok", kwok_dir(), [name for name in names if name == "kwok"], ""),
-    ]
+    """Build these programs, those that are missing: the release's, KWOK, then the container runtime."""
+    steps = [(module, [name for name in names if name in module.packages]) for module in modules(release)]
     began = time.monotonic()
-    expected = sum(_expected(_missing(folder, wanted)) for _, folder, wanted, _ in steps)
+    expected = sum(_expected(_missing(module.target, wanted)) for module, wanted in steps)
 
     def tell(step: str) -> None:
         report(Progress(step, time.monotonic() - began, expected))
 
-    for module, folder, wanted, flags in steps:
+    for module, wanted in steps:
         if wanted:
-            _build(module, folder, wanted, flags, tell)
+            _build(module, wanted, tell)
 
 
 def _missing(folder: Path, names: Sequence[str]) -> list[str]:
@@ -133,7 +164,8 @@ def _stamp(release: Release) -> str:
     return " ".join(f"-X {_VERSION}.{key}={value}" for key, value in stamp.items())
 
 
-def _build(module: Path, folder: Path, names: Sequence[str], flags: str, tell: Tell) -> None:
+def _build(module: GoModule, names: Sequence[str], tell: Tell) -> None:
+    folder = module.target
     # Two at once: the second waits, then finds the work done.
     with locked(folder, waiting=lambda: tell("waiting for another build to finish")):
         missing = _missing(folder, names)
@@ -142,25 +174,26 @@ def _build(module: Path, folder: Path, names: Sequence[str], flags: str, tell: T
         go = find_go(tell)
         # A copy, so that nothing is ever written into an installed package.
         with tempfile.TemporaryDirectory(prefix="fluence-gomod-", ignore_cleanup_errors=True) as copy:
-            for name in ("go.mod", "go.sum", "tools.go"):
-                shutil.copy(module / name, copy)
+            shutil.copytree(GOMOD / module.name, copy, dirs_exist_ok=True)
             (Path(copy) / WORK).mkdir()
-            packages = [_PACKAGES[name] for name in missing]
+            packages = [module.packages[name] for name in missing]
+            options = ["-tags", module.tags] if module.tags else []
             # Loading the packages downloads exactly the modules that they need.
-            _go(go, Path(copy), ["list", "-deps", *packages], "downloading Go modules", tell)
+            _go(go, Path(copy), ["list", *options, "-deps", *packages], "downloading Go modules", tell)
+            # All at once: while one is linked, on one core, the next is compiled.
+            options += ["-trimpath", "-ldflags", f"-s -w {module.stamp}", "-o", f"{copy}/{WORK}/"]
+            what = missing[0] if len(missing) == 1 else f"{len(missing)} programs ({missing[0]}, …)"
+            _go(go, Path(copy), ["build", *options, *packages], f"building {what}", tell)
             for name in missing:
                 part = folder / f".{name}.part"
-                command = [
-                    "build",
-                    "-trimpath",
-                    "-ldflags",
-                    f"-s -w {flags}",
-                    "-o",
-                    str(part),
-                    _PACKAGES[name],
-                ]
-                _go(go, Path(copy), command, f"building {name}", tell)
+                shutil.move(Path(copy, WORK, _output(module.packages[name])), part)
                 part.replace(folder / name)
+
+
+def _output(package: str) -> str:
+    """What go calls the program of a package: its last word that is no version."""
+    *rest, last = package.split("/")
+    return rest[-1] if re.fullmatch(r"v\d+", last) else last
 
 
 def _go(go: Path, folder: Path, arguments: list[str], step: str, tell: Tell) -> None:

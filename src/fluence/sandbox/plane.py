@@ -33,11 +33,16 @@ CONTROLLERS = (
     "podgroup-protection-controller",
     "clusterrole-aggregation-controller",
 )
+# Pods that really run mount the cluster's certificate, and Services lead to them.
+REAL_CONTROLLERS = ("root-ca-certificate-publisher-controller", "endpointslice-controller")
 # Leases are renewed four times in this span. A kubelet's 40 s would be 500 writes a second for 5,000 nodes,
 # which is all that a small machine can do; the price is that a node without KWOK is noticed after five
 # minutes only.
 LEASE_S = 240
 GRACE_S = 300
+# With real nodes, of which there are few, as on any cluster: a kubelet that dies is noticed.
+REAL_LEASE_S = 40
+REAL_GRACE_S = 50
 
 
 class Ports(msgspec.Struct, frozen=True):
@@ -45,6 +50,12 @@ class Ports(msgspec.Struct, frozen=True):
     etcd_peer: int
     api: int
     fluence: int = 0  # the health and the metrics of its scheduler
+    host: str = "127.0.0.1"  # where the API server listens
+    services: str = "10.0.0.0/24"
+
+    @property
+    def server(self) -> str:
+        return f"https://{self.host}:{self.api}"
 
 
 class PlaneDirectories(msgspec.Struct, frozen=True):
@@ -78,6 +89,10 @@ class PlaneDirectories(msgspec.Struct, frozen=True):
         return self.folder / "scheduler.yaml"
 
     @property
+    def images(self) -> Path:
+        return self.folder / "images"
+
+    @property
     def audit_socket(self) -> Path:
         return self.folder / "audit.sock"
 
@@ -108,24 +123,38 @@ def etcd(program: Path, at: PlaneDirectories, ports: Ports) -> list[str]:
 
 
 def apiserver(
-    program: Path, at: PlaneDirectories, ports: Ports, release: Release, gates: dict[str, bool]
+    program: Path,
+    at: PlaneDirectories,
+    ports: Ports,
+    release: Release,
+    gates: dict[str, bool],
+    *,
+    real: bool = False,
 ) -> list[str]:
+    kubelets = [
+        f"--kubelet-certificate-authority={at.pki('ca.crt')}",
+        f"--kubelet-client-certificate={at.pki('kubelet-client.crt')}",
+        f"--kubelet-client-key={at.pki('kubelet-client.key')}",
+        "--kubelet-preferred-address-types=InternalIP",
+        "--enable-admission-plugins=NodeRestriction",
+        "--enable-aggregator-routing=true",  # webhooks are reached at their pods: the machine has no proxy
+    ]
     return [
         str(program),
         f"--etcd-servers=https://127.0.0.1:{ports.etcd}",
         f"--etcd-cafile={at.pki('ca.crt')}",
         f"--etcd-certfile={at.pki('etcd-client.crt')}",
         f"--etcd-keyfile={at.pki('etcd-client.key')}",
-        "--bind-address=127.0.0.1",
+        f"--bind-address={ports.host}",
         f"--secure-port={ports.api}",
         # 1.37 refuses to advertise loopback unless nobody keeps the `kubernetes` endpoints
-        "--advertise-address=127.0.0.1",
+        f"--advertise-address={ports.host}",
         "--endpoint-reconciler-type=none",
         f"--tls-cert-file={at.pki('apiserver.crt')}",
         f"--tls-private-key-file={at.pki('apiserver.key')}",
         f"--client-ca-file={at.pki('ca.crt')}",
         "--authorization-mode=Node,RBAC",
-        "--service-cluster-ip-range=10.0.0.0/24",
+        f"--service-cluster-ip-range={ports.services}",
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={at.pki('sa.pub')}",
         f"--service-account-signing-key-file={at.pki('sa.key')}",
@@ -136,13 +165,16 @@ def apiserver(
         "--max-mutating-requests-inflight=1000",
         "--profiling=false",
         "--shutdown-delay-duration=0s",
+        *(kubelets if real else ()),
     ]
 
 
 def controller_manager(
-    program: Path, at: PlaneDirectories, release: Release, gates: dict[str, bool]
+    program: Path, at: PlaneDirectories, release: Release, gates: dict[str, bool], *, real: bool = False
 ) -> list[str]:
     controllers = [each for each in CONTROLLERS if each not in release.lacks]
+    controllers += REAL_CONTROLLERS if real else ()
+    grace = REAL_GRACE_S if real else GRACE_S
     return [
         str(program),
         f"--kubeconfig={at.kubeconfig('kube-controller-manager')}",
@@ -153,8 +185,8 @@ def controller_manager(
         "--leader-elect=false",
         "--secure-port=0",
         "--node-monitor-period=2s",
-        f"--node-monitor-grace-period={GRACE_S}s",
-        f"--node-startup-grace-period={GRACE_S}s",  # or thousands of new nodes are marked Unknown meanwhile
+        f"--node-monitor-grace-period={grace}s",
+        f"--node-startup-grace-period={grace}s",  # or thousands of new nodes are marked Unknown meanwhile
         "--kube-api-qps=1000",
         "--kube-api-burst=2000",
         "--concurrent-gc-syncs=10",
@@ -186,14 +218,18 @@ def scheduler_config(at: PlaneDirectories) -> dict[str, object]:
     }
 
 
-def kwok(program: Path, at: PlaneDirectories) -> list[str]:
+def kwok(program: Path, at: PlaneDirectories, *, real: bool = False) -> list[str]:
     return [
         str(program),
         f"--kubeconfig={at.kubeconfig('kwok')}",
         f"--config={at.stages}",
         "--v=WARN",
-        f"--node-lease-duration-seconds={LEASE_S}",
+        f"--node-lease-duration-seconds={REAL_LEASE_S if real else LEASE_S}",
     ]
+
+
+def registry(at: PlaneDirectories, address: str) -> list[str]:
+    return [sys.executable, "-m", "fluence.sandbox.registry", str(at.images), address]
 
 
 def audit(at: PlaneDirectories) -> list[str]:
@@ -205,6 +241,7 @@ def fluence(at: PlaneDirectories, ports: Ports) -> list[str]:
     return [
         *(sys.executable, "-m", "fluence.cli", "scheduler", "run", "--no-lease", "--log-format", "text"),
         *("--kubeconfig", str(at.kubeconfig()), "--health-address", f"127.0.0.1:{ports.fluence}"),
+        *("--qps", "0"),  # as on loopback, where the API server is not if there are real nodes
     ]
 
 

@@ -21,6 +21,7 @@ class Process(msgspec.Struct, frozen=True):
     started: str  # ticks since boot, from /proc; with the boot's id it names one process for ever
     command: list[str]
     boot: str = ""
+    wrapper: int = 0  # nsenter or unshare, whose child this is: it ends with it
 
     @property
     def is_alive(self) -> bool:
@@ -35,6 +36,8 @@ class Process(msgspec.Struct, frozen=True):
             self._signal(signal.SIGKILL)
             self._wait(1.0)
         _reap(self.pid)
+        while self.wrapper and _is_child(self.wrapper):  # or its zombie would be left to us
+            time.sleep(0.02)
 
     def _wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -46,9 +49,9 @@ class Process(msgspec.Struct, frozen=True):
             os.kill(self.pid, number)
 
 
-def spawn(name: str, command: list[str], log: Path, *, cwd: Path) -> Process:
+def spawn(name: str, command: list[str], log: Path, *, cwd: Path, wrapped: bool = False) -> Process:
     """Start a part in a session of its own, so that Ctrl-C in the terminal does not reach it; it logs to a
-    file."""
+    file. ``wrapped``: the command forks into other namespaces, and the part is its child."""
     with log.open("ab") as output:
         child = subprocess.Popen(
             command,
@@ -61,7 +64,28 @@ def spawn(name: str, command: list[str], log: Path, *, cwd: Path) -> Process:
     # The sandbox outlives this program: nobody will wait for the child, and Python should not complain about
     # it.
     child.returncode = 0
-    return Process(name, child.pid, start_time(child.pid) or "", command, boot_id())
+    pid = _only_child(child.pid) if wrapped else child.pid
+    started = start_time(pid) or ""
+    return Process(name, pid, started, command, boot_id(), child.pid if wrapped else 0)
+
+
+def _only_child(pid: int) -> int:
+    """The child of a process that has one; the process itself if it ended before it had."""
+    while start_time(pid) is not None:
+        with contextlib.suppress(OSError):
+            found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            if found:
+                return int(found[0])
+        time.sleep(0.005)
+    return pid
+
+
+def _is_child(pid: int) -> bool:
+    """Whether it is a child of ours that nobody has waited for."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == 0
+    except ChildProcessError:
+        return False
 
 
 def start_time(pid: int) -> str | None:

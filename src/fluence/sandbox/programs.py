@@ -1,4 +1,4 @@
-"""Programs: finds etcd, the control plane, kubectl and KWOK: given, installed, cached, or else built."""
+"""Programs: finds what a sandbox and its real nodes run: given, installed, cached, or else built."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from fluence.sandbox.gobuild import Report, bin_dir, build, kwok_dir
-from fluence.sandbox.releases import CONTROL_PLANE, Release
+from fluence.sandbox.gobuild import Report, build, cached
+from fluence.sandbox.releases import CONTROL_PLANE, NODE, Release
 
 ETCD_NEEDED = (3, 5, 13)  # older ones have no progress requests, and streaming lists fail
 KWOK_NEEDED = (0, 7, 0)
@@ -28,7 +28,7 @@ def find_programs(
     missing = [name for name in names if name not in found]
     if missing:
         build(release, missing, report)
-        found.update({name: _cached(name, release) for name in missing})
+        found.update({name: cached(name, release) for name in missing})
     return found
 
 
@@ -40,19 +40,17 @@ def missing_programs(release: Release, names: tuple[str, ...]) -> list[str]:
 def existing(name: str, release: Release, *, env: Mapping[str, str] | None = None) -> Path | None:
     """The program if this machine has one that fits."""
     env = os.environ if env is None else env
-    cached = _cached(name, release)
+    built = cached(name, release)
+    if name in NODE:  # these belong together, and their folder is told to each other
+        return built if built.exists() else None
     assets = env.get("KUBEBUILDER_ASSETS")
     candidates = [Path(assets) / name] if assets else []
-    if not cached.exists() and (on_path := shutil.which(name, path=env.get("PATH"))):
+    if not built.exists() and (on_path := shutil.which(name, path=env.get("PATH"))):
         candidates.append(Path(on_path))
     for path in candidates:
         if os.access(path, os.X_OK) and fits(name, version_of(path, name), release):
             return path
-    return cached if cached.exists() else None
-
-
-def _cached(name: str, release: Release) -> Path:
-    return (kwok_dir() if name == "kwok" else bin_dir(release)) / name
+    return built if built.exists() else None
 
 
 def fits(name: str, version: tuple[int, ...] | None, release: Release) -> bool:

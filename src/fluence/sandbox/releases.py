@@ -11,8 +11,14 @@ import msgspec
 from fluence.errors import InvalidInput
 
 KWOK_VERSION = "v0.8.0"
+RUNTIME_VERSION = "v2.2.9"  # of containerd; kubelets of 1.36 and newer need 2.0
 DEFAULT = "1.36"
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl")
+# What a real node runs beside them; runc comes with the machine: it needs a C compiler.
+NODE = (
+    *("kubelet", "pause", "containerd", "containerd-shim-runc-v2", "ctr"),
+    *("bridge", "loopback", "host-local"),
+)
 
 
 class Release(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,6 @@ sandbox is
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
 import os
 import shutil
@@ -22,33 +21,43 @@ from pathlib import Path
 
 import aiohttp
 import msgspec
-import yaml
 
 from fluence.errors import Conflict, FluenceError, InvalidInput, NotFound
 from fluence.kube.access import Access, find_access
 from fluence.kube.client import Client
 from fluence.kube.errors import KubeError, Unauthorized
+from fluence.kube.resource import NODES
 from fluence.kube.retry import ONCE
 from fluence.sandbox import plane
-from fluence.sandbox.certs import Authority, new_key, private_pem, public_pem, write_private
+from fluence.sandbox.files import write_files
 from fluence.sandbox.folders import locked, sandbox_dir, state_dir
+from fluence.sandbox.machine import Machine, look
 from fluence.sandbox.nodes import NodeKind, create_nodes, wait_ready
 from fluence.sandbox.plane import PlaneDirectories, Ports
 from fluence.sandbox.process import Process, boot_id, spawn, start_time
+from fluence.sandbox.realnode import MOST, RealNode
+from fluence.sandbox.realnodes import (
+    RealNodesPlan,
+    import_image,
+    make_network,
+    remove_traces,
+    start_node,
+)
+from fluence.sandbox.registry import add_image
 from fluence.sandbox.releases import Release
 
-STAGES = Path(__file__).with_name("stages.yaml")
 READY_S = 60.0
-# user, group, and whose kubeconfig it is
-USERS = (
-    ("kubernetes-admin", "system:masters", "admin"),
-    ("system:kube-controller-manager", None, "kube-controller-manager"),
-    ("system:kube-scheduler", None, "kube-scheduler"),
-    ("kwok", "system:masters", "kwok"),
+NODE_PARTS = ("real", "containerd", "kubelet")
+PARTS = (
+    *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "audit", "fluence"),
+    *("registry", *(f"{part}-{number}" for number in range(1, MOST + 1) for part in NODE_PARTS)),
 )
-PARTS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "audit", "fluence")
 CORE = ("etcd", "kube-apiserver")
-_MODULES = (b"\0fluence.sandbox.auditor\0", b"\0fluence.cli\0scheduler\0")  # parts that Python runs
+_MODULES = (  # parts that Python runs
+    *(b"\0fluence.sandbox.auditor\0", b"\0fluence.cli\0scheduler\0", b"\0fluence.sandbox.registry\0"),
+)
+# The first process of a real node, and what starts it: with it all others go.
+_HOLDERS = ("pause", "unshare", "nsenter")
 
 Say = Callable[[str], None]
 
@@ -64,6 +73,7 @@ class SandboxState(msgspec.Struct):
     created: float
     # The process that the sandbox belongs to (a test run); when it is gone, so may the sandbox be.
     owner: Process | None = None
+    real: RealNodesPlan | None = None
 
 
 class Sandbox:
@@ -121,10 +131,17 @@ class Sandbox:
         audit: bool = True,
         gates: dict[str, bool] | None = None,
         owned: bool = False,
+        real_nodes: int = 0,
         say: Say = lambda text: None,
     ) -> SandboxState:
         """Start the control plane and wait until it answers. A stale one of the same name is cleared away
-        first."""
+        first. ``real_nodes`` are started with it; simulated ones are added later."""
+        machine = look(self._dir) if real_nodes else None
+        extras = [
+            part
+            for part, wanted in (("kube-scheduler", scheduler), ("audit", audit), ("fluence", fluence))
+            if wanted
+        ]
         with locked(self._dir, wait=False, what=f"sandbox {self.name!r}"):
             if self.status() in ("up", "degraded"):
                 raise Conflict(
@@ -136,7 +153,9 @@ class Sandbox:
             for tries_left in (2, 1, 0):
                 self._clear(keep_folder=True)
                 try:
-                    return self._start(programs, release, scheduler, fluence, audit, gates or {}, owned, say)
+                    state = self._prepare(programs, release, gates or {}, owned, machine, real_nodes)
+                    self._start(state, programs, release, extras, say)
+                    return state
                 except BaseException as error:
                     # Between choosing a port and using it, somebody else may take it.
                     if (
@@ -149,26 +168,44 @@ class Sandbox:
                     raise
             raise AssertionError("unreachable")
 
-    def _start(
+    def _prepare(
         self,
         programs: dict[str, Path],
         release: Release,
-        scheduler: bool,
-        fluence: bool,
-        audit: bool,
         more_gates: dict[str, bool],
         owned: bool,
-        say: Say,
+        machine: Machine | None,
+        real_nodes: int,
     ) -> SandboxState:
-        at, ports = self.at, Ports(*_free_ports(4))
-        gates = {**release.gates, **more_gates}
-        for folder in (at.folder, at.folder / "pki", at.folder / "logs", at.data):
-            folder.mkdir(mode=0o700, exist_ok=True)
-        at.folder.chmod(0o700)
-        self._write_files(ports)
+        """Choose ports and addresses, and write every file."""
+        etcd, peer, api, health = _free_ports(4)
+        ports, real = Ports(etcd, peer, api, health), None
+        if machine is not None:
+            network = make_network(self._dir)
+            real = RealNodesPlan(
+                count=real_nodes,
+                network=network,
+                machine=machine,
+                programs=str(programs["containerd"].parent),
+                kubelet=str(programs["kubelet"]),
+            )
+            ports = msgspec.structs.replace(ports, api=443, host=network.api, services=network.services)
+        write_files(self.name, self.at, ports, real)
         owner = Process("owner", os.getpid(), start_time(os.getpid()) or "", [], boot_id()) if owned else None
-        state = SandboxState(self.name, release.version, ports, {}, gates, time.time(), owner)
+        gates = {**release.gates, **more_gates}
+        state = SandboxState(self.name, release.version, ports, {}, gates, time.time(), owner, real)
         self._save(state)
+        return state
+
+    def _start(
+        self,
+        state: SandboxState,
+        programs: dict[str, Path],
+        release: Release,
+        extras: list[str],
+        say: Say,
+    ) -> None:
+        at, ports, gates, real = self.at, state.ports, state.gates, state.real is not None
 
         def start(part: str, command: list[str]) -> None:
             state.parts[part] = spawn(part, command, at.log(part), cwd=at.folder)
@@ -176,24 +213,51 @@ class Sandbox:
 
         say("starting etcd and kube-apiserver")
         start("etcd", plane.etcd(programs["etcd"], at, ports))
-        start("kube-apiserver", plane.apiserver(programs["kube-apiserver"], at, ports, release, gates))
+        server = plane.apiserver(programs["kube-apiserver"], at, ports, release, gates, real=real)
+        start("kube-apiserver", server)
         self._wait_ready(state)
         say("starting the controllers")
-        start(
-            "kube-controller-manager",
-            plane.controller_manager(programs["kube-controller-manager"], at, release, gates),
-        )
-        if scheduler:
+        manager = programs["kube-controller-manager"]
+        start("kube-controller-manager", plane.controller_manager(manager, at, release, gates, real=real))
+        if "kube-scheduler" in extras:
             start("kube-scheduler", plane.scheduler(programs["kube-scheduler"], at, gates))
-        start("kwok", plane.kwok(programs["kwok"], at))
-        if audit:
+        start("kwok", plane.kwok(programs["kwok"], at, real=real))
+        if "audit" in extras:
             start("audit", plane.audit(at))
-        if fluence:
+        if "fluence" in extras:
             start("fluence", plane.fluence(at, ports))
         self._wait_default_account(state)
-        if fluence:
+        if state.real is not None:
+            start("registry", plane.registry(at, state.real.network.registry))
+            for node in state.real.nodes(at.folder):
+                say(f"starting node {node.name}")
+                self._start_node(state, node)
+            asyncio.run(self._wait(state, self._has_real_nodes, "the real nodes", parts=PARTS))
+        if "fluence" in extras:
             asyncio.run(self._wait(state, self._follows, "Fluence's scheduler to start", parts=PARTS))
-        return state
+
+    def _start_node(self, state: SandboxState, node: RealNode) -> None:
+        assert state.real is not None
+        for process in start_node(node, state.real, self.at.folder / "logs"):
+            state.parts[process.name] = process
+            self._save(state)
+
+    def load_image(self, archive: Path, say: Say = lambda text: None) -> list[str]:
+        """Give an OCI archive to every real node, and to the sandbox's registry; the images' names."""
+        state = self.require()
+        if state.real is None:
+            raise InvalidInput(
+                f"sandbox {self.name!r} has no real nodes, and simulated ones need no images; "
+                "start one with `fluence sandbox up --real-nodes 1`"
+            )
+        found = add_image(archive, self.at.images)
+        for node in state.real.nodes(self._dir):
+            init = state.parts[node.name]
+            if not init.is_alive:
+                raise FluenceError(f"node {node.name} is dead; `fluence sandbox restart` it first")
+            say(f"importing into {node.name}")
+            import_image(node, init, Path(state.real.programs), archive)
+        return found
 
     def add_nodes(
         self,
@@ -206,7 +270,8 @@ class Sandbox:
 
         async def work() -> tuple[int, int]:
             async with Client(self.access()) as client:
-                count = await create_nodes(client, kinds)
+                real = self.require().real
+                count = await create_nodes(client, kinds) + (real.count if real else 0)
                 return count, await wait_ready(client, count, patience_s=patience_s, report=report)
 
         return asyncio.run(work())
@@ -223,10 +288,18 @@ class Sandbox:
             chosen = [
                 each for each in chosen if each == part or (part is None and not state.parts[each].is_alive)
             ]
+            for node in state.real.nodes(self._dir) if state.real else ():
+                if node.name in chosen:  # its first process: the others go and come with it
+                    state.parts[node.name].stop()
+                    self._start_node(state, node)
             for each in chosen:
                 old = state.parts[each]
+                if each.startswith("real-") or (part is None and old.is_alive):
+                    continue
                 old.stop(grace_s=0.0 if kill else 10.0)
-                state.parts[each] = spawn(each, old.command, self.at.log(each), cwd=self.at.folder)
+                state.parts[each] = spawn(
+                    each, old.command, self.at.log(each), cwd=self.at.folder, wrapped=old.wrapper > 0
+                )
                 self._save(state)
                 if each in CORE and all(state.parts[core].is_alive for core in CORE):
                     self._wait_ready(state)
@@ -250,6 +323,7 @@ class Sandbox:
             found = [state.parts[part] for part in reversed(PARTS) if part in state.parts] + found
         for process in found:
             process.stop()
+        remove_traces(self._dir)
         if keep_folder:  # the lock is on the folder itself
             for path in self._dir.iterdir():
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
@@ -265,28 +339,6 @@ class Sandbox:
         part = self.at.state.with_suffix(".part")
         part.write_bytes(msgspec.json.format(msgspec.json.encode(state)))
         part.replace(self.at.state)
-
-    def _write_files(self, ports: Ports) -> None:
-        at, authority, account_key = self.at, Authority(self.name), new_key()
-        at.pki("ca.crt").write_bytes(authority.pem)
-        issued = {
-            "etcd": authority.server("etcd"),
-            "apiserver": authority.server("kube-apiserver"),
-            "etcd-client": authority.client("kube-apiserver-etcd-client"),
-        }
-        for name, (cert, key) in issued.items():
-            at.pki(f"{name}.crt").write_bytes(cert)
-            write_private(at.pki(f"{name}.key"), key)
-        write_private(at.pki("sa.key"), private_pem(account_key))
-        at.pki("sa.pub").write_bytes(public_pem(account_key))
-        server = f"https://127.0.0.1:{ports.api}"
-        for user, group, owner in USERS:
-            cert, key = authority.client(user, group)
-            write_private(
-                at.kubeconfig(owner), kubeconfig(self.name, server, authority.pem, cert, key).encode()
-            )
-        shutil.copy(STAGES, at.stages)
-        at.scheduler_config.write_text(yaml.safe_dump(plane.scheduler_config(at)))
 
     def _wait_ready(self, state: SandboxState) -> None:
         """Until /readyz says yes; a part that dies meanwhile is told about with its last words."""
@@ -344,6 +396,16 @@ class Sandbox:
         path = "/api/v1/namespaces/default/serviceaccounts/default"
         await client.request("GET", path, timeout_s=2.0, retry=ONCE)
 
+    async def _has_real_nodes(self, client: Client) -> None:
+        real = self.require().real
+        for node in real.nodes(self._dir) if real else ():
+            found = await client.get(NODES, node.name)
+            if not found.is_ready:
+                said = next(
+                    (each.message for each in found.status.conditions or () if each.type == "Ready"), ""
+                )
+                raise KubeError(f"node {node.name} is not Ready: {said}")
+
 
 def names() -> list[str]:
     """All sandboxes on this machine, whatever their state."""
@@ -353,9 +415,11 @@ def names() -> list[str]:
 
 
 def clear_stale(prefix: str) -> None:
-    """Remove the sandboxes of this prefix whose owners were killed."""
+    """Remove the sandboxes of this prefix whose owners were killed. One whose name ends in the number of a
+    process that lives is that one's: it may have killed parts of it on purpose."""
     for name in names():
-        if name.startswith(prefix):
+        owner = name.rpartition("-")[2]
+        if name.startswith(prefix) and not (owner.isdigit() and Path(f"/proc/{owner}").exists()):
             try:
                 orphan = Sandbox(name)
             except InvalidInput:
@@ -373,31 +437,6 @@ def log_tail(log: Path, lines: int = 3) -> str:
     said = [line.strip() for line in text.splitlines() if line.strip()]
     errors = [line for line in said if "rror" in line or line.startswith(("F", "E"))] or said
     return " | ".join(errors[-lines:])[-600:] or "it said nothing"
-
-
-def kubeconfig(name: str, server: str, ca: bytes, cert: bytes, key: bytes) -> str:
-    def encoded(content: bytes) -> str:
-        return base64.b64encode(content).decode()
-
-    context = f"fluence-sandbox-{name}"
-    return yaml.safe_dump(
-        {
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": context,
-            "clusters": [
-                {"name": context, "cluster": {"server": server, "certificate-authority-data": encoded(ca)}}
-            ],
-            "users": [
-                {
-                    "name": context,
-                    "user": {"client-certificate-data": encoded(cert), "client-key-data": encoded(key)},
-                }
-            ],
-            "contexts": [{"name": context, "context": {"cluster": context, "user": context}}],
-        },
-        sort_keys=False,
-    )
 
 
 def _free_ports(count: int) -> list[int]:
@@ -422,7 +461,11 @@ def _strays(folder: Path) -> list[Process]:
         with contextlib.suppress(OSError):
             line = (entry / "cmdline").read_bytes()
             program = Path(os.fsdecode(line.split(b"\0")[0])).name
-            if program not in PARTS and not any(module in line for module in _MODULES):
+            if (
+                program not in PARTS
+                and program not in _HOLDERS
+                and not any(module in line for module in _MODULES)
+            ):
                 continue
             if entry.stat().st_uid == os.getuid() and any(mark in line for mark in marks):
                 pid = int(entry.name)

@@ -6,6 +6,10 @@
         async with kube.client() as client:
             await client.create(PODS, pod, namespace=kube.namespace)
 
+``real_nodes`` and ``real_kube`` are the same with two nodes that run containers, and the image busybox on
+them. Tests that use them are marked ``realnodes``. Where the machine cannot have them they are skipped, and
+what is missing is named; in CI (``CI`` is set) that is a failure.
+
 ``FLUENCE_TEST_VERSION`` chooses the release. Under pytest-xdist all workers share one control plane, which
 belongs to the run: it goes when the run ends, and the next run clears it away if this one is killed. Where
 the programs are neither there nor can be built, the tests fail; with ``FLUENCE_TEST_SKIP_SANDBOX=1`` they
@@ -18,8 +22,11 @@ import asyncio
 import contextlib
 import inspect
 import os
+import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -32,14 +39,19 @@ from fluence.kube.resource import NAMESPACES
 from fluence.sandbox.auditor import ask
 from fluence.sandbox.folders import locked, state_dir
 from fluence.sandbox.gobuild import Progress
+from fluence.sandbox.images import find_busybox, write_busybox
+from fluence.sandbox.machine import lacking, missing_packages
 from fluence.sandbox.nodes import NodeKind
+from fluence.sandbox.packages import can_install, install
 from fluence.sandbox.process import Process, boot_id, start_time
 from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import DEFAULT, release
+from fluence.sandbox.releases import CONTROL_PLANE, DEFAULT, NODE, release
 from fluence.sandbox.sandbox import Sandbox, clear_stale
 
 NODES = 10
+REAL_NODES = 2
 PREFIX = "test-"
+REAL = "real-"
 
 
 class Kube(msgspec.Struct, frozen=True):
@@ -69,26 +81,83 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """The end of the run: of the controller, not of a worker."""
     if not hasattr(config, "workerinput"):
-        Sandbox(_name(os.getpid())).down()
+        for kind in ("", REAL):
+            Sandbox(_name(os.getpid(), kind)).down()
 
 
 @pytest.fixture(scope="session")
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
     """The run's control plane, with ten nodes of 32 cores, 128 GiB and 4 GPUs, and no kube-scheduler."""
-    if os.environ.get("FLUENCE_TEST_SKIP_SANDBOX") == "1":
-        pytest.skip("needs a Kubernetes control plane (FLUENCE_TEST_SKIP_SANDBOX=1)")
-    owner = os.getppid() if hasattr(request.config, "workerinput") else os.getpid()
-    found = Sandbox(_name(owner))
-    with locked(state_dir()):  # one worker starts it, the others find it
-        if found.status() != "up":
-            clear_stale(PREFIX)
-            _start(found, owner, request.config)
-    return found
+    return _shared(request.config, "")
+
+
+@pytest.fixture(scope="session")
+def real_nodes(request: pytest.FixtureRequest) -> Sandbox:
+    """Another one, with two nodes that run containers, the image busybox on them, and a simulated one."""
+    needs_real_nodes()
+    return _shared(request.config, REAL)
 
 
 @pytest.fixture
 def kube(sandbox: Sandbox) -> Iterator[Kube]:
     """A namespace of the test's own; it is deleted, with all that is in it, afterwards."""
+    with _namespace(sandbox) as found:
+        yield found
+
+
+@pytest.fixture
+def real_kube(real_nodes: Sandbox) -> Iterator[Kube]:
+    """The same, where containers run."""
+    with _namespace(real_nodes) as found:
+        yield found
+
+
+def needs_real_nodes() -> None:
+    """Skip the test, and say what is missing, where this machine cannot have real nodes; fail in CI. Debian
+    packages are installed if only they are missing and we may."""
+    _needs_sandbox()
+    packages = missing_packages()
+    if packages and can_install():
+        install(packages)
+    missing = lacking(state_dir())
+    if missing:
+        skip_or_fail(f"needs real nodes: {'; '.join(missing)}")
+
+
+def needs_package(program: str) -> None:
+    """The same for a program of a Debian package of its name."""
+    if shutil.which(program) is None and can_install():
+        install([program])
+    if shutil.which(program) is None:
+        skip_or_fail(f"needs {program}: apt-get install {program}")
+
+
+def skip_or_fail(reason: str) -> None:
+    """What this machine lacks for a test: it is skipped by name, and CI refuses that."""
+    if os.environ.get("CI"):
+        pytest.fail(reason)
+    pytest.skip(reason)
+
+
+def _needs_sandbox() -> None:
+    if os.environ.get("FLUENCE_TEST_SKIP_SANDBOX") == "1":
+        pytest.skip("needs a Kubernetes control plane (FLUENCE_TEST_SKIP_SANDBOX=1)")
+
+
+def _shared(config: pytest.Config, kind: str) -> Sandbox:
+    """The sandbox of the run: one worker starts it, the others find it."""
+    _needs_sandbox()
+    owner = os.getppid() if hasattr(config, "workerinput") else os.getpid()
+    found = Sandbox(_name(owner, kind))
+    with locked(state_dir()):
+        if found.status() != "up":
+            clear_stale(PREFIX)
+            _start(found, owner, config, real=kind == REAL)
+    return found
+
+
+@contextlib.contextmanager
+def _namespace(sandbox: Sandbox) -> Iterator[Kube]:
     namespace = f"t-{uuid.uuid4().hex[:10]}"
     version = os.environ.get("FLUENCE_TEST_VERSION", DEFAULT)
 
@@ -125,9 +194,10 @@ def audited(kube: Kube) -> Iterator[None]:
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "release: depends on the Kubernetes release; CI runs it against each")
+    config.addinivalue_line("markers", "realnodes: needs nodes that run containers: root, cgroups, runc")
 
 
-def _start(found: Sandbox, owner: int, config: pytest.Config) -> None:
+def _start(found: Sandbox, owner: int, config: pytest.Config, *, real: bool) -> None:
     wanted = release(os.environ.get("FLUENCE_TEST_VERSION", DEFAULT))
     told: set[str] = set()
 
@@ -138,14 +208,21 @@ def _start(found: Sandbox, owner: int, config: pytest.Config) -> None:
             with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
                 print(f"\n{progress.step} …", flush=True)  # noqa: T201
 
-    found.up(find_programs(wanted, report=report), wanted)
+    names = (*CONTROL_PLANE, "kwok", *(NODE if real else ()))
+    programs = find_programs(wanted, names=names, report=report)
+    found.up(programs, wanted, real_nodes=REAL_NODES if real else 0)
     state = found.require()
     # The sandbox belongs to the run, not to the worker that happened to start it.
     state.owner = Process("owner", owner, start_time(owner) or "", [], boot_id())
     found._save(state)
-    found.add_nodes([NodeKind(count=NODES, racks=2, gpu=4)])
+    found.add_nodes([NodeKind(count=1 if real else NODES, racks=2, gpu=4)])
+    if real:
+        with tempfile.TemporaryDirectory() as folder:
+            archive = Path(folder, "busybox.tar")
+            write_busybox(find_busybox(), archive)
+            found.load_image(archive)
 
 
-def _name(owner: int) -> str:
+def _name(owner: int, kind: str) -> str:
     version = os.environ.get("FLUENCE_TEST_VERSION", DEFAULT).replace(".", "")
-    return f"{PREFIX}{version}-{owner}"
+    return f"{PREFIX}{kind}{version}-{owner}"

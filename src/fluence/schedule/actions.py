@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from fluence.model.owner import Owner
 from fluence.model.pod import Pod
+from fluence.schedule.stand_ins import ReleaseNote
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,19 @@ class Bind:
     @property
     def uid(self) -> str:
         return self.pod.metadata.uid
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Let a suspended Job make its pods; which node each of them has goes along in the same write."""
+
+    owner: Owner  # as it was planned with: if its spec has changed since, nothing is written
+    job: str  # the queue's key
+    note: ReleaseNote
+
+    @property
+    def uid(self) -> str:
+        return self.owner.metadata.uid
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +57,7 @@ class BindOutcome(Enum):
     GONE = "gone"  # the pod is gone, or leaving
     ELSEWHERE = "elsewhere"  # somebody else has bound it
     STALE = "stale"  # the node went, or closed, since the match; the graph knows, or will at once
+    HANDED_OVER = "handed over"  # kube-scheduler was told where to bind it
     IMPOSSIBLE = "impossible"  # the server refuses this pod on this node, whatever else is free there
 
 
@@ -50,5 +66,14 @@ class BindResult:
     """The answer to a bind."""
 
     bind: Bind
+    outcome: BindOutcome
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ReleaseResult:
+    """The answer to a release: BOUND, AGAIN, GONE, or STALE if the Job is not what it was."""
+
+    release: Release
     outcome: BindOutcome
     reason: str = ""

@@ -1,154 +1,80 @@
-"""Advice: what stands in the way of a gang now, and what would make it start sooner, found by trying.
+"""Advice: what would make a gang start, or start sooner, found by trying.
 
-Called by `fluence explain`. It asks a cluster what the scheduler asks (`gang.request_arguments`), and then
-the same again without one rule at a time. Nothing is changed.
+Called by `inquiry`, with the request that the queue has for the gang: the same is asked again without one
+rule at a time. A gang that waits is tried with what is free now; one that never fits, on the empty cluster,
+so that nothing is said to fit now which never does. Nothing is changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
-from msgspec.structs import replace
+from msgspec.structs import replace as changed
 
 from fluence import names
-from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.unsupported import Refused
-from fluence.match.placement import Never
 from fluence.model.pod import Pod, PodSpec, Toleration
 from fluence.model.reason import Code, Reason
-from fluence.placer.gang import GangRequest, Seated
-from fluence.schedule.gang import Gang, RequestArguments, request_arguments
+from fluence.queue.job import FOREVER
+from fluence.schedule.gang import Gang
+from fluence.schedule.gate_dependency import DependencyKind
+from fluence.schedule.planner import ClusterPlanner, PodSetRequest
 
 # Rules of a pod without which it might fit: the field, whether a spec has it, the spec without it.
 _RULES: tuple[tuple[str, Callable[[PodSpec], object], Callable[[PodSpec], PodSpec]], ...] = (
-    ("nodeSelector", lambda spec: spec.node_selector, lambda spec: replace(spec, node_selector=None)),
-    ("affinity", lambda spec: spec.affinity, lambda spec: replace(spec, affinity=None)),
+    ("nodeSelector", lambda spec: spec.node_selector, lambda spec: changed(spec, node_selector=None)),
+    ("affinity", lambda spec: spec.affinity, lambda spec: changed(spec, affinity=None)),
     (
         "topologySpreadConstraints",
         lambda spec: spec.topology_spread_constraints,
-        lambda spec: replace(spec, topology_spread_constraints=None),
+        lambda spec: changed(spec, topology_spread_constraints=None),
     ),
 )
-_TOO_FEW_PODS = frozenset((Code.PODS_MISSING, Code.OWNER_RUNS_TOO_FEW))
+_TOO_FEW_PODS = frozenset((Code.PODS_MISSING, Code.OWNER_RUNS_TOO_FEW))  # more can be made
+_EVERYTHING = [Toleration(operator="Exists")]
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
-    blocks: tuple[Reason, ...] = ()  # what stands in the way, per kind of pod
-    sooner: tuple[Reason, ...] = ()  # what the user can do
-    fits: bool = False  # there is room for it now
+def when_it_waits(
+    gang: Gang, request: PodSetRequest, planner: ClusterPlanner, *, now: int, limit: int = FOREVER
+) -> tuple[Reason, ...]:
+    """What would give it seats now."""
+    found: list[Reason] = []
+    if request.minimum > 1:
+        some = planner.seats_now(replace(request, minimum=1), now, limit)
+        if some:
+            found.append(_fewer(gang, request, some, empty=False))
+
+    def fits(other: PodSetRequest) -> bool:
+        return planner.seats_now(other, now, limit) is not None
+
+    found += _relaxed(request, planner, fits, Code.FITS_WITHOUT, Code.FITS_WITH_TOLERATIONS)
+    if gang.limit is None:
+        found.append(Reason.of(Code.GIVE_DURATION, key=names.DURATION))
+    return tuple(found)
 
 
-def advise(gang: Gang, cluster: ClusterGraph | None, *, now: int, excluded: Collection[str] = ()) -> Advice:
-    """Nothing is changed: the cluster is only asked. Without a cluster, what is known without it.
-    ``excluded``: nodes that the gang must not have, beside those of its annotations."""
-    if gang.fault is not None:
-        return Advice((gang.fault,))
-    if gang.missing is not None:
-        return Advice((gang.missing,), _complete(gang, gang.missing))
-    if not gang.members:
-        return Advice()
-    sooner = [] if gang.limit is not None else [Reason.of(Code.GIVE_DURATION, key=names.DURATION)]
-    if cluster is None:
-        return Advice((), tuple(sooner))
-    return _Trial(gang, cluster, request_arguments(gang, excluded), now).advice(sooner)
+def when_it_never_fits(
+    gang: Gang, request: PodSetRequest, planner: ClusterPlanner, why: Reason
+) -> tuple[Reason, ...]:
+    """What would let the empty cluster hold it; ``why`` it does not."""
+    found: list[Reason] = []
+    some = _seats(why)
+    if some:
+        found.append(_fewer(gang, request, some, empty=True))
+
+    def fits(other: PodSetRequest) -> bool:
+        return planner.feasibility(other) is None
+
+    found += _relaxed(request, planner, fits, Code.HOLDS_WITHOUT, Code.HOLDS_WITH_TOLERATIONS)
+    return tuple(found) or (Reason.of(Code.NEVER_FITS),)
 
 
-@dataclass(frozen=True, slots=True)
-class _Trial:
-    """One gang asked of one cluster, in several ways."""
-
-    gang: Gang
-    cluster: ClusterGraph
-    arguments: RequestArguments
-    now: int
-
-    def advice(self, sooner: list[Reason]) -> Advice:
-        members, needed = self.arguments["pods"], self.arguments["minimum"]
-        asked = self._ask(members, needed)
-        if isinstance(asked, Refused):
-            return Advice((Reason.of(Code.POD_REFUSED, pod=asked.pod, why=asked.reason),))
-        outcome = self.cluster.try_now(asked, now=self.now)
-        if isinstance(outcome, Seated):
-            return Advice(fits=True)
-        if isinstance(outcome, Never):
-            sooner = [Reason.of(Code.NEVER_FITS)]
-        return Advice(
-            self._blocks(), (*self._fewer(members, needed), *self._relaxed(members, needed), *sooner)
-        )
-
-    def _ask(self, pods: Sequence[Pod], minimum: int) -> GangRequest | Refused:
-        return self.cluster.gang(
-            pods,
-            minimum=minimum,
-            policy=self.arguments["policy"],
-            exclude=self._excluded(),
-            topology=self.arguments["topology"],
-        )
-
-    def _excluded(self) -> frozenset[str]:
-        """As the scheduler has it: by name, and by the constraint on names and labels."""
-        exclude, constraint = self.arguments["exclude"], self.arguments["constraint"]
-        return exclude if constraint is None else exclude | self.cluster.ruled_out(constraint)
-
-    def _blocks(self) -> tuple[Reason, ...]:
-        found = self.cluster.why(
-            self.arguments["pods"],
-            now=self.now,
-            policy=self.arguments["policy"],
-            exclude=self._excluded(),
-            topology=self.arguments["topology"],
-        )
-        return tuple(found)
-
-    def _fewer(self, members: Sequence[Pod], needed: int) -> list[Reason]:
-        some = self._seats(members, 1) if needed > 1 else None
-        if not some:
-            return []
-        return [
-            Reason.of(
-                Code.SOME_WOULD_FIT,
-                some=some,
-                needed=needed,
-                group=_group_key(self.gang),
-                key=names.GROUP_SIZE,
-                enough=some + len(self.gang.placed),
-            )
-        ]
-
-    def _relaxed(self, members: Sequence[Pod], needed: int) -> list[Reason]:
-        found = []
-        for field, has, without in _RULES:
-            if any(has(pod.spec) for pod in members):
-                changed = [replace(pod, spec=without(pod.spec)) for pod in members]
-                if self._seats(_anew(changed), needed) is not None:
-                    found.append(Reason.of(Code.FITS_WITHOUT, field=field))
-        everything = Toleration(operator="Exists")
-        tolerant = [replace(pod, spec=replace(pod.spec, tolerations=[everything])) for pod in members]
-        if self._seats(_anew(tolerant), needed) is not None:
-            found.append(Reason.of(Code.FITS_WITH_TOLERATIONS))
-        return found
-
-    def _seats(self, pods: Sequence[Pod], minimum: int) -> int | None:
-        """How many would have a seat now, if at least ``minimum`` do."""
-        asked = self._ask(pods, minimum)
-        if isinstance(asked, Refused):
-            return None
-        seated = self.cluster.try_now(asked, now=self.now)
-        return len(seated.seats) if isinstance(seated, Seated) else None
-
-
-def _anew(pods: Sequence[Pod]) -> list[Pod]:
-    """The same pods under other uids: the cluster keeps what it worked out by uid."""
-    return [
-        replace(pod, metadata=replace(pod.metadata, uid=f"{pod.metadata.uid}/what-if/{number}"))
-        for number, pod in enumerate(pods)
-    ]
-
-
-def _complete(gang: Gang, missing: Reason) -> tuple[Reason, ...]:
+def complete(gang: Gang, missing: Reason) -> tuple[Reason, ...]:
     """What makes an incomplete gang complete."""
+    if missing.code is Code.WAITS_FOR_PRODUCER:
+        if missing["kind"] != DependencyKind.QUANTUM_SUBMIT:
+            return ()
+        return (Reason.of(Code.ANNOUNCE_TASK, producer=missing["producer"], key=names.QUANTUM_JOB_ID),)
     if gang.gated and len(gang.members) + len(gang.gated) >= gang.needed:
         gates = sorted({gate.name for pod in gang.gated for gate in pod.spec.scheduling_gates or ()})
         return (Reason.of(Code.REMOVE_GATES, gates=tuple(gates)),)
@@ -158,6 +84,69 @@ def _complete(gang: Gang, missing: Reason) -> tuple[Reason, ...]:
     if more > 0 and missing.code in _TOO_FEW_PODS:
         return (Reason.of(Code.CREATE_PODS, more=more, group=_group_key(gang), key=names.GROUP_SIZE),)
     return ()
+
+
+# -- inside --------------------------------------------------------------------------------------------------
+
+
+def _fewer(gang: Gang, request: PodSetRequest, some: int, *, empty: bool) -> Reason:
+    return Reason.of(
+        Code.SOME_WOULD_FIT,
+        some=some,
+        needed=request.minimum,
+        group=_group_key(gang),
+        key=names.GROUP_SIZE,
+        enough=some + len(gang.placed),
+        empty=empty,
+    )
+
+
+def _seats(why: Reason) -> int:
+    """How many of its pods an empty cluster would hold, where they are of one kind."""
+    causes = why["causes"] if why.code is Code.CLUSTER_CANNOT_HOLD else ()
+    if not isinstance(causes, tuple) or len(causes) != 1 or not isinstance(causes[0], Reason):
+        return 0
+    seats = causes[0]["seats"] if causes[0].code is Code.TOO_FEW_SEATS else 0
+    return seats if isinstance(seats, int) else 0
+
+
+def _relaxed(
+    request: PodSetRequest,
+    planner: ClusterPlanner,
+    fits: Callable[[PodSetRequest], bool],
+    without: Code,
+    tolerant: Code,
+) -> list[Reason]:
+    """The rules without which it would do."""
+
+    def helps(other: PodSetRequest) -> bool:
+        answer = fits(other)
+        planner.forget(other)
+        return answer
+
+    def with_specs(change: Callable[[PodSpec], PodSpec]) -> PodSetRequest:
+        return replace(request, pods=_anew([changed(pod, spec=change(pod.spec)) for pod in request.pods]))
+
+    found = [
+        Reason.of(without, field=field)
+        for field, has, drop in _RULES
+        if any(has(pod.spec) for pod in request.pods) and helps(with_specs(drop))
+    ]
+    if request.constraint is not None and helps(replace(request, constraint=None)):
+        found.append(Reason.of(without, field=f"annotation {names.CONSTRAINTS}"))
+    if request.exclude and helps(replace(request, exclude=frozenset())):
+        found.append(Reason.of(without, field=f"annotation {names.EXCLUDED}"))
+    if helps(with_specs(lambda spec: changed(spec, tolerations=_EVERYTHING))):
+        found.append(Reason.of(tolerant))
+    return found
+
+
+def _anew(pods: Sequence[Pod]) -> tuple[Pod, ...]:
+    """The same pods under other uids: the cluster keeps what it worked out by uid."""
+    return tuple(
+        changed(pod, metadata=changed(pod.metadata, uid=f"{pod.metadata.uid}/what-if/{number}"))
+        for number, pod in enumerate(pods)
+    )
 
 
 def _group_key(gang: Gang) -> str | None:

@@ -3,7 +3,8 @@
 Called by `gang.build`. Said on a pod, on its owner, or on its PodGroup; the first of these that says a thing
 counts. `excluded-nodes` is the exception: all of them count, since the scheduler itself adds to the pods'.
 An annotation that cannot be read, or is longer than its limit, is a fault: the gang is held back with the
-reason and the cure. Texts are parsed once and kept by text, a bounded number of them.
+reason and the cure; one that is not known is a warning. Texts are parsed once and kept by text, a bounded
+number of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import TypeVar
 
 from fluence import names
@@ -19,11 +21,14 @@ from fluence.errors import InvalidInput, InvalidJobspec
 from fluence.match.policy import find
 from fluence.model import constraint as constraints
 from fluence.model.constraint import Constraint
+from fluence.model.device import DeviceTerm
 from fluence.model.group import Group
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
+from fluence.schedule.device_requests import PER_POD, SHARED, asked_by, device_terms
 from fluence.schedule.jobspecs import MAX_JOBSPEC_BYTES, MAX_LIMIT, JobspecRequest, read_jobspec
+from fluence.schedule.unread import unread
 from fluence.units import parse_duration
 
 MAX_CONSTRAINT_BYTES = 16 * 1024
@@ -42,7 +47,7 @@ _KEYS = frozenset(
         names.CONSTRAINTS,
         names.JOBSPEC,
         names.USER,
-        names.REQUIRE_BACKEND,
+        names.DEVICES,
     )
 )
 
@@ -60,6 +65,8 @@ class GangAnnotations:
     constraint: Constraint | None = None
     jobspec: JobspecRequest | None = None
     excluded: frozenset[str] = frozenset()  # names of nodes
+    device_terms: tuple[DeviceTerm, ...] = ()
+    per_pod_devices: bool = False
     fault: Reason | None = None
     warnings: tuple[Reason, ...] = ()
 
@@ -68,7 +75,14 @@ def gang_annotations(pods: Sequence[Pod], owners: Sequence[Owner], group: Group 
     """The annotations of a gang with these pods, in their order."""
     levels = _levels(pods, owners, group)
     values, warnings = _first_values(levels)
+    metas = chain((each.metadata for each in pods), (each.metadata for each in owners))
+    labels = (each.labels for each in metas if each.labels)
+    warnings += unread((each for _, objects in levels for each in objects), labels)
     excluded, faults = _excluded(levels)
+    terms, term_faults = device_terms(each for _, objects in levels for each in objects)
+    faults += term_faults
+    if terms and not any(term.key == "backend" for term in terms) and not any(map(asked_by, pods)):
+        warnings += (Reason.of(Code.REQUIRE_WITHOUT_DEVICE, keys=tuple(str(term) for term in terms[:5])),)
     if not values:
         limit, bounded = _with_deadline(None, _deadline(pods, owners))
         return GangAnnotations(
@@ -76,7 +90,9 @@ def gang_annotations(pods: Sequence[Pod], owners: Sequence[Owner], group: Group 
             bounded=bounded,
             user=_account(pods),
             excluded=excluded,
+            device_terms=terms,
             fault=faults[0] if faults else None,
+            warnings=warnings,
         )
     given = values.get
     faults += _too_long(values)
@@ -85,8 +101,9 @@ def gang_annotations(pods: Sequence[Pod], owners: Sequence[Owner], group: Group 
         faults += _policy_faults(policy)
     constraint = _kept(read_constraint(text), faults) if (text := _short(values, names.CONSTRAINTS)) else None
     jobspec = _kept(read_jobspec(text), faults) if (text := _short(values, names.JOBSPEC)) else None
-    if backend := given(names.REQUIRE_BACKEND):
-        faults.insert(0, Reason.of(Code.BACKEND_UNAVAILABLE, key=names.REQUIRE_BACKEND, backend=backend[:60]))
+    devices = given(names.DEVICES, SHARED)
+    if devices not in (SHARED, PER_POD):
+        faults.append(Reason.of(Code.INVALID_DEVICES, key=names.DEVICES, value=devices[:60]))
     limit = _kept(_duration(names.DURATION, given(names.DURATION)), faults)
     soft_limit = _kept(_duration(names.SOFT_DURATION, given(names.SOFT_DURATION)), faults)
     queue = given(names.QUEUE, "")
@@ -106,6 +123,8 @@ def gang_annotations(pods: Sequence[Pod], owners: Sequence[Owner], group: Group 
         constraint=constraint,
         jobspec=jobspec,
         excluded=excluded,
+        device_terms=terms,
+        per_pod_devices=devices == PER_POD,
         fault=faults[0] if faults else None,
         warnings=warnings,
     )

@@ -9,9 +9,14 @@ from fluence.schedule.settings import SchedulerSettings
 
 
 def scheduler_for(
-    settings: SchedulerSettings, *, native: bool = False, timer: Callable[[], float] | None = None
+    settings: SchedulerSettings,
+    *,
+    native: bool = False,
+    history: bool = False,
+    timer: Callable[[], float] | None = None,
 ) -> Scheduler:
-    """``native``: the server has PodGroups. ``timer`` gives seconds, to bound what plug-ins take."""
+    """``native``: the server has PodGroups. ``history``: what happens to jobs is to be told to the history.
+    ``timer`` gives seconds, to bound what plug-ins take."""
     return Scheduler(
         SchedulerConfig(
             scheduler_name=settings.scheduler_name,
@@ -27,6 +32,11 @@ def scheduler_for(
             replan=settings.queue_replan,
             backoff=(int(settings.backoff * 1000), int(settings.backoff_max * 1000)),
             volume_timeout=int(settings.volume_timeout * 1000),
+            enforce=settings.enforced_queues(),
+            enforce_grace=settings.enforce_grace * 1000,
+            open_gates=settings.open_gates,
+            announce_timeout=int(settings.task_discovery_timeout * 1000),
+            history=history,
             timer=timer,
         )
     )

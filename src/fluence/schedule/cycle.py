@@ -9,20 +9,29 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from fluence.model.job_entry import JobEntry
+from fluence.model.owner import Job
 from fluence.queue.guard import PluginFault
+from fluence.queue.job import Phase
 from fluence.schedule import reconcile as changes
-from fluence.schedule.actions import Bind, ClaimUpdate
+from fluence.schedule.actions import Bind, ClaimUpdate, Release
+from fluence.schedule.enforcement import EndOverrun, WarnOverrun
 from fluence.schedule.events import Event, NotBound
 from fluence.schedule.gang import Gang
 from fluence.schedule.lifecycle import Lifecycle
 from fluence.schedule.observer import Observer
 from fluence.schedule.pod_set import PodSet
+from fluence.schedule.producer_gates import GateOrder
 from fluence.schedule.quarantine import Fault
 from fluence.schedule.reconcile import reconcile
+from fluence.schedule.stand_ins import is_stand_in, is_stand_in_uid, owner_of, stand_in_uid
 from fluence.schedule.state import SchedulerState
 from fluence.schedule.status import SchedulingStatus, StatusReport
 from fluence.schedule.status_reports import Waiting
 from fluence.schedule.volume_binding import Failed, Ready, VolumeBinding
+from fluence.schedule.warnings import GangWarning
+
+_ROUNDS = 4  # of adopting, taking seats and giving them up, for one group
 
 
 @dataclass(slots=True)
@@ -31,10 +40,16 @@ class Decisions:
 
     binds: list[list[Bind]] = field(default_factory=list)  # one list per job
     waiting: list[Waiting] = field(default_factory=list)
+    warnings: list[GangWarning] = field(default_factory=list)
     begun: list[Gang] = field(default_factory=list)  # have on nodes all that they need
+    releases: list[Release] = field(default_factory=list)  # Jobs that are let go
     claim_updates: list[ClaimUpdate] = field(default_factory=list)
+    overruns: list[WarnOverrun | EndOverrun] = field(default_factory=list)
+    gates: list[GateOrder] = field(default_factory=list)
     plugin_faults: list[PluginFault] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)  # objects that cannot be handled
+    jobs: list[JobEntry] = field(default_factory=list)  # for the history: what changed
+    roll: frozenset[int] | None = None  # and, now and then, which jobs there are at all
 
 
 class SchedulingCycle:
@@ -52,6 +67,9 @@ class SchedulingCycle:
     def run(self, now: int) -> Decisions:
         """One cycle."""
         state, decisions = self.state, Decisions()
+        # 0. What drivers offer, and who stands for pods that are still to be made.
+        self._observer.settle_devices()
+        self._observer.settle_stand_ins(now)
         # 1. What changes of volumes mean to claims that wait.
         self._observer.settle_claims()
         # 2. A gang that lost a member before its first bind starts over as a whole.
@@ -66,14 +84,27 @@ class SchedulingCycle:
             self._reconcile(group, now, decisions)
         # 6. The plan is asked for starts, and what starts is assumed.
         self._schedule(now, decisions)
+        # Jobs that have their seats are let go, and pods that came for such seats are bound together.
+        self._release(now, decisions)
         # 7. Pod sets whose volumes are bound are bound; those that cannot have them are placed anew.
         self._check_volumes(now, decisions)
         # 8. Binds that failed for a while are sent again.
         self._retry_binds(now, decisions)
-        # 9. Whoever waits is told why.
+        # 9. What runs past its limit is warned, or ended, where its queue says so.
+        decisions.overruns += state.enforcement.round(now, state.queue.overruns, state.pod_sets, state.groups)
+        # 10. Gates open whose pods waited for a producer, once that has done its part.
+        decisions.gates += state.producer_gates.round(now)
+        # 11. Whoever waits is told why.
         decisions.waiting += state.reports.round(now, state.pod_sets.by_key)
         decisions.claim_updates = state.volumes.take_updates()
         decisions.plugin_faults = state.queue.take_faults()
+        # 11. The history learns what changed.
+        for waiting in decisions.waiting:
+            state.journal.note_group(waiting.gang.key)
+        decisions.jobs = state.journal.take(state.queue.plan.reserved, now)
+        if not state.has_touched:
+            unseen, decisions.roll = state.journal.take_roll(now)
+            decisions.jobs += unseen
         return decisions
 
     # -- groups ----------------------------------------------------------------------------------------------
@@ -92,12 +123,28 @@ class SchedulingCycle:
         gang = state.groups.gang(group)
         if gang is None:
             state.unrank(group)
+        elif gang.warnings:
+            decisions.warnings += state.warnings.new(gang)
         found = self._changes(group, gang)
-        if found and isinstance(found[0], changes.Adopt):
-            assert gang is not None
-            self._lifecycle.adopt(gang, found[0].pods, now)
-            found = [each for each in self._changes(group, gang) if not isinstance(each, changes.Adopt)]
+        for _ in range(_ROUNDS):
+            first = found[0] if found else None
+            if isinstance(first, changes.Adopt):
+                assert gang is not None
+                self._lifecycle.adopt(gang, first.pods, now)
+            elif isinstance(first, changes.TakeSeats):
+                for stand_in, pod in first.pairs:
+                    self._lifecycle.take_seat(stand_in, pod)
+            elif isinstance(first, changes.GiveUpSeats):
+                for owner in first.owners:
+                    self._lifecycle.give_up_seats(owner, group)
+                self._observer.settle_stand_ins(now)
+            else:
+                break
+            gang = state.groups.gang(group)
+            found = self._changes(group, gang)
         for change in found:
+            if isinstance(change, changes.Adopt | changes.TakeSeats | changes.GiveUpSeats):
+                continue
             self._apply(group, gang, change, now, decisions)
         if gang is None and not state.pod_sets.of_group(group):
             state.exclusions.forget(group)
@@ -150,13 +197,59 @@ class SchedulingCycle:
             state.subject = pod_set.group
             binds = self._lifecycle.start(start, now)
             binding = state.volumes.begin(pod_set.key, binds, now)
-            if binding is None:
-                decisions.binds.append(binds)
-            else:
+            if binding is not None:
                 self._lifecycle.prepare(pod_set, binding, now)
                 self._say_prepares(pod_set, binding, decisions)
+            elif binds:
+                decisions.binds.append(binds)
         state.subject = ""
+        for record in state.queue.promises.take_changed():
+            state.reports.want(record.key)
+            if isinstance(record, PodSet):
+                state.journal.note(record)
         state.plan_was_asked()
+
+    def _release(self, now: int, decisions: Decisions) -> None:
+        """Send what lets Jobs go, and the binds of pods that came for seats which were held for them:
+        together, as any gang, unless it has begun or its owner makes one after the other."""
+        state = self.state
+        by_pod = state.pod_sets.by_pod
+        for order in state.releases.take_due(now):
+            owner = state.groups.owner(order.uid)
+            seated = (stand_in_uid(order.uid, index) in by_pod for index, _ in order.note.nodes)
+            if owner is None or not owner.spec.suspend or not all(seated):
+                state.releases.forget(order.uid)
+            else:
+                decisions.releases.append(replace(order, owner=owner))
+        for pod_set in list(state.pod_sets.expecting.values()):
+            state.subject = pod_set.group
+            if pod_set.arrived and self._may_begin(pod_set):
+                binds = list(pod_set.arrived.values())
+                pod_set.arrived.clear()
+                prepares = pod_set.phase is Phase.BINDING
+                binding = state.volumes.begin(pod_set.key, binds, now) if prepares else None
+                if binding is None:
+                    decisions.binds.append(binds)
+                else:
+                    self._lifecycle.prepare(pod_set, binding, now)
+                    self._say_prepares(pod_set, binding, decisions)
+            if not pod_set.arrived and not pod_set.expects:
+                state.pod_sets.expecting.pop(pod_set.key, None)
+        state.subject = ""
+
+    def _may_begin(self, pod_set: PodSet) -> bool:
+        """Whether pods that came for their seats may be bound before the others are there."""
+        state = self.state
+        gang = state.groups.gang(pod_set.group)
+        if gang is None:
+            return False
+        if any(pod.spec.node_name and not is_stand_in(pod) for pod in gang.placed):
+            return True
+        awaited = [pod for pod in pod_set.pods if pod.metadata.uid in pod_set.alive and is_stand_in(pod)]
+        if any(isinstance(state.groups.owner(owner_of(pod)), Job) for pod in awaited):
+            return False
+        seated = sum(pod.metadata.uid in state.pod_sets.by_pod for pod in gang.members)
+        return gang.needed <= seated
 
     def _check_volumes(self, now: int, decisions: Decisions) -> None:
         """Pod sets whose claims are all bound are bound; others go on waiting, or are placed anew."""
@@ -197,14 +290,18 @@ class SchedulingCycle:
         what is not under way waits again with the rest. One that has begun is driven to its end."""
         state = self.state
         by_pod = state.pod_sets.by_pod
-        for key in {by_pod[uid].group for uid in state.retries}:
+        groups = {by_pod[uid].group for uid in state.retries}
+        groups |= {pod_set.group for pod_set in state.pod_sets.expecting.values()}
+        for key in groups:
             gang = state.groups.gang(key)
             if gang is None or gang.placed:
                 continue
             seated = [pod.metadata.uid for pod in gang.members if pod.metadata.uid in by_pod]
             if gang.needed > len(seated):
-                for uid in [uid for uid in seated if uid in state.retries]:
-                    self._lifecycle.lose(by_pod[uid], uid)
+                for uid in seated:
+                    unsent = uid in state.retries or uid in by_pod[uid].arrived or is_stand_in_uid(uid)
+                    if unsent:
+                        self._lifecycle.lose(by_pod[uid], uid)
 
     def _retry_binds(self, now: int, decisions: Decisions) -> None:
         state = self.state

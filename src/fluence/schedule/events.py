@@ -9,17 +9,33 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from fluence.model.config_map import ConfigMap
+from fluence.model.dra import DeviceClass, ResourceClaimTemplate, ResourceSlice
 from fluence.model.group import Group
 from fluence.model.meta import KubeObject
 from fluence.model.node import Node
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
+from fluence.model.priority import PriorityClass
 from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, VolumeClaim
-from fluence.schedule.actions import BindResult
+from fluence.schedule.actions import BindResult, ReleaseResult
 
 # A bare KubeObject is a namespace: of those only the labels matter.
 Object: TypeAlias = (
-    Node | Pod | Group | Owner | VolumeClaim | PersistentVolume | StorageClass | CsiNode | KubeObject
+    Node
+    | Pod
+    | Group
+    | Owner
+    | VolumeClaim
+    | PersistentVolume
+    | StorageClass
+    | CsiNode
+    | ResourceSlice
+    | DeviceClass
+    | ResourceClaimTemplate
+    | PriorityClass
+    | ConfigMap
+    | KubeObject
 )
 
 
@@ -46,10 +62,17 @@ class BindFinished:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseFinished:
+    """A release was answered."""
+
+    result: ReleaseResult
+
+
+@dataclass(frozen=True, slots=True)
 class NotBound:
     """A pod that counted as bound is not; only the scheduler itself says so, to its state."""
 
     pod: Pod
 
 
-Event: TypeAlias = Changed | BindFinished
+Event: TypeAlias = Changed | BindFinished | ReleaseFinished

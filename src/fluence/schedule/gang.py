@@ -15,17 +15,21 @@ from typing import TypedDict
 from fluence import names
 from fluence.cluster.graph import TopologyDomain
 from fluence.model.constraint import Constraint
+from fluence.model.device import DeviceTerm
 from fluence.model.group import Group
+from fluence.model.held import is_cancelled, is_closed, is_seen, pinned_node
 from fluence.model.jobspec import Jobspec
 from fluence.model.meta import OwnerReference
-from fluence.model.owner import Owner
+from fluence.model.owner import Job, Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.schedule import jobspecs
 from fluence.schedule.annotations import GangAnnotations, gang_annotations
 from fluence.schedule.gang_size import GangSize, gang_size, needed, single_size
+from fluence.schedule.gate_dependency import waits_for_producer
 from fluence.schedule.group_labels import pod_index
 from fluence.schedule.membership import STRICT, Membership, single_key
+from fluence.schedule.stand_ins import is_stand_in
 from fluence.text import natural_key
 
 _NO_INDEX = 1 << 40
@@ -57,11 +61,15 @@ class Gang:
     constraint: Constraint | None = None  # of the annotation and of the jobspec: both must hold
     excluded: frozenset[str] = frozenset()  # nodes that annotations exclude
     jobspec: Jobspec | None = None
+    device_terms: tuple[DeviceTerm, ...] = ()  # what devices that belong to no node must be
+    per_pod_devices: bool = False  # each pod has its own; otherwise they share
     source: str = ""  # what made these pods a gang
     group: Group | None = None
     missing: Reason | None = None  # why it cannot be tried yet
     fault: Reason | None = None  # why it is refused, and the cure
     warnings: tuple[Reason, ...] = ()  # what is declared and not used
+    held: bool = False  # admission held it back until it starts
+    shrinks: bool = False  # its owner may be scaled down: seats that nobody will take are given back
 
     @property
     def is_ready(self) -> bool:
@@ -184,6 +192,7 @@ def build(
         or next((each for membership in of for each in membership.faults), None)
         or size.fault
         or annotations.fault
+        or _cancelled(by.waiting, owned.every)
         or mismatch
     )
     return Gang(
@@ -202,9 +211,11 @@ def build(
         submit=_submit(group, first_pod),
         source=_source(first, group),
         group=group,
-        missing=None if fault else _missing(first, size, must, by, group=group, owners=owned.every),
+        missing=None if fault else _missing(first, size, must, by, owners=owned.every),
         fault=fault,
         warnings=tuple(dict.fromkeys((*size.warnings, *annotations.warnings))),
+        held=is_seen(first_pod),
+        shrinks=is_seen(first_pod) and bool(owned.direct) and not any(map(_counts, owned.direct)),
         **_annotated(annotations),
     )
 
@@ -221,6 +232,8 @@ class _Annotated(TypedDict):
     constraint: Constraint | None
     excluded: frozenset[str]
     jobspec: Jobspec | None
+    device_terms: tuple[DeviceTerm, ...]
+    per_pod_devices: bool
 
 
 def _annotated(annotations: GangAnnotations) -> _Annotated:
@@ -234,6 +247,8 @@ def _annotated(annotations: GangAnnotations) -> _Annotated:
         constraint=annotations.constraint,
         excluded=annotations.excluded,
         jobspec=annotations.jobspec.jobspec if annotations.jobspec is not None else None,
+        device_terms=annotations.device_terms,
+        per_pod_devices=annotations.per_pod_devices,
     )
 
 
@@ -241,13 +256,13 @@ def _sort_out(pods: Sequence[Pod]) -> _Pods:
     waiting = tuple(
         pod
         for pod in pods
-        if not pod.is_terminal and not pod.spec.node_name and pod.metadata.deletion_timestamp is None
+        if not pod.is_terminal and not _node(pod) and pod.metadata.deletion_timestamp is None
     )
-    placed = tuple(pod for pod in pods if pod.spec.node_name and not pod.is_terminal)
+    placed = tuple(pod for pod in pods if _node(pod) and not pod.is_terminal)
     return _Pods(
-        members=tuple(pod for pod in waiting if not pod.is_gated),
+        members=tuple(pod for pod in waiting if not is_closed(pod)),
         placed=placed,
-        gated=tuple(pod for pod in waiting if pod.is_gated),
+        gated=tuple(pod for pod in waiting if is_closed(pod)),
         ended=tuple(pod for pod in pods if pod.is_terminal),
         waiting=waiting,
         alive=(*waiting, *placed),
@@ -285,6 +300,8 @@ def _size(
 def _needed(first: Membership, size: GangSize, pods: _Pods, owners: _Owners) -> int:
     if first.is_single:
         return int(bool(pods.waiting))
+    if pods.living and pods.waiting and is_seen(pods.waiting[0]) and not any(map(_counts, owners.direct)):
+        return 0  # a held Deployment or StatefulSet that has begun grows by each pod that fits
     return needed(size.minimum, living=pods.living, pods=pods.alive, ended=pods.ended, owners=owners.direct)
 
 
@@ -294,31 +311,42 @@ def _missing(
     must: int,
     pods: _Pods,
     *,
-    group: Group | None,
     owners: Sequence[Owner],
 ) -> Reason | None:
     """What the gang waits for before it can be tried."""
     if size.waits is not None:
         return size.waits
     suspended = next((owner for owner in owners if owner.spec.suspend), None)
-    if suspended is not None:
+    if suspended is not None and not is_seen(suspended):  # one that we hold, we let go
         return Reason.of(Code.OWNER_SUSPENDED, kind=suspended.kind, owner=suspended.key)
     if len(pods.members) >= must or not pods.waiting:
         return None
     there = pods.living + len(pods.waiting)
     if len(pods.waiting) >= must or first.is_single:
-        return Reason.of(Code.PODS_GATED, gated=len(pods.gated), pods=there)
-    runs = sum(owner.pods for owner in owners if owner.kind != "Deployment")
-    if owners and runs < size.minimum and group is None:
+        gated = Reason.of(Code.PODS_GATED, gated=len(pods.gated), pods=there)
+        return waits_for_producer(pods.gated, there) or gated
+    return _too_few(there, size.minimum, pods.living, [each for each in owners if each.kind != "Deployment"])
+
+
+def _too_few(there: int, minimum: int, living: int, owners: Sequence[Owner]) -> Reason:
+    """Why there are fewer pods than must start together: do their owners make no more?"""
+    ordered = next((each for each in owners if each.is_ordered), None)
+    at_once = sum(1 if each.is_ordered else each.pods for each in owners)
+    runs = sum(each.pods for each in owners)
+    if ordered is not None and living + at_once < minimum:
+        return Reason.of(Code.OWNER_IS_ORDERED, pods=there, minimum=minimum, owner=ordered.key)
+    if owners and runs < minimum:
+        first, others = owners[0], len(owners) - 1
         return Reason.of(
             Code.OWNER_RUNS_TOO_FEW,
             pods=there,
-            minimum=size.minimum,
-            kind=owners[0].kind,
-            owner=owners[0].key,
+            minimum=minimum,
+            kind=first.kind,
+            owner=first.key,
+            others=others,
             runs=runs,
         )
-    return Reason.of(Code.PODS_MISSING, pods=there, minimum=size.minimum)
+    return Reason.of(Code.PODS_MISSING, pods=there, minimum=minimum)
 
 
 def _disagreement(
@@ -332,6 +360,8 @@ def _disagreement(
         return Reason.of(Code.TOPOLOGY_NEEDS_GANG, group=group.key, key=group.topology_key)
     if group is not None and group.claims and group.is_gang:
         return Reason.of(Code.SHARED_CLAIMS, group=group.key, claims=group.claims)
+    # A stand-in has no priority yet: the server looks it up when a pod is made.
+    alive = [pod for pod in alive if not is_stand_in(pod)] or alive
     priorities = sorted({pod.spec.priority or 0 for pod in alive})
     if len(priorities) > 1:
         return Reason.of(Code.DIFFERENT_PRIORITIES, priorities=tuple(priorities))
@@ -345,6 +375,13 @@ def _disagreement(
     return None
 
 
+def _cancelled(waiting: Sequence[Pod], owners: Sequence[Owner]) -> Reason | None:
+    """Why pods are held although there may be room: their FluxJob was deleted."""
+    carriers: Sequence[Pod | Owner] = (*owners, *waiting)
+    found = next((each for each in carriers if is_cancelled(each)), None) if waiting else None
+    return None if found is None else Reason.of(Code.FLUX_JOB_DELETED, what=found.key, key=names.CANCELLED)
+
+
 # -- single fields -------------------------------------------------------------------------------------------
 
 
@@ -353,6 +390,16 @@ def _order(pod: Pod) -> tuple[str, int, tuple[tuple[int, str], ...]]:
     index = pod_index(pod)
     owner = next((each.name for each in pod.metadata.owner_references or () if each.controller), "")
     return owner, _NO_INDEX if index is None else index, natural_key(pod.metadata.name)
+
+
+def _counts(owner: Owner) -> bool:
+    """Whether an owner runs its pods to completion."""
+    return isinstance(owner, Job)
+
+
+def _node(pod: Pod) -> str | None:
+    """The node that a pod is on, or that kube-scheduler was told to put it on."""
+    return pod.spec.node_name or pinned_node(pod)
 
 
 def _oldest(pods: Sequence[Pod]) -> Pod:

@@ -18,6 +18,8 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.model.group import Group
+from fluence.model.held import is_ours
+from fluence.model.meta import OwnerReference
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.schedule.gang import Gang, build
@@ -57,7 +59,7 @@ class Groups:
     def set_pod(self, pod: Pod) -> Collection[str]:
         """A pod as it is now, any scheduler's: others' pods matter where they name a group of ours."""
         key = pod.key
-        if pod.spec.scheduler_name != self.scheduler and not _names_group(pod):
+        if not is_ours(pod, self.scheduler) and not _names_group(pod):
             return self._drop(key)
         old = self._pods.get(key)
         self._pods[key] = pod
@@ -97,7 +99,7 @@ class Groups:
         old, self._owners[uid] = self._owners.get(uid), owner
         pods = self._owned.get(uid, ())
         if old is not None and _same_owner(old, owner):
-            if old.succeeded == owner.succeeded:
+            if old.succeeded == owner.succeeded and old.is_finished == owner.is_finished:
                 return ()
             # A Job counts its completions one by one: what its pods belong to is not worked out anew.
             changed = {self._memberships[each].key for each in pods}
@@ -129,6 +131,13 @@ class Groups:
             found = self._cache[key] = self._build(key, pods)
         return found
 
+    def owners(self, pod: Pod) -> tuple[tuple[Owner, ...], OwnerReference | None]:
+        """The pod's owner and that one's, as far as they are known, and the first that will be."""
+        return owner_chain(pod, self._owners, self._follows)
+
+    def owner(self, uid: str) -> Owner | None:
+        return self._owners.get(uid)
+
     def gangs(self) -> Iterator[Gang]:
         for key in list(self._gangs):
             gang = self.gang(key)
@@ -145,7 +154,7 @@ class Groups:
         pod = self._pods[key]
         member = self._membership(pod)
         self._memberships[key] = member
-        ours = pod.spec.scheduler_name == self.scheduler
+        ours = is_ours(pod, self.scheduler)
         (self._gangs if ours else self._foreign).setdefault(member.key, set()).add(key)
         for group in member.groups:
             self._named.setdefault(group, set()).add(key)

@@ -9,20 +9,30 @@ The cycle and the observer of events call it. The phases and their table are in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from fluence import names
 from fluence.cluster.ids import job_number
+from fluence.model.device import DeviceGrant
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.queue import Start
 from fluence.queue.job import Phase, Submission
-from fluence.schedule import recovery
-from fluence.schedule.actions import Bind
+from fluence.schedule import group_devices, recovery
+from fluence.schedule.actions import Bind, Release
 from fluence.schedule.gang import Gang
 from fluence.schedule.planner import HORIZON, PodSetRequest, is_whole
 from fluence.schedule.pod_set import PodSet
 from fluence.schedule.reconcile import Gather, Submit, name_of
+from fluence.schedule.stand_ins import (
+    ReleaseNote,
+    index_of,
+    is_stand_in,
+    is_stand_in_uid,
+    owner_of,
+    owner_uid,
+)
 from fluence.schedule.state import SchedulerState
 from fluence.schedule.volume_binding import VolumeBinding
 
@@ -43,13 +53,17 @@ class Lifecycle:
             request=replace(wanted.request, number=self._free_number(wanted.uid)),
             submit=min(gang.submit, now),
             limit=gang.limit,
+            enforced=gang.bounded,
             soft_limit=gang.soft_limit,
             user=gang.user,
+            account=gang.namespace,
             queue=gang.queue,
             priority=wanted.priority,
+            devices=_counted(wanted.request),
         )
         pod_set = self._record(gang, job)
         state.queue.submit(job, pod_set)
+        state.journal.note(pod_set)
         state.reports.want(pod_set.key)
         state.queue_changed = True
 
@@ -64,6 +78,7 @@ class Lifecycle:
     def withdraw(self, pod_set: PodSet, now: int, reason: Reason) -> None:
         """A pod set that waits is not wanted any more."""
         queue = self._state.queue
+        self._state.journal.withdrawn(pod_set, now, reason)
         if pod_set.key in queue.records:
             if not pod_set.phase.is_over:
                 queue.cancel(pod_set.key, now, reason)
@@ -89,7 +104,8 @@ class Lifecycle:
     def adopt(self, gang: Gang, pods: Iterable[Pod], now: int) -> None:
         """Pods of a group are on nodes, and we did not put them there: a restart, or another replica."""
         state = self._state
-        for found in recovery.running(pods, job_number(gang.uid), now=now, limit=gang.limit):
+        own = gang.per_pod_devices
+        for found in recovery.running(pods, job_number(gang.uid), now=now, limit=gang.limit, per_pod=own):
             uids = [pod.metadata.uid for pod in found.pods if pod.metadata.uid in state.cluster.pods.entries]
             if not uids:
                 continue
@@ -99,9 +115,12 @@ class Lifecycle:
             else:
                 held = pod_set.running[pod_set.key]
                 end = None if held.end >= HORIZON else held.end
-                state.cluster.adopt(pod_set.number, uids, start=held.start, end=end)
+                grants, lent = group_devices.split(found.grants, self._holders(gang, but=pod_set.number))
+                state.cluster.adopt(pod_set.number, uids, start=held.start, end=end, grants=grants)
+                self._share(pod_set.number, lent)
             for uid in uids:
                 state.pod_sets.seat(pod_set, uid)
+            state.journal.note(pod_set)
         state.queue_changed = True
 
     def _running(self, gang: Gang, number: int, now: int) -> PodSet | None:
@@ -118,16 +137,31 @@ class Lifecycle:
     def _adopt(self, gang: Gang, found: recovery.Running, uids: list[str], now: int) -> PodSet:
         state = self._state
         is_main = found.number == job_number(gang.uid)
-        number = self._free_number(gang.uid if is_main else _hint(gang, found.number))
+        own = (pod.metadata.uid for pod in found.pods if job_number(pod.metadata.uid) == found.number)
+        number = self._free_number(gang.uid if is_main else next(own, _hint(gang, found.number)))
         whole = is_whole(gang.policy or state.cluster.policy)
-        state.cluster.adopt(number, uids, start=found.start, end=found.end, whole=whole)
+        grants, lent = group_devices.split(found.grants, self._holders(gang, but=number))
+        state.cluster.adopt(number, uids, start=found.start, end=found.end, whole=whole, grants=grants)
+        self._share(number, lent)
         siblings = list(state.pod_sets.of_group(gang.key).values())
         key = gang.key
         if not is_main or any(each.key == key for each in siblings):
             key = name_of(gang.key, min(uids), siblings)
-        request = PodSetRequest(number, found.pods, len(found.pods), gang.policy)
+        devices = group_devices.request_of(grants, gang.device_terms, per_pod=gang.per_pod_devices)
+        request = PodSetRequest(number, found.pods, len(found.pods), gang.policy, devices=devices)
         limit = None if found.end is None else max(1, found.end - found.start)
-        job = Submission(key, request, found.start, limit, gang.soft_limit, gang.user, "", gang.queue)
+        job = Submission(
+            key,
+            request,
+            found.start,
+            limit=limit,
+            enforced=gang.bounded,
+            soft_limit=gang.soft_limit,
+            user=gang.user,
+            account=gang.namespace,
+            queue=gang.queue,
+            devices=_counted(request),
+        )
         pod_set = PodSet(job, Phase.GATHERING, group=gang.key)
         state.pod_sets.add(pod_set)
         held = state.planner.adopt(key, request, found.start, found.end)
@@ -150,19 +184,77 @@ class Lifecycle:
         seating = state.cluster.seats.jobs[pod_set.number]
         end = None if start.end >= HORIZON else start.end
         pods = {pod.metadata.uid: pod for pod in pod_set.pods}
-        notes = recovery.annotations_for(pod_set.number, now, end)
+        gang = state.groups.gang(pod_set.group)
+        lent = self._borrow(pod_set, gang)
+        notes: dict[str, str] = {}
         if refused := state.exclusions.refused(pod_set.group):
-            gang = state.groups.gang(pod_set.group)
-            notes |= recovery.excluded_note({*refused, *(gang.excluded if gang is not None else ())})
+            notes = recovery.excluded_note({*refused, *(gang.excluded if gang is not None else ())})
+        plain = notes | recovery.annotations_for(pod_set.number, now, end)
         binds = []
         for seat in seating.seats.values():
             uid = str(seat.pod)
             state.pod_sets.seat(pod_set, uid, seat.node)
-            binds.append(Bind(pods[uid], seat.node, pod_set.key, notes))
+            said: Mapping[str, str] = plain
+            if own := [each for each in (*seating.grants, *lent) if uid in each.pods]:
+                said = notes | recovery.annotations_for(pod_set.number, now, end, own)
+                said |= group_devices.hand_off(own, state.cluster.seats.backends)
+            binds.append(Bind(pods[uid], seat.node, pod_set.key, said))
         state.reports.starts(pod_set.key)
+        state.journal.note(pod_set)
         if len(binds) < len(pods):
             state.touch((pod_set.group,))  # the rest follow
+        if pod_set.expects:
+            self._expect(pod_set, binds, now)
+            return []
         return binds
+
+    def _expect(self, pod_set: PodSet, binds: list[Bind], now: int) -> None:
+        """Some of its pods are still to be made: their Jobs are let go, and those that are there wait."""
+        state = self._state
+        of_owner: dict[str, list[Bind]] = {}
+        for bind in binds:
+            if is_stand_in(bind.pod):
+                of_owner.setdefault(owner_of(bind.pod), []).append(bind)
+            else:
+                pod_set.arrived[bind.uid] = bind
+        state.pod_sets.expecting[pod_set.key] = pod_set
+        for uid, some in of_owner.items():
+            owner = state.groups.owner(uid)
+            if owner is not None and owner.spec.suspend and uid not in state.releases:
+                nodes = sorted((index_of(bind.pod), bind.node) for bind in some)
+                said = {bind.annotations[names.ALLOCATION] for bind in some}
+                # Where each has devices of its own, one note cannot say it: then it is not read again.
+                number = some[0].annotations[names.JOBID]
+                note = ReleaseNote(number, said.pop() if len(said) == 1 else "", tuple(nodes))
+                state.stand_ins.let_go(uid, note)
+                state.releases.order(Release(owner, pod_set.key, note), now)
+
+    def take_seat(self, stand_in: Pod, pod: Pod) -> None:
+        """A pod has come that was planned for."""
+        state = self._state
+        pod_set = state.pod_sets.by_pod[stand_in.metadata.uid]
+        before, node = pod_set.request, state.cluster.take_seat(pod_set.number, stand_in.metadata.uid, pod)
+        held, seating = pod_set.running[pod_set.key], state.cluster.seats.jobs[pod_set.number]
+        own = [each for each in (*seating.grants, *seating.shares) if pod.metadata.uid in each.pods]
+        end = None if held.end >= HORIZON else held.end
+        notes = recovery.annotations_for(pod_set.number, held.start, end, own)
+        if own:
+            notes |= group_devices.hand_off(own, state.cluster.seats.backends)
+        state.pod_sets.take_seat(pod_set, stand_in, pod, Bind(pod, node, pod_set.key, notes))
+        state.planner.forget(before)
+        state.touch(state.groups.remove_pod(stand_in))
+        state.stand_ins.met(owner_of(pod), stand_in)
+
+    def give_up_seats(self, owner: str, group: str) -> None:
+        """What an owner's pods were planned with does not hold: they are placed anew, together."""
+        state = self._state
+        state.stand_ins.give_up(owner)
+        for pod_set in list(state.pod_sets.of_group(group).values()):
+            for pod in pod_set.pods:
+                uid = pod.metadata.uid
+                waits = is_stand_in_uid(uid) or uid in pod_set.arrived
+                if waits and uid in pod_set.alive and owner_of(pod) == owner:
+                    self.lose(pod_set, uid)
 
     def prepare(self, pod_set: PodSet, binding: VolumeBinding, now: int) -> None:
         """Its volumes come first."""
@@ -197,6 +289,11 @@ class Lifecycle:
         """A pod with a seat will not be bound there: it waits again, or is gone."""
         state = self._state
         entry = state.cluster.pods.entries.get(uid)
+        if is_stand_in_uid(uid):
+            reason = Reason.of(Code.POD_NOT_BOUND, pod=entry.pod.key if entry is not None else uid)
+            state.cluster.release(pod_set.number, (uid,), reason=reason)
+            state.stand_ins.give_up(owner_uid(uid))
+            state.releases.forget(owner_uid(uid))
         state.cluster.forget(uid)
         if entry is not None:
             state.claims_given_up(entry.pod)
@@ -209,12 +306,15 @@ class Lifecycle:
 
     # -- ending ----------------------------------------------------------------------------------------------
 
-    def pod_over(self, pod_set: PodSet, uid: str, *, failed: bool) -> None:
+    def pod_over(self, pod_set: PodSet, pod: Pod) -> None:
         """A pod with a seat has ended, or is gone."""
-        state = self._state
+        state, uid = self._state, pod.metadata.uid
         state.retries.forget(uid)
         pod_set.unbound.pop(uid, None)
-        pod_set.failed = pod_set.failed or failed
+        pod_set.arrived.pop(uid, None)
+        pod_set.failed = pod_set.failed or pod.status.phase != "Succeeded"
+        by_itself = pod.status.phase == "Failed" and pod.metadata.deletion_timestamp is None
+        pod_set.crashed = pod_set.crashed or by_itself
         if uid in pod_set.alive:
             pod_set.alive.discard(uid)
             pod_set.finished[uid] = None
@@ -237,14 +337,44 @@ class Lifecycle:
         for pod_set in state.pod_sets.take_over():
             state.subject = pod_set.group
             if pod_set.finished:
+                state.journal.ended(pod_set, now)
                 state.queue.finish(pod_set.key, now, succeeded=not pod_set.failed)
             else:  # it never started: its pods wait again
+                state.journal.withdrawn(pod_set, now, Reason.of(Code.NOT_BOUND))
                 state.queue.cancel(pod_set.key, now, Reason.of(Code.NOT_BOUND))
             state.queue.forget(pod_set.key)
             self._remove(pod_set)
             state.touch((pod_set.group,))
             state.queue_changed = True
         state.subject = ""
+
+    # -- devices that belong to no node ----------------------------------------------------------------------
+
+    def _holders(self, gang: Gang, *, but: int) -> dict[int, tuple[DeviceGrant, ...]]:
+        """The devices that other jobs of a group hold, by their numbers; none where each pod has its own."""
+        jobs = self._state.cluster.seats.jobs
+        if gang.per_pod_devices:
+            return {}
+        numbers = (each.number for each in self._state.pod_sets.of_group(gang.key).values())
+        held = {each: jobs[each] for each in numbers if each in jobs and each != but}
+        return {
+            number: seating.grants
+            for number, seating in held.items()
+            if seating.grants and not seating.reserved
+        }
+
+    def _borrow(self, pod_set: PodSet, gang: Gang | None) -> tuple[DeviceGrant, ...]:
+        """What a pod set that starts shares with others of its group, which hold it already."""
+        if gang is None or pod_set.request.devices is not None or not self._state.cluster.seats.backends:
+            return ()
+        holders = self._holders(gang, but=pod_set.number)
+        lent = group_devices.lent_to(pod_set.pods, holders) if holders else None
+        self._share(pod_set.number, lent)
+        return () if lent is None else lent.grants
+
+    def _share(self, number: int, lent: group_devices.Lent | None) -> None:
+        if lent is not None:
+            self._state.cluster.share_devices(number, lent.grants, lent.lender)
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -263,6 +393,7 @@ class Lifecycle:
         if not pod_set.unbound and pod_set.phase in (Phase.BINDING, Phase.PREPARING):
             self._state.queue.running(pod_set.key, self._state.queue.now)
             self._state.reports.over(pod_set.key)
+            self._state.journal.note(pod_set)
 
     def _remove(self, pod_set: PodSet) -> None:
         state = self._state
@@ -272,6 +403,11 @@ class Lifecycle:
         state.volumes.end(pod_set.key)
         if not state.pod_sets.of_group(pod_set.group) and state.groups.gang(pod_set.group) is None:
             state.exclusions.forget(pod_set.group)
+
+
+def _counted(request: PodSetRequest) -> tuple[tuple[str, int], ...]:
+    """The devices of a request, for limits."""
+    return () if request.devices is None else request.devices.needs
 
 
 def _hint(gang: Gang, number: int) -> str:

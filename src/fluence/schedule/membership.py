@@ -2,7 +2,8 @@
 
 Called by `Groups` whenever a pod, an owner or a PodGroup changes. The first of these that holds: the native
 group that the pod's spec names; the group that a label or an annotation names, on the pod, then on its
-owners; the top owner, where only a size is declared; the pod by itself.
+owners; the top owner, where only a size is declared, or where the pods are held until they start together;
+the pod by itself.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fluence.model.group import Group
+from fluence.model.held import is_seen
 from fluence.model.meta import OwnerReference
 from fluence.model.owner import OWNERS, Owner
 from fluence.model.pod import Pod
@@ -55,7 +57,7 @@ def membership(
 ) -> Membership:
     """Where a pod with these owners belongs; ``find_group`` answers by namespace and name."""
     namespace = pod.metadata.namespace
-    field = label = group_field(pod)
+    field = label = _field(pod, owners)
     faults: tuple[Reason, ...] = ()
     single = False
     if field is not None:
@@ -72,7 +74,7 @@ def membership(
         single = group is not None and not group.is_gang
     if label is not None and not single:
         key, name = f"{namespace}/{label.instance}", label.instance
-    elif label is None and unseen is None and owners and _declares_gang(pod, owners):
+    elif label is None and unseen is None and owners and (is_seen(pod) or _declares_gang(pod, owners)):
         top = owners[-1]
         key, name = f"{namespace}/{top.kind.lower()}:{top.metadata.name}", top.metadata.name
     else:
@@ -98,6 +100,16 @@ def owner_chain(
         found.append(owner)
         refs = owner.metadata.owner_references
     return tuple(found), None
+
+
+def _field(pod: Pod, owners: tuple[Owner, ...]) -> GroupLabel | None:
+    """The native group of a pod. One that the Job controller made up for a held Job does not count: the Job
+    was planned before it, as a whole."""
+    template = owners[0].spec.template if owners else None
+    if template is not None and is_seen(pod):
+        named = template.spec.scheduling_group or template.spec.workload_ref
+        return group_field(pod) if named is not None else None
+    return group_field(pod)
 
 
 def _first_label(pod: Pod, owners: tuple[Owner, ...]) -> tuple[GroupLabel | None, tuple[Reason, ...]]:

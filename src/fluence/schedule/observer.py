@@ -9,18 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+from msgspec import structs
+
 from fluence.cluster.claims import Change
 from fluence.cluster.graph import FreedSeats
+from fluence.model.config_map import ConfigMap
+from fluence.model.dra import DeviceClass, ResourceClaimTemplate, ResourceSlice
 from fluence.model.group import Group
+from fluence.model.held import pinned_node
 from fluence.model.meta import KubeObject
 from fluence.model.node import Node
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
+from fluence.model.priority import PriorityClass
 from fluence.model.reason import Code, Reason
 from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, VolumeClaim
-from fluence.schedule.actions import BindOutcome, BindResult
-from fluence.schedule.events import BindFinished, Changed, Event, NotBound
+from fluence.schedule.actions import BindOutcome, BindResult, ReleaseResult
+from fluence.schedule.events import BindFinished, Changed, Event, NotBound, ReleaseFinished
 from fluence.schedule.lifecycle import Lifecycle
+from fluence.schedule.stand_ins import Came, is_stand_in_uid
 from fluence.schedule.state import SchedulerState
 
 
@@ -39,6 +46,9 @@ class Observer:
         if isinstance(event, NotBound):
             self._not_bound(event.pod)
             return
+        if isinstance(event, ReleaseFinished):
+            self._release_finished(event.result, now)
+            return
         found = event.object
         if isinstance(found, Pod):
             self._pod(event, found)
@@ -49,15 +59,80 @@ class Observer:
             change = groups.remove_group if event.new is None else groups.set_group
             self._state.touch(change(found))
         elif isinstance(found, Owner):
-            groups = self._state.groups
-            set_owner = groups.remove_owner if event.new is None else groups.set_owner
-            self._state.touch(set_owner(found))
+            self._owner(event, found)
+            self._state.producer_gates.owner_changed(found)
+        elif isinstance(found, ResourceSlice | DeviceClass | ResourceClaimTemplate):
+            self._state.dynamic.change(found, gone=event.new is None)
+        elif isinstance(found, PriorityClass):
+            self._state.stand_ins.set_class(found, gone=event.new is None)
+        elif isinstance(found, ConfigMap):
+            self._devices(None if event.new is None else found)
         else:
             self._volume_or_namespace(event)
 
     def settle_claims(self) -> None:
         """What changes of volumes and classes mean to claims that wait, once for many of them."""
         self._claims_changed(self._state.claims.settle())
+
+    # -- owners ----------------------------------------------------------------------------------------------
+
+    def _owner(self, event: Changed, owner: Owner) -> None:
+        state = self._state
+        if event.new is None:
+            state.stand_ins.remove_owner(owner)
+            state.releases.forget(owner.metadata.uid)
+            state.touch(state.groups.remove_owner(owner))
+            return
+        state.touch(state.groups.set_owner(owner))
+        state.stand_ins.set_owner(owner)
+        if not owner.spec.suspend:
+            state.releases.forget(owner.metadata.uid)
+
+    def _release_finished(self, result: ReleaseResult, now: int) -> None:
+        """What was carried out is seen by the Job itself. What was not is tried again: if the Job has
+        changed, its own event comes first, and takes the seats from its stand-ins."""
+        releases = self._state.releases
+        if result.outcome is BindOutcome.GONE:
+            releases.forget(result.release.uid)
+        elif result.outcome is not BindOutcome.BOUND:
+            releases.again(result.release, now)
+
+    def settle_devices(self) -> None:
+        """What changes of devices, classes and claims mean to nodes and pods, once for many of them."""
+        devices = self._state.dynamic
+        if devices.take_changed():
+            for node in list(devices.nodes.values()):
+                self._node(Changed(None, node), node)
+            for pod in list(devices.pods.values()):
+                self._pod(Changed(None, pod), pod)
+
+    def settle_stand_ins(self, now: int) -> None:
+        """What changes of owners and pods mean to the members that stand for pods still to come."""
+        state = self._state
+        due = state.stand_ins.next_due()
+        if not state.stand_ins.has_changed and (due is None or due > now):
+            return
+        seats, knows = state.pod_sets.by_pod, state.cluster.node
+        for change in list(state.stand_ins.settle(seats, lambda name: knows(name) is not None, now)):
+            pod = change.pod
+            if isinstance(change, Came):
+                self._stand_in(pod)
+            elif pod.metadata.uid in seats:
+                self._not_bound(pod)
+            else:
+                self._pod_gone(pod)
+
+    def _stand_in(self, pod: Pod) -> None:
+        """It counts on the node that its note names as if it had been nominated for it."""
+        state = self._state
+        if pod.spec.node_name is not None:
+            before = self._taken_by(pod.metadata.uid)
+            freed = state.cluster.set_pod(_nominated(state.dynamic.pod(pod), pod.spec.node_name))
+            self._note_taken(before, self._taken_by(pod.metadata.uid), freed)
+        touched = state.groups.set_pod(state.dynamic.pod(pod))
+        for group in touched:
+            state.rank(group, pod)
+        state.touch(touched)
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
@@ -66,7 +141,7 @@ class Observer:
             self._node_gone(node.name)
             return
         state = self._state
-        before = state.cluster.node(node.name)
+        before, node = state.cluster.node(node.name), state.dynamic.node(node)
         state.cluster.set_node(node)
         if before is not None and _offers(before) == _offers(node):
             return  # a heartbeat
@@ -78,14 +153,31 @@ class Observer:
 
     def _node_gone(self, name: str) -> None:
         state = self._state
+        state.dynamic.nodes.pop(name, None)
         freed = state.cluster.remove_node(name)
         state.planner.note_taken()
         state.queue.note_loss(Reason.of(Code.NODE_GONE, node=name))
         state.cluster_changed = True
         for uid in [uid for each in freed for uid in each.pods]:
             pod_set = state.pod_sets.by_pod.get(uid)
-            if pod_set is not None and uid in pod_set.unbound and uid in state.retries:
+            if pod_set is None:
+                continue
+            if is_stand_in_uid(uid) or uid in pod_set.arrived:
+                self._lifecycle.lose(pod_set, uid)  # nothing of it was sent
+            elif uid in pod_set.unbound and uid in state.retries:
                 self._lifecycle.lose(pod_set, uid)
+
+    # -- devices ---------------------------------------------------------------------------------------------
+
+    def _devices(self, found: ConfigMap | None) -> None:
+        """Other devices than before: what runs, runs on; what waits is judged again."""
+        state = self._state
+        if state.devices.read(found, state.cluster.layout.own_types):
+            state.cluster.set_devices(state.devices.tree)
+            state.cluster_changed = True
+            state.planner.note_freed()
+            state.planner.note_taken()
+            state.queue.note_loss(Reason.of(Code.DEVICES_CHANGED))
 
     # -- pods ------------------------------------------------------------------------------------------------
 
@@ -94,9 +186,15 @@ class Observer:
             self._pod_gone(pod)
             return
         state, uid = self._state, pod.metadata.uid
+        state.producer_gates.set_pod(pod)
+        if pod.spec.resource_claims:
+            state.dynamic.pods[uid] = pod
+            pod = state.dynamic.pod(pod)
         before = self._taken_by(uid)
-        freed = state.cluster.set_pod(pod)
+        pin = None if pod.spec.node_name else pinned_node(pod)
+        freed = state.cluster.set_pod(pod if pin is None else _nominated(pod, pin))
         self._note_taken(before, self._taken_by(uid), freed)
+        state.stand_ins.set_pod(pod)
         if pod.is_terminal:
             state.claims_given_up(pod)
         touched = state.groups.set_pod(pod)
@@ -109,20 +207,23 @@ class Observer:
         if pod_set is None:
             return
         if pod.is_terminal:
-            self._lifecycle.pod_over(pod_set, uid, failed=pod.status.phase != "Succeeded")
+            self._lifecycle.pod_over(pod_set, pod)
         elif pod.spec.node_name is not None:
             self._lifecycle.bound(pod_set, uid)
 
     def _pod_gone(self, pod: Pod) -> None:
         state, uid = self._state, pod.metadata.uid
+        state.producer_gates.remove_pod(pod)
+        state.dynamic.pods.pop(uid, None)
         before = self._taken_by(uid)
         freed = state.cluster.remove_pod(pod)
         self._note_taken(before, None, freed)
         state.claims_given_up(pod)
         state.touch(state.groups.remove_pod(pod))
+        state.stand_ins.remove_pod(pod)
         pod_set = state.pod_sets.by_pod.get(uid)
         if pod_set is not None:
-            self._lifecycle.pod_over(pod_set, uid, failed=pod.status.phase != "Succeeded")
+            self._lifecycle.pod_over(pod_set, pod)
 
     def _not_bound(self, pod: Pod) -> None:
         """It has not ended: its seat is free at once, though others of its job go on, and it may have one."""
@@ -191,6 +292,8 @@ class Observer:
             case BindOutcome.BOUND | BindOutcome.ELSEWHERE:
                 # Where somebody else has bound it, its own event says where; the seat follows it.
                 self._lifecycle.bound(pod_set, uid)
+            case BindOutcome.HANDED_OVER:
+                state.retries.forget(uid)  # its own event says when it is bound
             case BindOutcome.AGAIN:
                 entry = state.cluster.pods.entries.get(uid)
                 if entry is None or entry.node != bind.node:  # its node went meanwhile
@@ -202,6 +305,15 @@ class Observer:
                 self._lifecycle.lose(pod_set, uid)
             case BindOutcome.GONE | BindOutcome.STALE:
                 self._lifecycle.lose(pod_set, uid)
+
+
+def _nominated(pod: Pod, node: str) -> Pod:
+    """A pod that counts on a node before it is bound there."""
+    return structs.replace(
+        pod,
+        spec=structs.replace(pod.spec, node_name=None),
+        status=structs.replace(pod.status, nominated_node_name=node),
+    )
 
 
 def _offers(node: Node) -> tuple[object, ...]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 from cachetools import LRUCache
 
 from fluence.cluster.graph import ClusterGraph, Refused, TopologyDomain
@@ -20,13 +19,16 @@ from fluence.match.placement import Never, Wait
 from fluence.match.policy import MatchPolicy
 from fluence.match.policy import find as find_policy
 from fluence.model.constraint import Constraint
+from fluence.model.device import DeviceRequest
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.placer.gang import GangRequest, Seated, Seating
+from fluence.placer.seat_forecast import SeatForecast
 from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.job import FOREVER
 from fluence.queue.planner import Outlook, Planner, PlanRequest
-from fluence.queue.totals import Amounts, Totals, expected
+from fluence.queue.totals import Amounts, expected
+from fluence.schedule.planned_totals import PlannedTotals
 
 HORIZON = 1 << 50  # milliseconds since 1970: the year 37,000
 _SHAPES = 10_000  # distinct shapes of which something is remembered; users can make up any number
@@ -43,6 +45,7 @@ class PodSetRequest:
     exclude: frozenset[str] = frozenset()  # nodes that turned out impossible for this group
     constraint: Constraint | None = None
     topology: TopologyDomain | None = None  # all in one domain of a label
+    devices: DeviceRequest | None = None  # that belong to no node
 
 
 class ClusterPlanner:
@@ -55,7 +58,7 @@ class ClusterPlanner:
         self._shapes: MutableMapping[Hashable, int] = LRUCache(_SHAPES)
         self._next_shape = 0
         self._of: dict[PodSetRequest, tuple[int, bool]] = {}  # shape; of several kinds of pods
-        self._asked: MutableMapping[int, dict[Hashable, int]] = LRUCache(_SHAPES)  # per shape
+        self._totals = PlannedTotals(cluster, self.allocations)
         self._feasible: MutableMapping[int, tuple[tuple[int, int, int], Reason | None]] = LRUCache(_SHAPES)
         # Shapes that were told "at no time": it stays so while the plan only fills up.
         self._hopeless: dict[int, int] = {}
@@ -113,6 +116,7 @@ class ClusterPlanner:
                     request.exclude,
                     request.constraint,
                     request.topology,
+                    request.devices,
                 )
                 shape = self._shapes.setdefault(key, self._next_shape)
             self._next_shape = max(self._next_shape, shape + 1)
@@ -129,16 +133,35 @@ class ClusterPlanner:
         known = self._feasible.get(shape)
         if known is not None and known[0] == at and (known[1] is None or not mixed):
             return known[1]
-        gang = self._gang(request)
+        gang = self.gang(request)
         reason: Reason | None = None
         if isinstance(gang, Refused):
             return gang.reason  # not remembered: a claim may come while all nodes stay as they are
         if self.cluster.is_impossible(gang):
-            causes = self.why(request, self.cluster.seats.availability.now, FOREVER)
+            causes = self.cluster.why(
+                request.pods,
+                now=self.cluster.seats.availability.now,
+                policy=request.policy,
+                exclude=self._excluded(request),
+                topology=request.topology,
+                devices=request.devices,
+                empty=True,
+            )
             reason = Reason.of(Code.CLUSTER_CANNOT_HOLD, causes=tuple(causes))
         if not self.cluster.mounts_claims(request.pods):  # volumes come while all nodes stay as they are
             self._feasible[shape] = (at, reason)
         return reason
+
+    def gang(self, request: PodSetRequest) -> GangRequest | Refused:
+        """The pods of a request as the placer takes them, for the nodes as they are now."""
+        return self.cluster.gang(
+            request.pods,
+            minimum=request.minimum if request.minimum < len(request.pods) else None,
+            policy=request.policy,
+            exclude=self._excluded(request),
+            topology=request.topology,
+            devices=request.devices,
+        )
 
     def relaxed(self, request: Hashable) -> Hashable | None:
         return None
@@ -175,6 +198,21 @@ class ClusterPlanner:
     def may_move(self, allocation: Allocation, now: int) -> bool:
         return True  # only a match can tell
 
+    def may_start(self, allocation: Allocation, now: int, clear: int) -> bool:
+        gang = self.gang(_pods(allocation.request))
+        if isinstance(gang, Refused):
+            return False
+        return self.cluster.seats.may_start(gang, job=allocation.number, now=now, duration=_duration(clear))
+
+    def displaced(self) -> Collection[Allocation]:
+        numbers = self.cluster.seats.displaced()
+        seated = self.cluster.seats.jobs
+        return [
+            each
+            for each in self.allocations.reserved.values()
+            if each.number in numbers or each.number not in seated
+        ]
+
     def drop(self, allocation: Allocation) -> None:
         seating = self._lift(allocation)
         self.allocations.drop(allocation, lambda: self._put_back(seating))
@@ -193,6 +231,8 @@ class ClusterPlanner:
             self.opened += 1
 
     def extend(self, allocation: Allocation, end: int) -> None:
+        if end - allocation.start >= FOREVER:
+            end = HORIZON  # nobody knows
         self.allocations.extend(allocation, end)
         if allocation.number in self.cluster.seats.jobs:
             self.cluster.prolong(allocation.number, end)
@@ -218,19 +258,41 @@ class ClusterPlanner:
     # -- thinking ahead --------------------------------------------------------------------------------------
 
     def sketch(self, now: int, waiting: Sequence[PlanRequest], *, in_order: bool) -> list[int | None]:
-        wanted = ((self._amounts(_pods(ask.request)), ask.limit) for ask in waiting)
-        return self._totals(now, {}).place_all(wanted, now, in_order=in_order)
+        wanted = [(self._amounts(_pods(ask.request)), ask.limit) for ask in waiting]
+        return self._totals.now(now, {}, wanted).place_all(wanted, now, in_order=in_order)
 
     def expect(
         self, now: int, ends: Mapping[str, int], waiting: Sequence[PlanRequest], wanted: Collection[int]
     ) -> dict[int, int]:
         some = waiting[: max(wanted, default=-1) + 1]
-        lasting = ((self._amounts(_pods(ask.request)), ask.duration) for ask in some)
-        return expected(self._totals(now, ends).place_all(lasting, now), wanted)
+        lasting = [(self._amounts(_pods(ask.request)), ask.duration) for ask in some]
+        by_sums = expected(self._totals.now(now, ends, lasting).place_all(lasting, now), wanted)
+        if not by_sums:
+            return {}
+        self.cluster.advance(now)
+        running = self.allocations.running
+        by_job = {running[task].number: end for task, end in ends.items() if task in running}
+        forecast = SeatForecast(self.cluster.seats, by_job, now)
+        found = {}
+        for place, start in by_sums.items():
+            request = _pods(waiting[place].request)
+            gang = self.gang(request)
+            # Sums overlook how room lies on nodes, and rules: no start is before there are seats.
+            at = None if isinstance(gang, Refused) else forecast.start(gang, self.shape(request), start)
+            if at is not None:
+                found[place] = at
+        return found
+
+    def supported(self, request: Hashable, now: int, limit: int) -> int | None:
+        gang = self.gang(_pods(request))
+        if isinstance(gang, Refused):
+            return None
+        found = self.cluster.earliest(gang, now=now, duration=_duration(limit))
+        return found.at if isinstance(found, Seated) else None
 
     def outlook(self, request: Hashable, now: int, limit: int) -> Outlook:
         request = _pods(request)
-        gang = self._gang(request)
+        gang = self.gang(request)
         if isinstance(gang, Refused):
             return Outlook((gang.reason,))
         duration = _duration(limit)
@@ -241,9 +303,7 @@ class ClusterPlanner:
 
     def why(self, request: PodSetRequest, now: int, limit: int) -> list[Reason]:
         """What stands in the way of a request now; its own place in the plan does not."""
-        reserved = self.allocations.reserved.values()
-        own = next((each for each in reserved if each.number == request.number), None)
-        planned = None if own is None else self._lift(own)
+        planned = self._lift_own(request)
         told = self.cluster.why(
             request.pods,
             now=now,
@@ -251,25 +311,51 @@ class ClusterPlanner:
             policy=request.policy,
             exclude=self._excluded(request),
             topology=request.topology,
+            devices=request.devices,
         )
         self._put_back(planned)
         return told
 
-    def refusal(self, request: PodSetRequest) -> Reason | None:
-        """Why a request is not tried at all, whatever the cluster has."""
-        gang = self._gang(request)
-        return gang.reason if isinstance(gang, Refused) else None
+    def seats_now(self, request: PodSetRequest, now: int, limit: int) -> int | None:
+        """How many of its pods would have a seat now, if enough of them do; its own place in the plan is no
+        obstacle."""
+        gang = self.gang(request)
+        if isinstance(gang, Refused):
+            return None
+        planned = self._lift_own(request)
+        found = self.cluster.try_now(gang, now=now, duration=_duration(limit))
+        self._put_back(planned)
+        return len(found.seats) if isinstance(found, Seated) else None
+
+    def held_up_by(self, request: PodSetRequest, now: int, limit: int, tasks: Collection[str]) -> list[str]:
+        """Of some tasks that run, those whose nodes a request would have as soon as all of them end."""
+        seated = self.cluster.seats.jobs
+        running = (self.allocations.running.get(task) for task in tasks)
+        held = [each for each in running if each is not None and each.number in seated]
+        gang = self.gang(request)
+        if not held or isinstance(gang, Refused):
+            return []
+        planned, soon = self._lift_own(request), now + 1
+        try:
+            for each in held:
+                self.cluster.prolong(each.number, soon)
+            found = self.cluster.earliest(gang, now=now, duration=_duration(limit))
+        finally:
+            for each in held:
+                self.cluster.prolong(each.number, each.end)
+            self._put_back(planned)
+        if not isinstance(found, Seated) or found.at != soon:
+            return []
+        nodes = {seat.node for seat in found.seats}
+        devices = {grant.backend for grant in found.grants}
+        return [
+            each.task
+            for each in held
+            if not nodes.isdisjoint(seat.node for seat in seated[each.number].seats.values())
+            or not devices.isdisjoint(grant.backend for grant in seated[each.number].grants)
+        ]
 
     # -- inside ----------------------------------------------------------------------------------------------
-
-    def _gang(self, request: PodSetRequest) -> GangRequest | Refused:
-        return self.cluster.gang(
-            request.pods,
-            minimum=request.minimum if request.minimum < len(request.pods) else None,
-            policy=request.policy,
-            exclude=self._excluded(request),
-            topology=request.topology,
-        )
 
     def _excluded(self, request: PodSetRequest) -> frozenset[str]:
         """The nodes that a request must not have: by refusal, or by its constraint on names and labels."""
@@ -287,7 +373,7 @@ class ClusterPlanner:
         shape = self.shape(request)
         if clear >= self._hopeless.get(shape, FOREVER + 1):
             return None
-        gang = self._gang(request)
+        gang = self.gang(request)
         if isinstance(gang, Refused):
             return None
         number = request.number
@@ -305,6 +391,12 @@ class ClusterPlanner:
         undo = self._lift if seated.reserved else self._give_up
         self.allocations.add(held, lambda: undo(held))
         return held
+
+    def _lift_own(self, request: PodSetRequest) -> Seating | None:
+        """Take a request's own place out of the plan, for a question."""
+        reserved = self.allocations.reserved.values()
+        own = next((each for each in reserved if each.number == request.number), None)
+        return None if own is None else self._lift(own)
 
     def _lift(self, allocation: Allocation) -> Seating | None:
         """Take a plan's seats out and say what they were; nodes may have gone, and seats with them."""
@@ -325,6 +417,7 @@ class ClusterPlanner:
             end=seating.end,
             reserved=True,
             whole=seating.whole,
+            grants=seating.grants,
         )
 
     def _give_up(self, allocation: Allocation) -> None:
@@ -332,37 +425,13 @@ class ClusterPlanner:
         if allocation.number in self.cluster.seats.jobs:
             self.cluster.release(allocation.number)
 
-    def _totals(self, now: int, ends: Mapping[str, int]) -> Totals:
-        """What is free now, summed over the nodes, and what tasks give back when they end."""
-        seats = self.cluster.seats
-        capacity: dict[Hashable, int] = {
-            kind: int(np.maximum(seats.free(kind), 0).sum()) for kind in seats.types
-        }
-        running = []
-        for name, task in self.allocations.running.items():
-            seating = seats.jobs.get(task.number)
-            if seating is None or task.end <= now:
-                continue
-            held: dict[Hashable, int] = {}
-            for seat in seating.seats.values():
-                for kind, amount in seat.needs.items():
-                    held[kind] = held.get(kind, 0) + amount
-            for type_, amount in held.items():
-                capacity[type_] = capacity.get(type_, 0) + amount
-            running.append((ends.get(name, task.end), held))
-        return Totals(now, capacity, running)
-
     def _amounts(self, request: PodSetRequest) -> Amounts:
         shape = self.shape(request)
-        found = self._asked.get(shape)
+        found = self._totals.known(shape)
         if found is None:
-            gang, found = self._gang(request), {}
-            if isinstance(gang, Refused):
-                return found  # not remembered: a claim may come
-            for members in gang.members:
-                for kind, amount in members.needs.items():
-                    found[kind] = found.get(kind, 0) + amount * len(members.pods)
-            self._asked[shape] = found
+            gang = self.gang(request)
+            # What is refused is not remembered: a claim may come.
+            found = {} if isinstance(gang, Refused) else self._totals.learn(shape, gang)
         return found
 
     def _most(self, gang: GangRequest, now: int, duration: int | None) -> int | None:

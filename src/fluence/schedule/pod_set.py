@@ -11,13 +11,15 @@ is known of its pods. `PodSets` finds them by key, group and pod.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fluence.cluster.filters.volumes import mounts
 from fluence.model.pod import Pod
 from fluence.model.volume import Key
 from fluence.queue.job import JobRecord
+from fluence.schedule.actions import Bind
 from fluence.schedule.planner import PodSetRequest
+from fluence.schedule.stand_ins import is_stand_in_uid
 from fluence.schedule.volume_binding import VolumeBinding
 
 
@@ -30,7 +32,9 @@ class PodSet(JobRecord):
     alive: set[str] = field(default_factory=set)  # with seats, and not over
     finished: dict[str, None] = field(default_factory=dict)  # over, while their seats are still held
     failed: bool = False  # a pod of it did not succeed
+    crashed: bool = False  # and was not being deleted
     volumes: VolumeBinding | None = None  # while it is preparing
+    arrived: dict[str, Bind] = field(default_factory=dict)  # took a stand-in's seat; bound with the others
 
     @property
     def request(self) -> PodSetRequest:
@@ -46,6 +50,11 @@ class PodSet(JobRecord):
     def pods(self) -> tuple[Pod, ...]:
         return self.request.pods
 
+    @property
+    def expects(self) -> bool:
+        """Whether it has seats for pods that are still to come."""
+        return any(map(is_stand_in_uid, self.alive))
+
 
 class PodSets:
     """All pod sets of a scheduler."""
@@ -57,6 +66,7 @@ class PodSets:
         self._by_group: dict[str, dict[str, PodSet]] = {}
         self._mounting: dict[Key, set[str]] = {}  # claim -> pod sets whose pods mount it
         self._over: dict[str, PodSet] = {}
+        self.expecting: dict[str, PodSet] = {}  # with seats for pods to come, or pods that wait for them
 
     def add(self, pod_set: PodSet) -> None:
         self.by_key[pod_set.key] = pod_set
@@ -69,6 +79,7 @@ class PodSets:
     def remove(self, pod_set: PodSet) -> None:
         """It is over, or not wanted any more."""
         self.by_key.pop(pod_set.key, None)
+        self.expecting.pop(pod_set.key, None)
         if self.by_number.get(pod_set.number) is pod_set:
             del self.by_number[pod_set.number]
         siblings = self._by_group.get(pod_set.group, {})
@@ -99,12 +110,25 @@ class PodSets:
         pod_set.alive.add(uid)
         self.by_pod[uid] = pod_set
 
+    def take_seat(self, pod_set: PodSet, stand_in: Pod, pod: Pod, bind: Bind) -> None:
+        """A pod has come, and has the seat of its stand-in."""
+        uid, old = pod.metadata.uid, stand_in.metadata.uid
+        self.by_pod.pop(old, None)
+        pod_set.unbound.pop(old, None)
+        pod_set.alive.discard(old)
+        pods = tuple(pod if each.metadata.uid == old else each for each in pod_set.pods)
+        pod_set.job = replace(pod_set.job, request=replace(pod_set.request, pods=pods))
+        self.seat(pod_set, uid, bind.node)
+        pod_set.arrived[uid] = bind
+        self.expecting[pod_set.key] = pod_set
+
     def unseat(self, pod_set: PodSet, uid: str) -> None:
         """A pod has no seat any more: it waits again, or is gone."""
         self.by_pod.pop(uid, None)
         pod_set.unbound.pop(uid, None)
         pod_set.alive.discard(uid)
         pod_set.finished.pop(uid, None)
+        pod_set.arrived.pop(uid, None)
         self.note_over(pod_set)
 
     def note_over(self, pod_set: PodSet) -> None:

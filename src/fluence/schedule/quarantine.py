@@ -3,7 +3,8 @@
 Whatever fails while an object is worked on is laid to its account (`Subject`): a group, a pod, a node, a
 claim. The object is left out of the scheduler's state, which is then built anew from the others, and is tried
 again when it changes or after a pause that grows. Pods that run must still count on their nodes, so they are
-left out in steps: first as members of their group, then, if counting them fails too, altogether.
+left out in steps: first as members of their group, then, if counting them fails too, altogether: then nobody
+knows what is free on their nodes, and these get no more.
 """
 
 from __future__ import annotations

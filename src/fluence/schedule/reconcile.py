@@ -14,9 +14,12 @@ from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.model.resources import pod_requests
 from fluence.queue.job import Phase
+from fluence.schedule.device_requests import device_request
 from fluence.schedule.gang import Gang, request_arguments
+from fluence.schedule.group_labels import pod_index
 from fluence.schedule.planner import PodSetRequest
 from fluence.schedule.pod_set import PodSet
+from fluence.schedule.stand_ins import is_stand_in, owner_of
 
 IN_PLACE = 1 << 40  # the priority of a member whose place is there: above all that pods can have
 
@@ -26,6 +29,20 @@ class Adopt:
     """Pods of the group are on nodes, and nobody here put them there: a restart, or another replica."""
 
     pods: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeSeats:
+    """Pods have come whose stand-ins have seats: (stand-in, pod)."""
+
+    pairs: tuple[tuple[Pod, Pod], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUpSeats:
+    """Pods have come that ask for something else than their stand-ins: these owners' seats are no use."""
+
+    owners: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +98,9 @@ class Begun:
     """All that the group needs is on nodes."""
 
 
-Change: TypeAlias = Adopt | Withdraw | FreeSeats | Submit | Gather | Refuse | Complete | Begun
+Change: TypeAlias = (
+    Adopt | TakeSeats | GiveUpSeats | Withdraw | FreeSeats | Submit | Gather | Refuse | Complete | Begun
+)
 
 
 def reconcile(
@@ -94,7 +113,8 @@ def reconcile(
 ) -> list[Change]:
     """The changes, in order. ``pod_sets`` are those of the group by key, ``has_seat`` the uids of pods with a
     seat, ``has_job`` the numbers of jobs in the ledger, ``exclude`` the nodes that the group must not have.
-    Where pods are to be adopted, that is all that is answered: afterwards, ask again."""
+    Where pods are to be adopted, or take the seats of their stand-ins, that is all that is answered:
+    afterwards, ask again."""
     queued = [each for each in pod_sets.values() if not each.phase.holds]
     if gang is None:
         gone = Reason.of(Code.GROUP_GONE)
@@ -102,6 +122,9 @@ def reconcile(
     unknown = tuple(pod for pod in gang.placed if pod.metadata.uid not in has_seat)
     if unknown:
         return [Adopt(unknown)]
+    came = _arrivals(gang, has_seat)
+    if came is not None:
+        return [came]
     changes: list[Change] = []
     group = gang.group
     if group is not None and group.is_gang and not group.is_scheduled and gang.placed and not gang.needed:
@@ -117,6 +140,8 @@ def reconcile(
         freed = _free_seats(waiting, [each for each in pod_sets.values() if each.number in has_job])
         changes += freed
         wanted = _wanted(gang, waiting, pod_sets, exclude, _places(freed))
+    if not waiting and gang.shrinks:
+        changes += _surplus(gang, [each for each in pod_sets.values() if each.number in has_job])
     kept = {each.key for each in wanted if _is_queued(each, pod_sets.get(each.key), gang)}
     gathers = bool(waiting and gang.missing and not gang.fault)
     reused = {each.key for each in wanted}
@@ -143,12 +168,14 @@ def _wanted(
     begun = [each for each in pod_sets.values() if each.phase.holds]
     together = gang.needed - (len(gang.members) - len(waiting))  # the binds of the others are under way
     topology = _topology(gang, begun)
+    held = _held_devices(begun)
 
     def submit(key: str, pods: tuple[Pod, ...], minimum: int) -> Submit:
         in_place = _take_places(pods, places) or _was_in_place(pods, pod_sets.get(key))
         asked = request_arguments(gang, exclude)
+        devices = device_request(pods, gang.device_terms, per_pod=gang.per_pod_devices, held=held)
         request = PodSetRequest(
-            -1, pods, minimum, asked["policy"], asked["exclude"], asked["constraint"], topology
+            -1, pods, minimum, asked["policy"], asked["exclude"], asked["constraint"], topology, devices
         )
         uid = gang.uid if key == gang.key else key.removeprefix(f"{gang.key}+")
         return Submit(key, uid, request, IN_PLACE if in_place else gang.priority)
@@ -168,6 +195,60 @@ def name_of(group: str, uid: str, taken: Sequence[PodSet]) -> str:
     while (name := f"{group}+{uid}") in keys:
         uid += "'"
     return name
+
+
+def _arrivals(gang: Gang, has_seat: Container[str]) -> TakeSeats | GiveUpSeats | None:
+    """Which pods take the seats of which stand-ins."""
+    seated: dict[str, list[Pod]] = {}
+    for pod in (*gang.members, *gang.placed):
+        if is_stand_in(pod) and pod.metadata.uid in has_seat:
+            seated.setdefault(owner_of(pod), []).append(pod)
+    if not seated:
+        return None
+    pairs: list[tuple[Pod, Pod]] = []
+    others: dict[str, None] = {}
+    for pod in gang.members:
+        free = seated.get(owner_of(pod))
+        if not free or is_stand_in(pod) or pod.metadata.uid in has_seat:
+            continue
+        index = pod_index(pod)
+        found = next((each for each in free if pod_index(each) == index), None)
+        if found is None:
+            continue  # one more than was planned: it is placed by itself
+        if not _fits_in_place_of(pod, found):
+            others[owner_of(pod)] = None
+            continue
+        free.remove(found)
+        pairs.append((found, pod))
+    if others:
+        return GiveUpSeats(tuple(others))
+    return TakeSeats(tuple(pairs)) if pairs else None
+
+
+def _fits_in_place_of(pod: Pod, stand_in: Pod) -> bool:
+    """Whether a pod may have the seat of its stand-in: admission may have changed what it asks for."""
+    had, needs = pod_requests(stand_in), pod_requests(pod)
+    if any(amount > had.get(kind, 0) for kind, amount in needs.items()):
+        return False
+    one, other = pod.spec, stand_in.spec
+    return (
+        one.node_selector == other.node_selector
+        and one.affinity == other.affinity
+        and one.topology_spread_constraints == other.topology_spread_constraints
+        and pod.host_ports() == stand_in.host_ports()
+    )
+
+
+def _surplus(gang: Gang, pod_sets: Sequence[PodSet]) -> list[FreeSeats]:
+    """The seats of pods that have ended and that nobody will take: the owner was scaled down."""
+    spare = sum(len(each.alive) + len(each.finished) for each in pod_sets) - gang.size
+    found = []
+    for each in pod_sets:
+        given = tuple(each.finished)[: max(0, spare)]
+        if given and each.alive:  # without pods alive, all of it ends
+            found.append(FreeSeats(each, given))
+            spare -= len(given)
+    return found
 
 
 def _free_seats(waiting: Sequence[Pod], pod_sets: Iterable[PodSet]) -> list[FreeSeats]:
@@ -218,16 +299,26 @@ def _topology(gang: Gang, begun: Sequence[PodSet]) -> TopologyDomain | None:
     return TopologyDomain(topology.key, topology.nodes.union(*(each.unbound.values() for each in begun)))
 
 
+def _held_devices(begun: Sequence[PodSet]) -> dict[str, int]:
+    """What those of a group that have begun hold of devices, for all of it to share."""
+    held: dict[str, int] = {}
+    for each in begun:
+        for type_, count in each.request.devices.needs if each.request.devices is not None else ():
+            held[type_] = held.get(type_, 0) + count
+    return held
+
+
 def _is_queued(wanted: Submit, found: PodSet | None, gang: Gang) -> bool:
     """Whether the queue has just this."""
     if found is None or found.phase.holds or found.phase is Phase.GATHERING:
         return False
     was, is_ = found.request, wanted.request
-    asked = (is_.minimum, is_.policy, is_.exclude, is_.constraint, is_.topology)
-    same = (was.minimum, was.policy, was.exclude, was.constraint, was.topology) == asked
+    asked = (is_.minimum, is_.policy, is_.exclude, is_.constraint, is_.topology, is_.devices)
+    same = (was.minimum, was.policy, was.exclude, was.constraint, was.topology, was.devices) == asked
     job = found.job
-    has = (job.priority, job.limit, job.soft_limit, job.user, job.queue)
-    same = same and has == (wanted.priority, gang.limit, gang.soft_limit, gang.user, gang.queue)
+    has = (job.priority, job.limit, job.enforced, job.soft_limit, job.user, job.queue)
+    limits = (gang.limit, gang.bounded, gang.soft_limit)
+    same = same and has == (wanted.priority, *limits, gang.user, gang.queue)
     return same and len(was.pods) == len(is_.pods) and all(map(_asks_the_same, was.pods, is_.pods))
 
 

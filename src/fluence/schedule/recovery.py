@@ -7,15 +7,27 @@ Nodes that the server refused for a group are written on its pods, too, so that 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
 import msgspec
 
+from fluence.model.device import DeviceGrant
 from fluence.model.pod import Pod
-from fluence.names import ALLOCATION, EXCLUDED, JOBID
+from fluence.names import ALLOCATION, EXCLUDED, JOBID, REQUIRE
 from fluence.schedule.annotations import MAX_EXCLUDED_NODES
+from fluence.schedule.device_requests import asked_by
+
+_MOST_DEVICES = 256  # that one pod is believed to have
+
+
+class DeviceNote(msgspec.Struct, frozen=True, array_like=True):
+    """Units of a device that a pod has."""
+
+    device: str  # the names on the way to it, with / between them
+    type: str
+    amount: int
 
 
 class AllocationNote(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -23,6 +35,7 @@ class AllocationNote(msgspec.Struct, frozen=True, omit_defaults=True):
 
     start: int
     end: int | None = None  # None: it has no limit
+    devices: tuple[DeviceNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,13 +46,17 @@ class Running:
     pods: tuple[Pod, ...]
     start: int
     end: int | None
+    grants: tuple[DeviceGrant, ...] = ()
 
 
-def annotations_for(number: int, start: int, end: int | None) -> dict[str, str]:
+def annotations_for(
+    number: int, start: int, end: int | None, grants: Iterable[DeviceGrant] = ()
+) -> dict[str, str]:
     """What a binding says, to be read again after a restart."""
+    devices = tuple(DeviceNote("/".join(each.device), each.type, each.amount) for each in grants)
     return {
         JOBID: str(number),
-        ALLOCATION: msgspec.json.encode(AllocationNote(start, end)).decode(),
+        ALLOCATION: msgspec.json.encode(AllocationNote(start, end, devices)).decode(),
     }
 
 
@@ -48,8 +65,11 @@ def excluded_note(nodes: Collection[str]) -> dict[str, str]:
     return {EXCLUDED: ",".join(sorted(nodes)[:MAX_EXCLUDED_NODES])} if nodes else {}
 
 
-def running(pods: Iterable[Pod], fallback: int, *, now: int, limit: int | None) -> list[Running]:
-    """The jobs of one group's bound pods. Pods that say nothing, or nonsense, belong to ``fallback``."""
+def running(
+    pods: Iterable[Pod], fallback: int, *, now: int, limit: int | None, per_pod: bool = False
+) -> list[Running]:
+    """The jobs of one group's bound pods. Pods that say nothing, or nonsense, belong to ``fallback``.
+    ``per_pod``: each has devices of its own."""
     groups: dict[int, list[Pod]] = {}
     for pod in pods:
         groups.setdefault(job_of(pod.annotations, fallback), []).append(pod)
@@ -57,7 +77,8 @@ def running(pods: Iterable[Pod], fallback: int, *, now: int, limit: int | None) 
     for number, members in groups.items():
         said = next((each for pod in members if (each := _allocation(pod)) is not None), None)
         if said is not None:
-            found.append(Running(number, tuple(members), min(said.start, now), said.end))
+            grants = _grants(members, per_pod=per_pod)
+            found.append(Running(number, tuple(members), min(said.start, now), said.end, grants))
             continue
         start = min((_ms(pod.bound_at) or now) for pod in members)
         found.append(Running(number, tuple(members), min(start, now), start + limit if limit else None))
@@ -81,6 +102,28 @@ def _allocation(pod: Pod) -> AllocationNote | None:
         return None  # anybody may write annotations
     sane = 0 <= said.start < 1 << 49 and (said.end is None or said.start < said.end < 1 << 49)
     return said if sane else None
+
+
+def _grants(pods: Iterable[Pod], *, per_pod: bool) -> tuple[DeviceGrant, ...]:
+    """The devices that pods of one job say they have. It is a hint: a pod that asks for no device has none,
+    and of what it asks for no more than that; of another type one unit, of which it asks for parts."""
+    users: dict[tuple[DeviceNote, Hashable], set[Hashable]] = {}  # each pod's own apart
+    for pod in pods:
+        said = _allocation(pod)
+        if said is None or not said.devices:
+            continue
+        left = asked_by(pod)
+        asks = bool(left) or f"{REQUIRE}backend" in pod.annotations
+        for note in said.devices[:_MOST_DEVICES] if asks else ():
+            amount = left.get(note.type, 1)
+            if 0 < note.amount <= amount:
+                left[note.type] = amount - note.amount
+                uid = pod.metadata.uid
+                users.setdefault((note, uid if per_pod else None), set()).add(uid)
+    return tuple(
+        DeviceGrant(tuple(note.device.split("/")), note.type, note.amount, frozenset(uids), not per_pod)
+        for (note, _), uids in users.items()
+    )
 
 
 def _ms(time: datetime | None) -> int | None:

@@ -12,7 +12,7 @@ bound until the answer says otherwise.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -22,16 +22,24 @@ from fluence import names
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.layout import DEFAULT, GraphLayout
 from fluence.model.group import Group
+from fluence.model.held import is_seen, places_us
+from fluence.model.node import Node
+from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.queue import Queue, QueuePolicy
+from fluence.queue.budget import CycleBudget
 from fluence.queue.plan import JobFault
 from fluence.queue.rules import QueueRules
-from fluence.schedule.actions import Bind, BindOutcome
+from fluence.schedule.actions import Bind, BindOutcome, Release
 from fluence.schedule.cycle import Decisions, SchedulingCycle
-from fluence.schedule.events import BindFinished, Changed, Event, NotBound, Object
+from fluence.schedule.device_config import DeviceConfig
+from fluence.schedule.enforcement import Enforcement, LimitMode
+from fluence.schedule.events import BindFinished, Changed, Event, NotBound, Object, ReleaseFinished
 from fluence.schedule.groups import Groups
 from fluence.schedule.planner import HORIZON, ClusterPlanner
+from fluence.schedule.producer_gates import ProducerGates
 from fluence.schedule.quarantine import Fault, Quarantine, Subject
+from fluence.schedule.stand_ins import stand_in
 from fluence.schedule.state import SchedulerState
 
 _PROMISES = 256  # waiting jobs that are told when they start; others when they come so far ahead
@@ -56,7 +64,13 @@ class SchedulerConfig:
     replan: bool = False
     backoff: tuple[int, int] = (1_000, 10_000)  # the first and the longest pause between tries of one bind
     volume_timeout: int = 600_000
-    timer: Callable[[], float] | None = None  # seconds; bounds what plug-ins and faults take
+    enforce: Mapping[str, LimitMode] = field(default_factory=dict)  # by queue
+    enforce_grace: int = 60_000
+    open_gates: bool = True  # of pods that wait for a producer
+    announce_timeout: int = 300_000  # for a producer to announce its task, from when it runs
+    history: bool = False  # entries for the history are wanted
+    cycle_budget: float = 0.025  # seconds that a cycle may plan for, by the timer
+    timer: Callable[[], float] | None = None  # seconds; bounds what cycles, plug-ins and faults take
 
 
 def cluster_for(
@@ -76,7 +90,11 @@ class Scheduler:
         self._objects: dict[Subject, Object] = {}  # as they were seen last
         self._in_flight: dict[str, Bind] = {}  # by uid: sent, and not seen bound yet
         self._assumed: dict[str, Pod] = {}  # pods that count as bound since the state was built anew
+        self._releasing: dict[str, Release] = {}  # by uid: sent, and the Job was not seen let go yet
+        self._assumed_owners: dict[str, Owner] = {}  # Jobs that count as let go since then
+        self._uncounted: dict[Subject, str] = {}  # pods that are left out altogether, and run: their nodes
         self._faults: list[Fault] = []
+        self.devices = DeviceConfig()
         self._cycle = SchedulingCycle(self._fresh_state())
 
     # -- the entrance ----------------------------------------------------------------------------------------
@@ -91,6 +109,8 @@ class Scheduler:
         decisions.faults, self._faults = self._faults, []
         for bind in chain.from_iterable(decisions.binds):
             self._in_flight[bind.uid] = bind
+        for release in decisions.releases:
+            self._releasing[release.uid] = release
         return decisions
 
     def next_due(self) -> int | None:
@@ -100,8 +120,9 @@ class Scheduler:
 
     @property
     def has_more(self) -> bool:
-        """Whether there are groups that this cycle left for the next."""
-        return self.state.has_touched
+        """Whether there are groups or jobs that this cycle left for the next."""
+        state = self.state
+        return state.has_touched or state.queue.has_more or state.stand_ins.has_changed
 
     @property
     def state(self) -> SchedulerState:
@@ -111,6 +132,12 @@ class Scheduler:
     def set_native(self, native: bool) -> None:
         """Whether the server has PodGroups, once that is known."""
         self.config.native = self.state.groups.native = native
+
+    def start_over(self, objects: Iterable[Object], now: int) -> None:
+        """Forget what was seen, and begin with these objects, as after a restart. Binds that are under way
+        are not forgotten."""
+        self._objects = {subject_of(each): each for each in objects}
+        self._rebuild(now)
 
     def refuses(self, bind: Bind) -> bool:
         """Whether the room for a bind was taken by somebody else since it was decided."""
@@ -125,11 +152,20 @@ class Scheduler:
         if isinstance(event, BindFinished):
             self._note_bind(event, now)
             subject = Subject("Pod", event.result.bind.pod.key)
+        elif isinstance(event, ReleaseFinished):
+            self._note_release(event, now)
+            subject = subject_of(event.result.release.owner)
         else:
             subject = subject_of(event.object)
             if self.quarantine:
                 self._note_change(event, subject, now)
+            before = self._uncounted.get(subject)
             event = self._presented(event, subject)
+            self._guard(subject, event, now)
+            after = self._uncounted.get(subject)
+            for node in {before, after} - {None} if before != after else ():
+                self._show_node(Subject("Node", str(node)), now)
+            return
         self._guard(subject, event, now)
 
     def _guard(self, subject: Subject, event: Event | NotBound, now: int) -> None:
@@ -152,10 +188,45 @@ class Scheduler:
                 self._assumed.pop(uid, None)
             elif uid in self._assumed and isinstance(new, Pod):
                 new = self._assumed[uid] = _as_bound(new, self._in_flight[uid])
-        shown = None if new is None else self.quarantine.presented(new, subject, self._group_of)
-        if shown is None and new is not None:
+        if isinstance(new, Owner):
+            uid = new.metadata.uid
+            if not new.spec.suspend:
+                self._releasing.pop(uid, None)
+                self._assumed_owners.pop(uid, None)
+            elif uid in self._assumed_owners:
+                new = self._assumed_owners[uid] = _as_released(new, self._releasing[uid])
+        elif new is None and isinstance(old, Owner):
+            self._releasing.pop(old.metadata.uid, None)
+            self._assumed_owners.pop(old.metadata.uid, None)
+        shown = None if new is None else self._as_shown(new, subject)
+        if new is None:
+            self._uncounted.pop(subject, None)
+        elif shown is None:
             return Changed(new, None)  # it may have been there before
         return Changed(old, shown)
+
+    def _as_shown(self, found: Object, subject: Subject) -> Object | None:
+        """An object as the state may see it. A node is closed while a pod on it cannot be counted."""
+        shown = self.quarantine.presented(found, subject, self._group_of)
+        if isinstance(found, Pod):
+            self._uncounted.pop(subject, None)
+            if shown is None and found.spec.node_name and not found.is_terminal:
+                self._uncounted[subject] = found.spec.node_name
+        elif isinstance(shown, Node) and shown.name in self._uncounted.values():
+            return replace(shown, spec=replace(shown.spec, unschedulable=True))
+        elif isinstance(shown, Owner) and self.quarantine and places_us(shown, self.config.scheduler_name):
+            group = Subject("group", self._group_of(stand_in(shown, 0)))
+            if group in self.quarantine:  # nothing stands for the pods of a group that is left out
+                labels = {**shown.labels, names.SEEN: ""}
+                return replace(shown, metadata=replace(shown.metadata, labels=labels))
+        return shown
+
+    def _show_node(self, subject: Subject, now: int) -> None:
+        """A node is closed, or open again."""
+        found = self._objects.get(subject)
+        shown = None if found is None else self._as_shown(found, subject)
+        if shown is not None:
+            self._guard(subject, Changed(None, shown), now)
 
     def _note_change(self, event: Changed, subject: Subject, now: int) -> None:
         before = self._objects.get(subject)
@@ -177,6 +248,17 @@ class Scheduler:
             found = self._objects.get(subject)
             if found is not None:
                 self._guard(subject, self._presented(Changed(None, found), subject), now)
+
+    def _note_release(self, event: ReleaseFinished, now: int) -> None:
+        """Where a Job was counted as let go and the answer says that it is not, its stand-ins wait again."""
+        release, outcome = event.result.release, event.result.outcome
+        under_way = self._releasing.get(release.uid)
+        if outcome is BindOutcome.BOUND or under_way is None or under_way.note != release.note:
+            return  # until it is seen
+        del self._releasing[release.uid]
+        assumed = self._assumed_owners.pop(release.uid, None)
+        if assumed is not None:
+            self._rebuild(now)
 
     # -- deciding --------------------------------------------------------------------------------------------
 
@@ -236,21 +318,32 @@ class Scheduler:
         self._cycle = SchedulingCycle(self._fresh_state())
         self.state.queue.promises.predictor = promises.predictor
         self.state.queue.promises.calibration = promises.calibration
+        self.state.queue.promises.tally = promises.tally
+        self._uncounted.clear()
         # Owners and groups before pods: then no pod is settled twice.
         for subject, found in sorted(self._objects.items(), key=lambda item: isinstance(item[1], Pod)):
             if isinstance(found, Pod) and found.metadata.uid in self._in_flight and not found.spec.node_name:
                 found = _as_bound(found, self._in_flight[found.metadata.uid])
                 self._assumed[found.metadata.uid] = found
-            shown = self.quarantine.presented(found, subject, self._group_of)
-            while shown is not None:
-                try:
-                    self._cycle.observe(Changed(None, shown), now)
-                except Exception as error:
-                    first = self.quarantine.add(subject, now)
-                    self._faults.append(Fault(subject, error, self._waiting_pods(subject), first))
-                    shown = self.quarantine.presented(found, subject, self._group_of)
-                else:
-                    break
+            elif isinstance(found, Owner) and found.metadata.uid in self._releasing and found.spec.suspend:
+                found = _as_released(found, self._releasing[found.metadata.uid])
+                self._assumed_owners[found.metadata.uid] = found
+            self._observe_or_leave_out(found, subject, now)
+        for node in set(self._uncounted.values()):
+            if (found_node := self._objects.get(Subject("Node", node))) is not None:
+                self._observe_or_leave_out(found_node, Subject("Node", node), now)
+
+    def _observe_or_leave_out(self, found: Object, subject: Subject, now: int) -> None:
+        shown = self._as_shown(found, subject)
+        while shown is not None:
+            try:
+                self._cycle.observe(Changed(None, shown), now)
+            except Exception as error:
+                first = self.quarantine.add(subject, now)
+                self._faults.append(Fault(subject, error, self._waiting_pods(subject), first))
+                shown = self._as_shown(found, subject)
+            else:
+                return
 
     def _let_out(self, now: int) -> list[Event]:
         """What the state must see of those whose time in quarantine is over."""
@@ -262,6 +355,8 @@ class Scheduler:
                 pods = (each for each in self._objects.values() if isinstance(each, Pod))
                 # Where it cannot be said whose a pod is, seeing it once more does no harm.
                 found += [Changed(None, pod) for pod in pods if self._group_of(pod) in (subject.key, "")]
+                owners = (each for each in self._objects.values() if isinstance(each, Owner))
+                found += [Changed(None, each) for each in owners if is_seen(each)]
             elif subject in self._objects:
                 found.append(Changed(None, self._objects[subject]))
         return found
@@ -272,6 +367,11 @@ class Scheduler:
             return self.state.groups.of(pod)
         except Exception:
             return ""
+
+    def _pods_in(self, namespace: str) -> Iterator[Pod]:
+        for each in self._objects.values():
+            if isinstance(each, Pod) and each.metadata.namespace == namespace:
+                yield each
 
     def _fresh_state(self) -> SchedulerState:
         config = self.config
@@ -286,7 +386,9 @@ class Scheduler:
             window=config.window,
             resolution=config.resolution,
             replan=config.replan,
+            renews=True,
             promises=_PROMISES,
+            cycle_budget=config.cycle_budget,
             timer=config.timer,
         )
         return SchedulerState(
@@ -296,6 +398,16 @@ class Scheduler:
             queue,
             backoff=config.backoff,
             volume_timeout=config.volume_timeout,
+            enforcement=Enforcement(config.enforce, config.enforce_grace),
+            producer_gates=ProducerGates(
+                scheduler=config.scheduler_name if config.open_gates else None,
+                timeout=config.announce_timeout,
+                pods_in=self._pods_in,
+                owner=groups.owner,
+            ),
+            report_budget=CycleBudget(config.cycle_budget / 4, config.timer),
+            devices=self.devices,
+            history=config.history,
         )
 
 
@@ -315,6 +427,16 @@ def _as_bound(pod: Pod, bind: Bind) -> Pod:
         pod,
         metadata=replace(pod.metadata, annotations=notes),
         spec=replace(pod.spec, node_name=bind.node),
+    )
+
+
+def _as_released(owner: Owner, release: Release) -> Owner:
+    """A Job as the server will show it once it is let go."""
+    notes = {**owner.annotations, **release.note.annotations()}
+    return replace(
+        owner,
+        metadata=replace(owner.metadata, annotations=notes),
+        spec=replace(owner.spec, suspend=False),
     )
 
 

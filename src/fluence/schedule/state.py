@@ -13,13 +13,22 @@ from fluence.cluster.filters.volumes import mounts
 from fluence.cluster.graph import ClusterGraph
 from fluence.model.pod import Pod
 from fluence.queue import Queue
+from fluence.queue.budget import CycleBudget
 from fluence.schedule.bind_retries import BindRetries
+from fluence.schedule.device_config import DeviceConfig
+from fluence.schedule.dynamic_resources import DynamicResources
+from fluence.schedule.enforcement import Enforcement
 from fluence.schedule.exclusions import Exclusions
 from fluence.schedule.groups import Groups
+from fluence.schedule.journal import Journal
 from fluence.schedule.planner import ClusterPlanner
 from fluence.schedule.pod_set import PodSets
+from fluence.schedule.producer_gates import ProducerGates
+from fluence.schedule.releases import Releases
+from fluence.schedule.stand_ins import StandIns
 from fluence.schedule.status_reports import StatusReports
 from fluence.schedule.volume_binding import VolumeBindings
+from fluence.schedule.warnings import Warnings
 
 SLICE = 128  # groups that are taken in per cycle: the first binds need not wait for the last list
 _AT_ONCE = (-(1 << 40), 0.0)
@@ -37,6 +46,11 @@ class SchedulerState:
         *,
         backoff: tuple[int, int],
         volume_timeout: int,
+        enforcement: Enforcement,
+        producer_gates: ProducerGates,
+        report_budget: CycleBudget,
+        devices: DeviceConfig,
+        history: bool = False,
     ) -> None:
         self.groups = groups
         self.cluster = cluster
@@ -46,8 +60,17 @@ class SchedulerState:
         self.pod_sets = PodSets()
         self.exclusions = Exclusions()
         self.retries = BindRetries(*backoff)
+        self.dynamic = DynamicResources()
+        self.stand_ins = StandIns(groups.scheduler)
+        self.releases = Releases(*backoff)
         self.volumes = VolumeBindings(cluster, timeout=volume_timeout)
-        self.reports = StatusReports(groups, queue, planner)
+        self.reports = StatusReports(groups, queue, planner, report_budget)
+        self.journal = Journal(groups, cluster, self.pod_sets, self.reports, kept=history)
+        self.warnings = Warnings()
+        self.enforcement = enforcement
+        self.producer_gates = producer_gates
+        self.devices = devices
+        cluster.set_devices(devices.tree)
         self.subject = ""  # the group that is being worked on, to name it if that fails
         self.queue_changed = True  # a job came or went: the plan is to be asked
         self.cluster_changed = False  # what the cluster could hold if it were empty may have changed
@@ -62,7 +85,8 @@ class SchedulerState:
         """Whether the plan is to be asked although no job came or went: room came free or was lost, or its
         next time has come."""
         due = self.queue.next_due()
-        return self._plan_saw != self._resources() or (due is not None and due <= now)
+        waits = self.queue.has_more or self._plan_saw != self._resources()
+        return waits or (due is not None and due <= now)
 
     def plan_was_asked(self) -> None:
         self._plan_saw = self._resources()
@@ -90,13 +114,26 @@ class SchedulerState:
         self._rank.pop(group, None)
 
     def take_touched(self) -> list[str]:
-        """Some of the groups that changed: all if they are few, else the first in the queue's order."""
+        """Some of the groups that changed: all if they are few, else the first in the queue's order, and of
+        each namespace as many as of the others as long as they have any."""
         groups = list(self._touched)
         if len(groups) > SLICE:
-            groups = nsmallest(SLICE, groups, key=lambda group: self._rank.get(group, _AT_ONCE))
+            groups = self._first(groups)
         for group in groups:
             del self._touched[group]
         return groups
+
+    def _first(self, groups: list[str]) -> list[str]:
+        by_namespace: dict[str, list[str]] = {}
+        for group in groups:
+            by_namespace.setdefault(group.partition("/")[0], []).append(group)
+        chosen: list[str] = []
+        # Those with few groups first: what they leave of their share is for the others.
+        waiting = sorted(by_namespace.values(), key=len)
+        for turn, some in enumerate(waiting):
+            share = -(-(SLICE - len(chosen)) // (len(waiting) - turn))
+            chosen += nsmallest(share, some, key=lambda group: self._rank.get(group, _AT_ONCE))
+        return sorted(chosen, key=lambda group: self._rank.get(group, _AT_ONCE))
 
     # -- claims ----------------------------------------------------------------------------------------------
 
@@ -114,6 +151,10 @@ class SchedulerState:
             self.volumes.next_due(),
             self.exclusions.next_due(),
             self.retries.next_due(),
+            self.releases.next_due(),
+            self.stand_ins.next_due(),
+            self.enforcement.next_due(),
+            self.producer_gates.next_due(),
             self.reports.next_due(),
         )
         return min((at for at in times if at is not None), default=None)

@@ -30,3 +30,4 @@ class StatusReport:
     reasons: tuple[Reason, ...] = ()
     no_later_than: int | None = None
     expected: int | None = None
+    firm: bool = True  # *no later than* rests only on limits which something enforces

@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.queue import Phase, Queue
+from fluence.queue.budget import CycleBudget
+from fluence.queue.reasons import limit_reason
 from fluence.schedule.gang import Gang
 from fluence.schedule.groups import Groups
+from fluence.schedule.overrun_reasons import breaking, holding
 from fluence.schedule.planner import ClusterPlanner
 from fluence.schedule.status import SchedulingStatus, StatusReport
+from fluence.schedule.unlimited_reasons import unlimited
 
 if TYPE_CHECKING:
     from fluence.schedule.pod_set import PodSet
@@ -46,11 +50,12 @@ class Waiting:
 class StatusReports:
     """What was said last, and what is to be said."""
 
-    def __init__(self, groups: Groups, queue: Queue, planner: ClusterPlanner) -> None:
+    def __init__(self, groups: Groups, queue: Queue, planner: ClusterPlanner, budget: CycleBudget) -> None:
         self.said: dict[str, Waiting] = {}  # by pod set; by group if it is incomplete or refused
         self._groups = groups
         self._queue = queue
         self._planner = planner
+        self._budget = budget
         self._next: dict[str, None] = {}  # pod sets that wait and are to be told why
         # By group: since when it gathers, when it is told, and what; in the order in which they are told.
         self._gathering: dict[str, tuple[int, int, Waiting]] = {}
@@ -75,7 +80,7 @@ class StatusReports:
         if self._next:
             return 0
         times = [due for _, due, _ in islice(self._gathering.values(), 1)]
-        if self._queue.pending and self._counts != (self._planner.freed, self._planner.lost):
+        if (self._queue.pending or self.said) and self._counts != (self._planner.freed, self._planner.lost):
             times.append(self._looked_at + _AGAIN)
         return min(times, default=None)
 
@@ -108,6 +113,7 @@ class StatusReports:
             self._next.update(dict.fromkeys(waiting))
         by_shape: dict[int, StatusReport] = {}
         worked_out = 0
+        self._budget.begin()
         for key in list(islice(self._next, 8 * _SHAPES)):
             pod_set = pod_sets.get(key)
             gang = None if pod_set is None else self._groups.gang(pod_set.group)
@@ -116,16 +122,23 @@ class StatusReports:
                 continue
             report = by_shape.get(pod_set.shape)
             if report is None:
-                if worked_out >= _SHAPES:
+                if worked_out >= _SHAPES or (worked_out and self._budget.is_spent):
                     break
                 self.subject = pod_set.group
-                report = self._report(pod_set, now)
+                report = self._of_shape(pod_set, now)
                 self.subject = ""
                 worked_out += 1
                 if self._planner.shares_reasons(pod_set.request):
                     by_shape[pod_set.shape] = report
             del self._next[key]
-            report = replace(report, no_later_than=pod_set.no_later_than, expected=pod_set.expected)
+            told = dict.fromkeys((*report.reasons, *breaking(pod_set, self._queue)))
+            report = replace(
+                report,
+                reasons=(*self._limits(pod_set), *told),
+                no_later_than=pod_set.no_later_than,
+                firm=pod_set.firm,
+                expected=pod_set.expected,
+            )
             yield from self.say(key, Waiting(gang, pod_set.pods, report))
 
     def say(self, key: str, waiting: Waiting) -> Iterable[Waiting]:
@@ -142,12 +155,29 @@ class StatusReports:
         told = {pod.metadata.uid for pod in before.pods}
         return told.issuperset(pod.metadata.uid for pod in waiting.pods)
 
-    def _report(self, pod_set: PodSet, now: int) -> StatusReport:
+    def report(self, pod_set: PodSet, now: int) -> StatusReport:
+        """Why a pod set waits, as things stand."""
+        found = self._of_shape(pod_set, now)
+        return replace(found, reasons=(*self._limits(pod_set), *found.reasons))
+
+    def _limits(self, pod_set: PodSet) -> tuple[Reason, ...]:
+        """What its user or its queue has had enough of."""
         if pod_set.phase is Phase.NEVER:
-            # A claim that is missing says nothing of the cluster.
-            reason = self._planner.refusal(pod_set.request) or pod_set.story[-1].reason
+            return ()
+        limit = limit_reason(self._queue, pod_set)
+        return () if limit is None else (limit,)
+
+    def _of_shape(self, pod_set: PodSet, now: int) -> StatusReport:
+        """The same for all that ask for the same."""
+        if pod_set.phase is Phase.NEVER:
+            # As the nodes are now. What is no matter of the cluster, its queue has told.
+            reason = self._planner.feasibility(pod_set.request) or pod_set.story[-1].reason
             return StatusReport(SchedulingStatus.NEVER, (reason,))
-        reasons = tuple(self._planner.why(pod_set.request, now, pod_set.limit))
+        reasons = (
+            *self._planner.why(pod_set.request, now, pod_set.limit),
+            *holding(pod_set.request, pod_set.limit, now, self._queue, self._planner),
+            *unlimited(pod_set, self._planner, self._queue),
+        )
         return StatusReport(SchedulingStatus.WAITS, reasons or (Reason.of(Code.QUEUED_BEHIND_OTHERS),))
 
 

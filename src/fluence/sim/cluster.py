@@ -25,23 +25,28 @@ from msgspec.structs import replace
 from fluence import names
 from fluence.act import conditions
 from fluence.clock import ManualClock
+from fluence.cluster.layout import DEFAULT
 from fluence.errors import InvalidInput
 from fluence.kube.gangs import ADAPTERS, Native, PodGroup, Workload
 from fluence.kube.listing import ClusterListing
 from fluence.messages import text, texts
+from fluence.model.config_map import ConfigMap
 from fluence.model.group import Group
 from fluence.model.meta import Condition, ObjectMeta, OwnerReference
 from fluence.model.node import Node
 from fluence.model.owner import OWNERS, Owner, ReplicaSet
 from fluence.model.pod import Pod
+from fluence.model.reason import Reason
 from fluence.queue.job import JobRecord, Phase
 from fluence.queue.reasons import WaitReason, why
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.build import scheduler_for
 from fluence.schedule.cycle import Decisions
+from fluence.schedule.device_config import DeviceConfig
 from fluence.schedule.events import BindFinished, Changed, Event, Object
 from fluence.schedule.gang import Gang
 from fluence.schedule.planner import PodSetRequest
+from fluence.schedule.producer_gates import carried_out
 from fluence.schedule.settings import SchedulerSettings
 from fluence.schedule.status import SchedulingStatus, StatusReport
 from fluence.schedule.status_reports import Waiting
@@ -56,7 +61,7 @@ _GROUPS: dict[tuple[str, str], Native] = {
     (each.resource.api_version, each.resource.kind): each for each in ADAPTERS
 }
 _MADE = (("batch/v1", "Job"), ("apps/v1", "Deployment"))  # whose controllers are played here
-KINDS = frozenset((("v1", "Pod"), *_MADE, *_GROUPS))
+KINDS = frozenset((("v1", "Pod"), ("v1", "ConfigMap"), *_MADE, *_GROUPS))
 """API version and kind of what it understands."""
 
 Json = dict[str, Any]
@@ -116,8 +121,8 @@ class EmbeddedCluster:
         self._uids += 1 << 32  # NB what is listed may come from another cluster of this kind
         self.nodes += listing.nodes
         # What pods refer to comes first: then none is looked at twice.
-        objects: list[Object] = [*listing.nodes, *listing.namespaces, *listing.csi_nodes, *listing.classes]
-        objects += [*listing.volumes, *listing.claims, *listing.groups]
+        objects: list[Object] = [*listing.devices, *listing.nodes, *listing.namespaces, *listing.csi_nodes]
+        objects += [*listing.classes, *listing.volumes, *listing.claims, *listing.groups]
         self._events += [Changed(None, each) for each in objects]
         for owner in listing.owners:
             self._set_owner(owner)
@@ -138,6 +143,9 @@ class EmbeddedCluster:
             if key in self.pods:
                 raise InvalidInput(f"pod {key} is already there: give the new one another name")
             self._create(document["metadata"], document["spec"], None)
+        elif kind == "ConfigMap":
+            found = msgspec.convert(document, ConfigMap)
+            self._events.append(Changed(None, replace(found, metadata=self._meta(document["metadata"]))))
         elif (adapter := _GROUPS.get((version, kind))) is not None:
             self._create_group(adapter, document)
         elif (version, kind) in _MADE:
@@ -240,8 +248,11 @@ class EmbeddedCluster:
 
     def next_time(self) -> int | None:
         """When the next pod ends or the next report is due, in ms; None if nothing ever will be."""
-        due = self.scheduler.next_due() if self._ends else self.scheduler.state.reports.next_due()
-        times = [*self._ends.values(), *((due,) if due is not None and due > self.now else ())]
+        state = self.scheduler.state
+        dues = (state.reports.next_due(), state.producer_gates.next_due())
+        if self._ends:
+            dues = (self.scheduler.next_due(), None)
+        times = [*self._ends.values(), *(due for due in dues if due is not None and due > self.now)]
         return min(times, default=None)
 
     def advance(self, to: int) -> None:
@@ -264,7 +275,10 @@ class EmbeddedCluster:
         self._set(replace(pod, status=replace(pod.status, phase="Succeeded")))
         for ref in pod.metadata.owner_references or ():
             owner = self._owners[ref.uid]
-            owner = replace(owner, status=replace(owner.status, succeeded=owner.succeeded + 1))
+            done = replace(owner.status, succeeded=owner.succeeded + 1)
+            if done.succeeded == (owner.spec.completions or owner.pods):
+                done = replace(done, conditions=[Condition(type="Complete", status="True")])
+            owner = replace(owner, status=done)
             self._set_owner(owner)
             if owner.kind == "Job" and self._made[ref.uid][1] < (owner.spec.completions or 0):
                 self._create_next(owner)
@@ -308,6 +322,12 @@ class EmbeddedCluster:
         """Why a job of the queue waits, and what would start it sooner."""
         return why(self.scheduler.state.queue, key)
 
+    def warnings(self, job: EmbeddedJob) -> tuple[Reason, ...]:
+        """What the objects of a job declare and nobody uses."""
+        groups = self.scheduler.state.groups
+        gang = groups.gang(groups.of(job.pods[0]))
+        return gang.warnings if gang is not None else ()
+
     def _job(self, record: JobRecord) -> EmbeddedJob:
         job = record.job
         pods = tuple(self.pods[pod.key] for pod in _request(record).pods)
@@ -336,6 +356,8 @@ class EmbeddedCluster:
         for binds in decisions.binds:
             for bind in binds:
                 self._bind(bind)
+        for order in decisions.gates:
+            self._set(carried_out(self.pods[order.pod.key], order))
         for waiting in decisions.waiting:
             self._tell(waiting)
         for gang in decisions.begun:
@@ -378,6 +400,9 @@ class EmbeddedCluster:
 def check_manifest(document: Json, *, where: str) -> None:
     """Refuse an object that could not be created, with the place that is wrong in it."""
     kind = (document["apiVersion"], document["kind"])
+    if kind[1] == "ConfigMap":
+        _check_devices(document, where)
+        return
     spec = document.get("spec")
     shape: Any = Pod if kind[1] == "Pod" else OWNERS[kind] if kind in _MADE else _GROUPS[kind].resource.type
     try:
@@ -394,6 +419,16 @@ def check_manifest(document: Json, *, where: str) -> None:
         raise InvalidInput(str(error), where=where) from None
     if not meta.name:
         raise InvalidInput("is missing: name the object", where=f"{where}: metadata.name")
+
+
+def _check_devices(document: Json, where: str) -> None:
+    try:
+        config = DeviceConfig()
+        config.read(msgspec.convert(document, ConfigMap), DEFAULT.own_types)
+    except msgspec.ValidationError as error:
+        raise InvalidInput(str(error), where=where) from None
+    if config.fault:
+        raise InvalidInput(config.fault, where=where)
 
 
 def _request(record: JobRecord) -> PodSetRequest:

@@ -17,6 +17,7 @@ import yaml
 
 from fluence import names
 from fluence.errors import InvalidInput
+from fluence.names import RESOURCES_CONFIGMAP
 from fluence.sim.cluster import KINDS, check_manifest
 from fluence.sim.intake import left_out
 from fluence.units import parse_duration
@@ -65,7 +66,7 @@ def read(paths: Sequence[str | Path], *, every: int = 0, strict: bool = False) -
         for index, document in enumerate(_documents(_read(file), str(file))):
             where = f"{file}: document {index + 1}"
             kind = _kind(document, where)
-            if kind not in KINDS:
+            if not _is_read(document, kind):
                 if strict:
                     raise InvalidInput(f"{' '.join(kind)} makes no pods here: leave it out", where=where)
                 skipped[f"{kind[1]} (makes no pods here)"] += 1
@@ -97,7 +98,7 @@ def parse(text: bytes, *, source: str) -> list[Json]:
     for index, document in enumerate(_documents(text, source)):
         where = f"{source}: document {index + 1}"
         kind = _kind(document, where)
-        if kind not in KINDS:
+        if not _is_read(document, kind):
             raise InvalidInput(f"{' '.join(kind)} makes no pods here: leave it out", where=where)
         check_manifest(document, where=where)
         found.append(document)
@@ -126,9 +127,29 @@ def _documents(text: bytes, source: str) -> Iterator[Json]:
             raise InvalidInput("must be an object with apiVersion and kind", where=f"{source}: [{number}]")
         items = document.get("items")
         if str(document.get("kind", "")).endswith("List") and isinstance(items, list):
-            yield from (each for each in items if isinstance(each, dict))
+            yield from (_with_texts(each) for each in items if isinstance(each, dict))
         else:
-            yield document
+            yield _with_texts(document)
+
+
+def _with_texts(value: Any, *, quantities: bool = False) -> Any:
+    """The same with quantities that are texts: `cpu: 4` is a number in YAML, and the API server makes it
+    one of its quantities, which it writes as texts."""
+    if isinstance(value, dict):
+        return {
+            key: _with_texts(each, quantities=quantities or key in ("requests", "limits"))
+            for key, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_with_texts(each) for each in value]
+    return str(value) if quantities and type(value) in (int, float) else value
+
+
+def _is_read(document: Json, kind: tuple[str, str]) -> bool:
+    """Whether an object makes pods or gathers them, or declares devices."""
+    meta = document.get("metadata")
+    name = meta.get("name") if isinstance(meta, dict) else None
+    return kind in KINDS and (kind[1] != "ConfigMap" or name == RESOURCES_CONFIGMAP)
 
 
 def _kind(document: Json, where: str) -> tuple[str, str]:

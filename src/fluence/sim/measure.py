@@ -13,6 +13,8 @@ from statistics import fmean
 
 import msgspec
 
+from fluence.messages.states import word
+
 LATE = 60_000  # ms after the promised start from which a start is late
 _SHORT = 10_000  # ms: a run shorter than this counts as this long in a bounded slowdown
 _WIDE = 4  # a job is wide that holds one part in so many of the cluster
@@ -149,7 +151,7 @@ def measure(records: Sequence[Record], *, capacity: int, until: int | None = Non
         ),
         promise=_promise(records),
         fairness=_fairness(records),
-        states=dict(Counter(record.state for record in records)),
+        states=dict(Counter(word(record.state) for record in records)),
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from fluence.errors import InvalidInput
+from fluence.messages.states import word
 from fluence.model.document import JsonValue, write_yaml
 from fluence.sim.run import Run
 from fluence.units import round_duration
@@ -204,7 +205,7 @@ def jobs(runs: Sequence[Run]) -> str:
         for each in run.records:
             times = (each.submit, each.start, each.end, each.wait, each.no_later_than, each.expected)
             cells = [ABSENT if time is None else f"{time / 1000:g}" for time in times]
-            told = ("yes" if each.backfilled else "no", each.state, each.broken or ABSENT)
+            told = ("yes" if each.backfilled else "no", word(each.state), each.broken or ABSENT)
             lines.append(
                 "\t".join((run.policy, each.name, each.user or ABSENT, str(each.size), *cells, *told))
             )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fluence.errors import InvalidInput
-from fluence.messages import whatif
+from fluence.messages import text, whatif
 from fluence.model.reason import Code, Reason
 from fluence.queue.job import SECOND
 from fluence.queue.reasons import BlockedBy, WaitReason
@@ -27,6 +27,7 @@ class ManifestAnswer:
     now: int
     jobs: tuple[tuple[str, WhatIfAnswer], ...]
     delays: tuple[Delay, ...]
+    warnings: tuple[tuple[str, Reason], ...] = ()  # by job: what is declared and not used
 
     @property
     def starts_now(self) -> bool:
@@ -39,6 +40,7 @@ class ManifestAnswer:
     def lines(self, shown: int | None = None) -> list[str]:
         """The answer in words."""
         found = [f"{key}: {line}" for key, answer in self.jobs for line in whatif.own_lines(answer, shown)]
+        found += [f"{key}: warning: {text(reason)}" for key, reason in self.warnings]
         return found if self.never and not self.delays else found + whatif.delay_lines(self.delays, shown)
 
     def to_value(self) -> dict[str, Any]:
@@ -46,7 +48,8 @@ class ManifestAnswer:
         jobs = []
         for key, answer in self.jobs:
             told = whatif.value(answer)
-            jobs.append({"job": key} | {name: told[name] for name in told if name not in ("now", "delays")})
+            job = {"job": key} | {name: told[name] for name in told if name not in ("now", "delays")}
+            jobs.append(job | {"warnings": [text(reason) for of, reason in self.warnings if of == key]})
         return {"now": self.now / SECOND, "jobs": jobs, "delays": whatif.delay_values(self.delays)}
 
 
@@ -66,7 +69,9 @@ def ask(cluster: EmbeddedCluster, documents: Iterable[Json]) -> ManifestAnswer:
         for key, start in after.items()
         if key in before and start > before[key]
     ]
-    return ManifestAnswer(cluster.now, tuple((job.key, _answer(cluster, job)) for job in jobs), tuple(delays))
+    answers = tuple((job.key, _answer(cluster, job)) for job in jobs)
+    warnings = tuple((job.key, each) for job in jobs for each in cluster.warnings(job))
+    return ManifestAnswer(cluster.now, answers, tuple(delays), warnings)
 
 
 def _answer(cluster: EmbeddedCluster, job: EmbeddedJob) -> WhatIfAnswer:

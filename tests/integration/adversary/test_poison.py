@@ -12,6 +12,7 @@ from fluence.cluster.ids import job_number
 from fluence.kube.resource import NODES, PODS
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.testing import Kube
+from fluence.schedule.cycle import Decisions, SchedulingCycle
 from tests.integration.schedule.field import Field, field
 
 
@@ -92,6 +93,27 @@ async def test_what_cannot_be_handled_is_told_and_the_rest_goes_on(
         await behaves(f, "good")
         assert live.metrics.fault_count >= 1 and not live.unready()
         assert b'fluence_faults_total{kind="group"}' in live.metrics.text()
+
+
+async def test_when_no_cycle_can_be_run_it_starts_over_from_the_api(
+    kube: Kube, audited: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault of our own that has lost every node, and that nobody's object is to blame for."""
+    async with field(kube, 2) as f, f.scheduler(may_fail=True) as live:
+        honest, core = SchedulingCycle.run, live.scheduler
+        left = 2  # after these the scheduler says that it is broken
+
+        def run(self: SchedulingCycle, now: int) -> Decisions:
+            nonlocal left
+            if left:
+                left -= 1
+                core._objects = {s: each for s, each in core._objects.items() if s.kind != "Node"}
+                raise ZeroDivisionError("made by the test")
+            return honest(self, now)
+
+        monkeypatch.setattr(SchedulingCycle, "run", run)
+        await behaves(f, "good")
+        assert not left and not live.unready()
 
 
 async def test_a_bind_that_is_tried_again_does_not_overbook_its_node(kube: Kube, audited: None) -> None:

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -15,25 +15,39 @@ import pytest
 from fluence.cli.demo.script import MANIFESTS, read_script
 from fluence.kube.discovery import dropped_fields
 from fluence.kube.resource import DEPLOYMENTS, JOBS, PODS, Json, Resource
-from fluence.sandbox.testing import Kube
+from fluence.sandbox.testing import Kube, needs_real_nodes
 from tests.demo import timeline
 
 VERSION = os.environ.get("FLUENCE_TEST_VERSION", "1.36")
 FLUENCE = str(Path(sys.executable).with_name("fluence"))
+NOBODY = 65534
+# Another user, who may read this one's files and otherwise nothing that root may.
+READER = "dac_read_search"
+AS_NOBODY = [
+    *("setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", "--no-new-privs"),
+    *(f"--inh-caps=-all,+{READER}", f"--ambient-caps=-all,+{READER}"),
+    f"--bounding-set=-all,+{READER}",
+]
 KINDS = {each.kind: each.raw() for each in (PODS, JOBS, DEPLOYMENTS)}
 
 
 class Home:
     """Where the sandboxes of a test live, and what is left of them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
         self.state = folder / "state"
+        self.prefix = prefix
         self.env = {**os.environ, "XDG_STATE_HOME": str(self.state), "COLUMNS": "110"}
         self.env.pop("KUBECONFIG", None)
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [FLUENCE, *arguments], env=self.env, capture_output=True, text=True, timeout=300, check=False
+            [*self.prefix, FLUENCE, *arguments],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
         )
 
     def start(self, *arguments: str) -> subprocess.Popen[str]:
@@ -56,18 +70,36 @@ class Home:
         return found
 
 
-@pytest.fixture
-def home(tmp_path: Path) -> Iterator[Home]:
+def _needs_sandbox() -> None:
     if os.environ.get("FLUENCE_TEST_SKIP_SANDBOX") == "1":
         pytest.skip("needs a Kubernetes control plane (FLUENCE_TEST_SKIP_SANDBOX=1)")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Home]:
+    _needs_sandbox()
     made = Home(tmp_path)
     yield made
     made.run("sandbox", "down", "--all")
 
 
+@pytest.fixture
+def nobodys_home(tmp_path: Path) -> Iterator[Home]:
+    """Of a user who is not root, also where the tests are run by root."""
+    _needs_sandbox()
+    made = Home(tmp_path, AS_NOBODY if os.geteuid() == 0 else ())
+    if made.prefix:
+        os.chown(tmp_path, NOBODY, NOBODY)
+        made.env["HOME"] = str(tmp_path)
+        made.env.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
+    yield made
+    made.run("sandbox", "down", "--all")
+
+
 @pytest.mark.release
-def test_it_shows_the_same_on_a_control_plane_as_simulated_and_leaves_nothing(home: Home) -> None:
-    began = time.monotonic()
+def test_it_shows_the_same_on_a_control_plane_as_simulated_and_leaves_nothing(nobodys_home: Home) -> None:
+    """What `make run` does, without root."""
+    home, began = nobodys_home, time.monotonic()
     done = home.run("demo", "--live", "--version", VERSION)
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - began < 120  # 20 s on a machine that does nothing else
@@ -145,3 +177,25 @@ def resource(document: Json) -> Resource[Json]:
     kind = str(document["kind"])
     group, _, version = str(document["apiVersion"]).partition("/")
     return KINDS.get(kind) or Resource(group, version, f"{kind.lower()}s", kind, dict[str, object])
+
+
+@pytest.mark.realnodes
+def test_on_real_nodes_it_shows_what_containers_print_and_leaves_nothing(home: Home) -> None:
+    needs_real_nodes()
+    done = home.run("demo", "--real", "--version", VERSION)
+    assert done.returncode == 0, done.stderr
+    assert "with nodes that run containers" in done.stdout
+    printed = done.stdout.partition("What the containers printed\n")[2]
+    assert re.search(r"ranks-3 +real-\d +rank 3 of 4: allocation [1-9]\d*, on real-\d at", printed)
+    assert len(re.findall(r"potato-\d +real-\d +potato\n", printed)) == 3
+    assert "7 binds on 2 nodes: none overbooked" in printed
+    assert not home.leftovers
+
+
+def test_real_nodes_are_refused_to_who_is_not_root_before_anything_is_started(nobodys_home: Home) -> None:
+    for words in (("demo", "--real"), ("sandbox", "up", "--real-nodes", "1")):
+        done = nobodys_home.run(*words)
+        assert (done.returncode, done.stdout) == (1, "")
+        told = "fluence: this machine cannot have real nodes: only root can make them (sudo, or"
+        assert done.stderr.startswith(told) and done.stderr.count("\n") == 1
+    assert not nobodys_home.leftovers

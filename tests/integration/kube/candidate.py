@@ -43,7 +43,16 @@ async def main(where: str, namespace: str, identity: str, log: Path, clock: Syst
             log.with_name(f"{identity}.stands").touch()
 
         tasks.create_task(tell_when_standing())
-        tasks.create_task(elector.run(lead))
+
+        async def hold() -> None:
+            while True:  # a test may have it lead again
+                await elector.stand()
+                work = asyncio.create_task(lead())
+                await elector.keep()
+                work.cancel()
+                await asyncio.wait({work})
+
+        tasks.create_task(hold())
 
 
 if __name__ == "__main__":

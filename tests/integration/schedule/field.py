@@ -159,12 +159,15 @@ class Field:
     @contextlib.asynccontextmanager
     async def scheduler(self, client: Client | None = None, **options: Any) -> AsyncIterator[LiveScheduler]:
         """The scheduler in this process, without a lease unless one is asked for. ``may_fail``: objects that
-        cannot be handled are part of the test."""
+        cannot be handled are part of the test; ``joined`` is called with it before it runs."""
         identity, may_fail = options.pop("identity", None), options.pop("may_fail", False)
+        joined = options.pop("joined", None)
         chosen = {"lease": False, "backoff": 0.25, "scheduler_name": self.name, **options}
         live = self.live = LiveScheduler(
             client or self.client, SchedulerSettings(**chosen), identity=identity
         )
+        if joined is not None:
+            joined(live)
         stop = asyncio.Event()
         task = asyncio.create_task(live.run(stop))
         ready = asyncio.create_task(live.synced.wait())

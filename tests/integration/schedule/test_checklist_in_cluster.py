@@ -90,7 +90,7 @@ class Inside:
         command = [sys.executable, "-m", "fluence.cli", "scheduler", "run", "--config", config]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [*command, "--health-address", ""], env=env, stdout=log, stderr=log
+                [*command, "--health-address", "", "--metrics-address", ""], env=env, stdout=log, stderr=log
             )
         deadline = time.monotonic() + SOON_S
         while '"leads"' not in self.said:

@@ -34,6 +34,7 @@ FOLDER = Path(__file__).parents[3] / "deploy" / "scheduler"
 ACCOUNT = "system:serviceaccount:fluence-system:fluence-scheduler"
 PLURALS = {
     "Namespace": ("namespaces", False),
+    "CustomResourceDefinition": ("customresourcedefinitions", False),
     "ServiceAccount": ("serviceaccounts", True),
     "ClusterRole": ("clusterroles", False),
     "ClusterRoleBinding": ("clusterrolebindings", False),
@@ -148,6 +149,9 @@ async def test_the_account_may_do_what_is_needed_and_nothing_else(kube: Kube) ->
             "/api/v1/persistentvolumeclaims",
             "/apis/storage.k8s.io/v1/storageclasses",
             "/apis/storage.k8s.io/v1/csinodes",
+            "/apis/scheduling.k8s.io/v1/priorityclasses",
+            "/apis/resource.k8s.io/v1/resourceslices",
+            "/apis/jobs.converged-computing.org/v1alpha1/fluxjobs",
         ):
             await client.request("GET", path, params={"limit": "1"})
         waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "busy"}
@@ -159,6 +163,7 @@ async def test_the_account_may_do_what_is_needed_and_nothing_else(kube: Kube) ->
             kind=PatchType.STRATEGIC,
             subresource="status",
         )
+        await client.patch(PODS, "solver", {"metadata": {"labels": {"a": "b"}}}, namespace=space)
         chosen = {"metadata": {"annotations": {SELECTED_NODE: "node-000"}}}
         await client.patch(CLAIMS, "data", chosen, namespace=space)
         given = {"spec": {"claimRef": {"namespace": space, "name": "data"}}}
@@ -207,7 +212,6 @@ async def test_the_account_may_do_what_is_needed_and_nothing_else(kube: Kube) ->
         for call in (
             client.create(PODS, pod("intruder"), namespace=space),
             client.delete(PODS, "solver", namespace=space),
-            client.patch(PODS, "solver", {"metadata": {"labels": {"a": "b"}}}, namespace=space),
             client.patch(NODES, "node-000", {"metadata": {"labels": {"a": "b"}}}),
             client.create(CLAIMS, claim("more"), namespace=space),
             client.delete(CLAIMS, "data", namespace=space),
@@ -218,7 +222,7 @@ async def test_the_account_may_do_what_is_needed_and_nothing_else(kube: Kube) ->
             client.delete(STORAGE_CLASSES, "none"),
             client.list(SECRETS, namespace="kube-system"),
             client.list(CONFIGMAPS, namespace="kube-system"),
-            client.get(CONFIGMAPS, "fluence-resources", namespace="kube-system"),
+            client.get(CONFIGMAPS, "another", namespace="kube-system"),
             client.get(LEASES, "another", namespace="fluence-system"),
             client.delete(LEASES, "fluence", namespace="fluence-system"),
             client.request("GET", "/apis/rbac.authorization.k8s.io/v1/clusterroles"),

@@ -59,6 +59,7 @@ class Server:
         node: str,
         *,
         annotations: Mapping[str, str] | None = None,
+        labels: Mapping[str, str] | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
         assert retry is ONCE, "a bind is checked each time that it goes out"

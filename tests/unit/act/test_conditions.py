@@ -18,8 +18,10 @@ from fluence.act.conditions import (
     note,
     pod_condition,
     read_message,
+    rests_on_durations,
     same,
     settle,
+    warning,
 )
 from fluence.model.group import Group
 from fluence.model.meta import Condition
@@ -74,6 +76,20 @@ def test_a_waiting_pod_is_told_why_and_when_once() -> None:
     assert found.last_transition_time == "2026-09-01T12:00:00Z"
     assert patch is not None and patch["metadata"] == {"uid": one.metadata.uid}
     assert pod_condition(with_(one, found), BUSY, now=NOW + 5_000) is None
+
+
+@pytest.mark.parametrize("firm", [True, False])
+@pytest.mark.parametrize("expected", [None, NOW + 60 * MINUTE])
+def test_a_start_says_whether_something_enforces_what_it_rests_on(firm: bool, expected: int | None) -> None:
+    at = NOW + 90 * MINUTE
+    report = StatusReport(SchedulingStatus.WAITS, why("busy"), at, expected, firm=firm)
+    found = written(pod_condition(pod("a"), report, now=NOW))
+    assert ("Starts no later than 2026-09-01T13:30Z if durations hold" in found.message) is not firm
+    assert rests_on_durations(found.message) is not firm
+    assert read_message(found.message) == ("busy", at, expected)
+    assert pod_condition(with_(pod("a"), found), report, now=NOW + 5_000) is None
+    changed = StatusReport(SchedulingStatus.WAITS, why("busy"), at, expected, firm=not firm)
+    assert pod_condition(with_(pod("a"), found), changed, now=NOW) is not None
 
 
 def test_small_moves_of_the_start_and_of_node_counts_are_not_written() -> None:
@@ -161,13 +177,18 @@ def shortages(draw: st.DrawFn) -> Reason:
         )
         for each in some
     ]
+    seats = draw(st.integers(0, 3))
+    there = draw(st.integers(0, 3)) if seats else 0
+    total = Reason.of(Code.RESOURCE_SUM, resource="cpu", wanted=8000, there=there * 1000)
     return Reason.of(
         Code.TOO_FEW_SEATS,
         pod="",
         wanted=4,
-        seats=draw(st.integers(0, 3)),
+        seats=seats,
         nodes=draw(st.integers(1, 30)),
+        sums=(total,) if there else (),
         causes=tuple(ruled_out),
+        empty=draw(st.booleans()),
     )
 
 
@@ -287,3 +308,9 @@ def test_what_was_told_can_be_read_back(latest: int, expected: int) -> None:
     report = settle(report, latest=None, expected=None, now=NOW)
     assert read_message(message(report)) == ("it is busy", report.no_later_than, report.expected)
     assert report.no_later_than is not None and report.no_later_than >= latest
+
+
+def test_a_warning_is_an_event_whose_reason_is_its_code() -> None:
+    told = warning(Reason.of(Code.UNKNOWN_ANNOTATION, kind="annotation", key="k" * 2000, nearest=None))
+    assert (told.kind, told.reason, told.action) == ("Warning", "UnknownAnnotation", "Scheduling")
+    assert told.text.startswith("annotation k") and len(told.text.encode()) <= 1024

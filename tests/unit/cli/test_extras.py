@@ -83,6 +83,7 @@ def test_what_is_not_a_base_dependency_is_hidden() -> None:
         "cryptography",
         "matplotlib",
         "boto3",
+        "grpc",
         "pytest",
     ):
         assert module in modules
@@ -100,6 +101,7 @@ def test_what_is_not_a_base_dependency_is_hidden() -> None:
         ["simulate", "--manifests", str(EXAMPLES / "cluster"), "--nodes", str(EXAMPLES / "nodes.yaml")],
         ["demo", "--simulated"],
         ["completion", "bash"],
+        ["resources", "check", str(EXAMPLES / "resources.yaml")],
         ["--help"],
         ["sandbox", "--help"],
     ],
@@ -113,6 +115,14 @@ def test_the_base_installation_runs_every_command_that_needs_no_cluster(args: li
 def test_the_base_installation_has_the_whole_python_api() -> None:
     done = fluence(program=HIDE + "import fluence\nfor name in fluence.__all__: getattr(fluence, name)")
     assert done.returncode == 0, done.stderr
+
+
+def test_the_doctor_as_a_plugin_names_the_extra_and_the_help_needs_none() -> None:
+    run = "from fluence.kubectl import main; main()"
+    done = fluence("doctor", program=HIDE + run)
+    assert done.returncode == 1
+    assert done.stderr.endswith("pip install 'fluence-scheduler[scheduler]'\n"), done.stderr
+    assert "--waiting-longer-than" in fluence("doctor", "--help", program=HIDE + run).stdout
 
 
 def test_kubectl_fluence_is_part_of_the_base_installation() -> None:
@@ -129,8 +139,12 @@ def test_kubectl_fluence_is_part_of_the_base_installation() -> None:
     ("args", "extra"),
     [
         (["scheduler", "run"], "scheduler"),
+        (["resources", "advertise"], "scheduler"),
+        (["task", "announce", "t"], "scheduler"),
+        (["deviceplugin", "run"], "deviceplugin"),
         (["scheduler", "settings"], "scheduler"),
         (["explain", "pod", "a"], "scheduler"),
+        (["doctor"], "scheduler"),
         (["graph", "--live"], "scheduler"),
         (["sandbox", "up"], "sandbox"),
         (["sandbox", "status"], "sandbox"),

@@ -160,7 +160,7 @@ class TestOptions:
         ):
             done = run("simulate", "--trace", str(WORK / trace), "--cluster", cluster, "-o", "json")
             value = json.loads(done.out)
-            assert value["states"] == {"done": value["jobs"]}, trace
+            assert value["states"] == {"Succeeded": value["jobs"]}, trace
 
 
 class TestFiles:

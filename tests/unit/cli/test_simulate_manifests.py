@@ -61,7 +61,7 @@ class TestExamples:
         assert (value["engine"], value["policy"], value["unit"]) == (ENGINE, "easy", "cpu")
         assert (value["jobs"], value["started"], value["finished"]) == (8, 7, 6)
         assert value["capacity"] == 8 * 16_000
-        assert value["states"] == {"done": 6, "never": 1, "running": 1}
+        assert value["states"] == {"Succeeded": 6, "Unschedulable": 1, "Running": 1}
         assert value["promise"]["waiting"] == 1
         assert 0 < value["utilisation"] < 1
         for key in ("wait", "bounded_slowdown", "makespan", "fairness", "decisions_per_s", "partial"):
@@ -76,7 +76,7 @@ class TestExamples:
         assert found["default/solver-b"]["wait"] == "7"  # until solver-a has ended
         assert found["default/solver-b"]["no_later_than"] == "23"  # when solver-a must have ended
         assert found["default/quick"]["backfilled"] == "yes"
-        assert found["default/huge"]["state"] == "never"
+        assert found["default/huge"]["state"] == "Unschedulable"
         assert found["default/training"]["end"] == "–"  # a Deployment does not end
 
     def test_the_places_are_those_of_the_cycle_that_the_demo_shows(self, run: Run) -> None:

@@ -52,7 +52,7 @@ class TestExitCodes:
 
     def test_never_is_4(self, run: Run, state: str) -> None:
         done = run("whatif", "-", "--state", state, stdin=spec(17, 600))
-        assert (done.code, done.out) == (4, "never: it asks for 17 cores; this cluster has 16\n")
+        assert (done.code, done.out) == (4, "Unschedulable: it asks for 17 cores; this cluster has 16\n")
 
 
 class TestOptions:
@@ -142,8 +142,8 @@ class TestBadInput:
     def test_what_the_cluster_has_none_of_is_never(self, run: Run, state: str) -> None:
         done = run("whatif", "-", "--state", state, stdin=spec(1, 60, "gpu"))
         assert done.code == 4
-        assert done.out.startswith("never: no empty cluster could hold it: ")
-        assert done.out.count("never") == 1
+        assert done.out.startswith("Unschedulable: no empty cluster could hold it: ")
+        assert done.out.count("Unschedulable") == 1
 
     @pytest.mark.parametrize("text", ["", "{}", "[1]", "nonsense", '{"version": 1, "now": 0}'])
     def test_snapshots(self, run: Run, tmp_path: Path, text: str) -> None:

@@ -58,9 +58,9 @@ def test_pods_are_named_only_where_there_are_several_kinds() -> None:
 
 def test_kinds_that_fit_alone_are_told_that_they_do_not_fit_together() -> None:
     cluster = cluster_of(node("n1"))
-    assert [each["code"] for each in why(cluster, pod("p", cpu="3"), pod("q", cpu="2"))] == [
-        Code.NOT_TOGETHER
-    ] * 2
+    (told,) = why(cluster, pod("p", cpu="3"), pod("q", cpu="2"))
+    assert (told["code"], told["pod"]) == (Code.NOT_TOGETHER, "d/q")
+    assert causes(told) == {Code.RESOURCES_LACKING: ["n1"]}
     assert why(cluster, pod("p")) == []
 
 

@@ -290,3 +290,33 @@ async def test_an_event_cut_in_the_middle_is_noticed() -> None:
     async with reflecting(handler) as reflector:
         await until(lambda: names(reflector) == ["a"])
         assert "cut in the middle" in reflector.stats.last_error
+
+
+async def test_a_refresh_lists_at_once_whatever_is_under_way() -> None:
+    """A watch that hangs, and one that waits for its next try: the store shows what is there afterwards."""
+    there, down = [pod("a")], False
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if down:
+            return status(500)
+        if request.query.get("sendInitialEvents"):
+            return await stream(
+                request, *(event("ADDED", each) for each in there), bookmark("5", ends_list=True)
+            )
+        return await stream(request)
+
+    slow = Timing(base_s=60, cap_s=60)
+    async with reflecting(handler, timing=slow) as reflector:
+        await reflector.synced.wait()
+        there.append(pod("b"))  # the watch says nothing
+        both = [asyncio.create_task(reflector.refresh()) for _ in range(2)]
+        await asyncio.wait_for(asyncio.gather(*both), 5)
+        assert names(reflector) == ["a", "b"]
+        down = True
+        waiting = asyncio.create_task(reflector.refresh())
+        await until(lambda: reflector.stats.failures > 0)
+        down = False
+        del there[0]
+        await asyncio.wait_for(reflector.refresh(), 5)  # not the minute until the next try
+        await asyncio.wait_for(waiting, 5)
+        assert names(reflector) == ["b"]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from fluence.cluster.claims import Claim
@@ -24,6 +27,7 @@ def world() -> tuple[Driver, Metrics]:
 
 def samples(metrics: Metrics, name: str) -> dict[tuple[str, ...], float]:
     """The samples of a name, by the values of their labels in the order of their names."""
+    metrics.refresh()
     return {
         tuple(value for _, value in sorted(each.labels.items())): each.value
         for family in text_string_to_metric_families(metrics.text().decode())
@@ -49,14 +53,41 @@ def test_the_names_are_kube_schedulers_or_our_own() -> None:
         "scheduler_plan_cycles",
         "scheduler_plan_tries",
         "fluence_faults",
+        "fluence_gates_opened",
+        "fluence_limits_enforced",
+        "fluence_resources_invalid",
+        "fluence_history_entries",
+        "fluence_history_up",
+        "fluence_history_backlog",
+        "fluence_promises",
+        "fluence_promises_broken",
         "leader_election_master_status",
     }
+
+
+def test_every_metric_is_explained_with_its_labels() -> None:
+    """The table in docs/scheduler.md, by what is exposed: counters end in _total."""
+    _, metrics = world()
+    metrics.started(waits=True)
+    metrics.faults.labels("Pod").inc()
+    metrics.leader.labels("fluence").set(1)
+    found = {}
+    for family in text_string_to_metric_families(metrics.text().decode()):
+        if not family.name.endswith("_created"):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            found[name] = sorted({label for each in family.samples for label in each.labels} - {"le"})
+    page = (Path(__file__).parents[3] / "docs" / "scheduler.md").read_text()
+    section = page.partition("\n## Metrics\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| (.+?) \| (.+) \|$", section, re.MULTILINE)
+    told = {name: sorted(re.findall(r"`(\w+)`", labels)) for name, labels, _ in rows}
+    assert told == found
 
 
 def test_the_series_do_not_grow_with_the_cluster() -> None:
     driver, metrics = world()
 
     def series() -> set[tuple[str, tuple[str, ...]]]:
+        metrics.refresh()
         return {
             (each.name, tuple(each.labels.items()))
             for family in text_string_to_metric_families(metrics.text().decode())

@@ -122,7 +122,7 @@ def test_other_objects_are_passed_on_as_they_are() -> None:
     world.watches.pods.store.remove(("default", "a"))
     assert world.events == [Changed(None, pod), Changed(None, there), Changed(pod, None)]
     kinds = {each.store for each in world.watches.all}
-    assert len(kinds) == len(world.watches.all) == 11
+    assert len(kinds) == len(world.watches.all) == 12
 
 
 async def test_it_is_in_step_when_every_kind_was_listed_once() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from fluence.model.reason import Code, Reason
 from fluence.queue import Phase
-from fluence.queue.job import SECOND
+from fluence.queue.job import FOREVER, SECOND
 from tests.unit.queue.build import MINUTE, because, finish_at_limits, graph, job, pool, run
 
 PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
@@ -247,12 +247,31 @@ class TestOverruns:
         assert queue.planner.allocations.running["long"].end == 11 * MINUTE + 30 * SECOND
         assert queue.next_due() == 11 * MINUTE + 30 * SECOND
 
-    def test_the_grace_grows_with_the_limit(self, make):
+    def test_after_some_minutes_nobody_knows_when_it_ends(self, make):
         queue = make("easy")
         queue.submit(job("long", 16, 600))
         run(queue, 0)
         run(queue, 601 * MINUTE)
-        assert queue.planner.allocations.running["long"].end == 661 * MINUTE
+        held = queue.planner.allocations.running["long"]
+        assert held.end == 601 * MINUTE + 30 * SECOND
+        run(queue, 604 * MINUTE)
+        assert held.end == FOREVER
+        assert queue.records["long"].overdue
+
+    def test_at_once_where_nothing_enforces_its_limit_and_its_account_is_trusted_less(self, make):
+        queue = make("easy")
+        queue.submit(job("long", 1, 5, enforced=False, account="ns"))
+        run(queue, 0)
+        run(queue, 5 * MINUTE)
+        run(queue, 5 * MINUTE + 30 * SECOND)
+        assert queue.planner.allocations.running["long"].end == FOREVER
+        again = queue.submit(job("again", 1, 5, at=6 * MINUTE, enforced=False, account="ns"))
+        assert (again.limit, again.bounded) == (FOREVER, False)
+        assert queue.submit(job("enforced", 1, 5, at=6 * MINUTE, account="ns")).bounded
+        assert queue.submit(job("other", 1, 5, at=6 * MINUTE, enforced=False, account="b")).bounded
+        run(queue, 6 * MINUTE)
+        queue.finish("again", 7 * MINUTE)  # in time: trust comes back
+        assert queue.submit(job("third", 1, 5, at=7 * MINUTE, enforced=False, account="ns")).bounded
 
     def test_one_that_takes_seconds_to_end_breaks_no_promise(self, make):
         """A kubelet that kills a pod at its deadline first asks it to go."""
@@ -316,7 +335,7 @@ class TestCyclesThatComeLate:
         queue.submit(job("wide", 6, 1))
         run(queue, 0)
         assert run(queue, 2 * MINUTE) == []
-        assert queue.planner.allocations.running["a"].end == 3 * MINUTE
+        assert queue.planner.allocations.running["a"].end == 2 * MINUTE + 30 * SECOND
 
     def test_it_takes_a_place_from_nobody(self, make):
         queue = make("conservative")

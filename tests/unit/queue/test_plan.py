@@ -9,6 +9,7 @@ import pytest
 from fluence.model.reason import Code, Reason
 from fluence.queue import GraphPlanner, JobRecord, Phase, PoolPlanner, Queue, QueuePolicy
 from fluence.queue.allocations import Allocation
+from fluence.queue.budget import CycleBudget
 from fluence.queue.guard import PluginGuard
 from fluence.queue.pending import Pending
 from fluence.queue.plan import JobFault, Plan
@@ -24,7 +25,8 @@ PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "match
 def plan() -> Plan:
     guard = PluginGuard(1.0, None)
     rules = RuleBook(None, by_urgency, guard)
-    return Plan(Pending(), BUILT_IN["easy"], rules, guard, depth=None, window=None, replan=False)
+    budget = CycleBudget(1.0, None)
+    return Plan(Pending(), BUILT_IN["easy"], rules, guard, budget, depth=None, window=None, replan=False)
 
 
 def reserved(key: str, start: int, serial: int, deadline: int | None = None) -> JobRecord:

@@ -249,3 +249,16 @@ def test_history_remembers_a_bounded_number_of_kinds():
         history.learn(Submission(f"j{number}", number, 0, user=f"u{number}"), number, 60 * SECOND)
     assert len(history._runs) <= 20_000
     assert history.predict(Submission("x", 29_999, 0, user="u29999"), 29_999, 0) == 60 * SECOND
+
+
+def test_a_place_that_was_lost_untold_is_no_promise_once_it_has_passed():
+    """Found by the scheduler's machine: the plan had a place, it was given up, and its time went by."""
+    queue = pool("easy")
+    queue.submit(job("runs", 16, 60))
+    run(queue, 0)
+    for key in ("first", "second"):
+        queue.submit(job(key, 16, 10))
+    record = queue.records["second"]  # only the first has a place in the plan
+    record.deadline = 5 * MINUTE
+    run(queue, 20 * MINUTE)
+    assert record.no_later_than is not None and record.no_later_than >= 70 * MINUTE

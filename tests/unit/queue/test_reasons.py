@@ -225,7 +225,7 @@ class TestOtherKinds:
         queue = pool("easy")
         queue.submit(job("a", 1, 10))
         run(queue, 0)
-        assert texts(why(queue, "a").reasons) == "it is running: its resources were bound"
+        assert texts(why(queue, "a").reasons) == "it is Running: its resources were bound"
         queue.finish("a", MINUTE)
         last = Reason.of(Code.ENDED)
         assert why(queue, "a").reasons == (Reason.of(Code.IN_PHASE, phase="done", last=last),)

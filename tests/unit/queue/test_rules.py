@@ -7,7 +7,7 @@ import pytest
 from fluence.model.reason import Code, Reason
 from fluence.queue import JobRecord, Phase, QueueRules
 from fluence.queue.guard import PluginGuard
-from fluence.queue.job import FOREVER, SECOND
+from fluence.queue.job import FOREVER, SECOND, Charge
 from fluence.queue.priority import by_urgency
 from fluence.queue.reasons import BlockedBy, why
 from fluence.queue.rules import RuleBook
@@ -49,17 +49,12 @@ class TestJobsWithoutAWalltime:
         assert (record.limit, record.bounded) == (HOUR, True)
         assert run(queue, 0) == ["a"]
 
-    def test_else_history_says_how_long_but_binds_nobody(self):
+    def test_else_it_is_counted_on_for_ever_however_long_such_jobs_ran(self):
         queue = pool("easy")
         queue.submit(job("first", 1, None, user="ada"))
         run(queue, 0)
         queue.finish("first", 7 * MINUTE)
         record = queue.submit(job("second", 1, None, user="ada"))
-        assert (record.limit, record.bounded) == (7 * MINUTE, False)
-
-    def test_else_it_is_counted_on_for_ever(self):
-        queue = pool("easy")
-        record = queue.submit(job("a", 1, None))
         assert (record.limit, record.bounded) == (FOREVER, False)
 
     def test_it_is_never_backfilled_ahead_of_a_promise(self):
@@ -74,7 +69,7 @@ class TestJobsWithoutAWalltime:
             queue.submit(job("guess", 4, None, at=MINUTE, user="ada"))
             queue.submit(job("told", 4, 1, at=MINUTE, user="ada"))
             assert run(queue, MINUTE) == ["running", "told"]
-            assert queue.records["guess"].limit == MINUTE
+            assert queue.records["guess"].limit == FOREVER
 
     def test_it_may_go_ahead_where_it_can_break_nothing(self):
         queue = pool("easy")
@@ -189,28 +184,24 @@ class TestRuleBook:
         assert reason == Reason.of(Code.LIMIT_ABOVE_QUEUE, limit_s=3660, max_s=3600, queue="short")
 
     @pytest.mark.parametrize(
-        ("minutes", "rules", "predicted", "limit", "bounded"),
+        ("minutes", "rules", "limit", "bounded"),
         [
-            (5, QueueRules(default_limit=HOUR), None, 5 * MINUTE, True),
-            (None, QueueRules(default_limit=HOUR, max_limit=2 * HOUR), MINUTE, HOUR, True),
-            (None, QueueRules(max_limit=2 * HOUR), MINUTE, 2 * HOUR, True),
-            (None, QueueRules(), MINUTE, MINUTE, False),
-            (None, QueueRules(), None, FOREVER, False),
+            (5, QueueRules(default_limit=HOUR), 5 * MINUTE, True),
+            (None, QueueRules(default_limit=HOUR, max_limit=2 * HOUR), HOUR, True),
+            (None, QueueRules(max_limit=2 * HOUR), 2 * HOUR, True),
+            (None, QueueRules(), FOREVER, False),
         ],
-        ids=["its own", "the default", "the longest", "history", "none"],
+        ids=["its own", "the default", "the longest", "none"],
     )
-    def test_the_limit_that_is_planned_with(self, minutes, rules, predicted, limit, bounded):
-        found = self.book(q=rules).limit(job("a", 1, minutes, queue="q"), 1, lambda: predicted)
+    def test_the_limit_that_is_planned_with(self, minutes, rules, limit, bounded):
+        found = self.book(q=rules).limit(job("a", 1, minutes, queue="q"), 1)
         assert found == (limit, bounded)
 
     def test_limits_are_rounded_up_but_never_beyond_for_ever(self):
         book = self.book()
-        assert book.limit(job("a", 1, 11), 10 * MINUTE, lambda: None) == (20 * MINUTE, True)
-        assert book.limit(job("a", 1, 20), 10 * MINUTE, lambda: None) == (20 * MINUTE, True)
-        assert book.limit(job("a", 1, None), FOREVER - 1, lambda: None) == (FOREVER, False)
-
-    def test_history_is_not_asked_where_there_is_a_limit(self):
-        self.book().limit(job("a", 1, 5), 1, lambda: pytest.fail("it has a limit"))
+        assert book.limit(job("a", 1, 11), 10 * MINUTE) == (20 * MINUTE, True)
+        assert book.limit(job("a", 1, 20), 10 * MINUTE) == (20 * MINUTE, True)
+        assert book.limit(job("a", 1, None), FOREVER - 1) == (FOREVER, False)
 
     def test_a_rank_is_the_priority_and_what_its_queue_adds(self):
         book = self.book(urgent=QueueRules(priority=5))
@@ -231,10 +222,11 @@ class TestRuleBook:
         assert book.limits_users and not self.book(q=QueueRules(priority=1)).limits_users
         for record in (ada, other, other, other):
             book.count(record, 1)
-        assert book.admits(ada, 0) and book.admits(bob, 1) and book.admits(other, 9)
-        assert not book.admits(ada, 1)  # one is promised
+        of_ada, of_bob, elsewhere = Charge("q", "ada"), Charge("q", "bob"), Charge("", "ada")
+        assert book.admits(ada, {}) and book.admits(bob, {of_bob: 1}) and book.admits(other, {elsewhere: 9})
+        assert not book.admits(ada, {of_ada: 1})  # one is promised
         book.count(ada, 1)
-        assert not book.admits(ada, 0)
+        assert book.exceeded(ada, {}) == (of_ada, 2)
         for record in (ada, ada, other, other, other):
             book.count(record, -1)
         assert not book._running
@@ -244,8 +236,23 @@ class TestRuleBook:
             JobRecord(job(key, 1, 1, queue="q", user=user))
             for key, user in (("a", "ada"), ("b", "ada"), ("c", "bob"))
         )
-        assert RuleBook.claims(first, [first, second, other]) == 1
-        assert RuleBook.claims(other, [first, second]) == 0
+        of_ada, of_bob = Charge("q", "ada"), Charge("q", "bob")
+        assert RuleBook.claims(first, [first, second, other]) == {of_ada: 1, of_bob: 1}
+        assert RuleBook.claims(other, [first, second]) == {of_ada: 2}
+
+    def test_devices_are_counted_for_their_user_and_for_all(self):
+        rules = QueueRules(max_devices_per_user={"qpu": 2}, max_devices={"qpu": 3})
+        book = self.book(q=rules)
+        ada, bob = (
+            JobRecord(job(key, 1, 1, queue="q", user=user, devices=(("qpu", 2),)))
+            for key, user in (("a", "ada"), ("b", "bob"))
+        )
+        assert book.limits_users and book.admits(ada, {})
+        book.count(ada, 1)
+        assert book.exceeded(ada, {}) == (Charge("q", "ada", "qpu"), 2)
+        assert book.exceeded(bob, {}) == (Charge("q", None, "qpu"), 3)
+        book.count(ada, -1)
+        assert not book._running
 
 
 def test_a_limit_is_in_milliseconds():

@@ -56,7 +56,7 @@ class TestAnswers:
         run(queue, 0)
         answer = ask(restore(save(queue, queue.planner.matcher)), cores(17), limit=MINUTE)
         assert answer.never and not answer.starts_now
-        assert lines(answer)[0].startswith("never: ")
+        assert lines(answer)[0].startswith("Unschedulable: ")
         assert answer.start is answer.expected is None
 
     def test_at_a_time_that_nobody_knows(self, make):

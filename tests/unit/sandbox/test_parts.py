@@ -1,9 +1,11 @@
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -151,14 +153,20 @@ def fake_go(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gobuild, "_PAUSES_S", (0, 0))
 
 
-WRITE = 'if [ "$1" = build ]; then while [ $# -gt 0 ]; do [ "$1" = -o ] && echo "$2" > "$2"; shift; done; fi'
+WRITE = """
+if [ "$1" = build ]; then
+    while [ "$1" != -o ]; do shift; done
+    out=$2; shift 2
+    for package; do echo made > "$out$(basename "${package%/v3}")"; done
+fi
+"""
 
 
 def test_a_build_goes_on_where_it_stopped_and_is_done_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_go(tmp_path, WRITE, monkeypatch)
-    bins = gobuild.bin_dir(release("1.36"))
+    bins = gobuild.cached("etcd", release("1.36")).parent
     bins.mkdir(parents=True)
     (bins / "etcd").write_text("made before the interruption")
     steps: list[str] = []
@@ -175,7 +183,8 @@ def test_a_build_goes_on_where_it_stopped_and_is_done_once(
     assert not list(bins.glob(".*.part"))
     calls = (tmp_path / "calls").read_text()
     assert "component-base/version.gitVersion=v1.36.4" in calls
-    assert "building kube-apiserver" in steps
+    assert "building 4 programs (kube-apiserver, …)" in steps and "building kwok" in steps
+    assert " go.etcd.io/" not in calls.splitlines()[1]  # it was there
     programs.find_programs(release("1.36"), report=lambda each: steps.append("again"))
     assert (tmp_path / "calls").read_text() == calls
 
@@ -197,9 +206,11 @@ def test_a_second_build_waits_and_an_interrupted_one_leaves_nothing(
 
     with start() as first:
         assert first.stderr is not None
+        says_what_it_builds(first.stderr)
         assert first.stderr.readline().startswith("downloading Go modules (0:00 of about 1")
         with start() as second:
             assert second.stderr is not None
+            says_what_it_builds(second.stderr)
             assert second.stderr.readline().startswith("waiting for another build to finish (0:00 of about")
             first.send_signal(number)
             assert "interrupted; the next build goes on from here" in first.stderr.read()
@@ -210,6 +221,12 @@ def test_a_second_build_waits_and_an_interrupted_one_leaves_nothing(
             assert "building kwok" in told
             assert second.wait() == 0
     assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def says_what_it_builds(stream: IO[str]) -> None:
+    names = "etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubectl, kwok"
+    assert stream.readline() == f"This machine has no {names} of Kubernetes 1.36 yet.\n"
+    assert re.fullmatch(r"They are built now, once, into .*: about \d+ minutes on .*\n", stream.readline())
 
 
 def test_a_busy_proxy_is_asked_again_and_a_real_error_is_not(

@@ -66,7 +66,7 @@ def pod(
                 if workload
                 else None
             ),
-            scheduling_gates=[SchedulingGate(name="hold")] if gated else None,
+            scheduling_gates=spec.pop("scheduling_gates", [SchedulingGate(name="hold")] if gated else None),
             containers=[Container(name="c", resources=ResourceRequirements(requests={"cpu": cpu}))],
             **spec,
         ),

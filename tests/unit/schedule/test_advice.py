@@ -1,28 +1,24 @@
-"""What stands in the way, and what would help: found by trying."""
+"""What stands in the way of a gang, and what would help: asked of a scheduler that sees the cluster once."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from fluence import messages, names
-from fluence.cluster.graph import ClusterGraph
-from fluence.model.group import Group
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.node import Node, NodeSpec, NodeStatus, Taint
-from fluence.model.owner import Owner
-from fluence.model.pod import Pod
+from fluence.model.pod import ClaimVolumeSource, PodVolume
 from fluence.model.reason import Code, Reason
-from fluence.schedule.advice import Advice, advise
-from fluence.schedule.groups import Groups
-from fluence.schedule.scheduler import cluster_for
+from fluence.schedule.inquiry import Inquiry, NextCycle
+from fluence.schedule.scheduler import Scheduler, SchedulerConfig
 from tests.unit.schedule.kit import GROUP, SIZE, group, owner, pod, ranks
 
 NOW = 1_800_000_000_000
+GPU = [Taint(key="gpu", effect="NoSchedule")]
 
 
-def cluster(
-    nodes: int = 2, cpu: str = "2", taints: list[Taint] | None = None, policy: str = "first"
-) -> ClusterGraph:
-    found = cluster_for(policy=policy)
-    found.load(
+def nodes(count: int = 2, cpu: str = "2", taints: list[Taint] | None = None) -> list[Node]:
+    return [
         Node(
             metadata=ObjectMeta(name=f"n{i}", labels={"kubernetes.io/hostname": f"n{i}"}),
             spec=NodeSpec(taints=taints),
@@ -31,107 +27,146 @@ def cluster(
                 conditions=[Condition(type="Ready", status="True")],
             ),
         )
-        for i in range(nodes)
-    )
-    return found
+        for i in range(count)
+    ]
 
 
-def advice(*things: object, of: ClusterGraph | None = None) -> Advice:
-    groups = Groups()
-    for each in things:
-        if isinstance(each, Pod):
-            groups.set_pod(each)
-        elif isinstance(each, Group):
-            groups.set_group(each)
-        else:
-            assert isinstance(each, Owner)
-            groups.set_owner(each)
-    (gang,) = groups.gangs()
-    return advise(gang, of, now=NOW)
+def ask(*objects: Any, of: str = "", **config: Any) -> NextCycle:
+    """About the only gang, or the one with this key."""
+    inquiry = Inquiry(Scheduler(SchedulerConfig(native=True, **config)), objects, NOW)
+    (gang,) = [each for each in inquiry.groups.gangs() if not of or each.key == of]
+    return inquiry.about(gang, with_cluster=any(isinstance(each, Node) for each in objects))
 
 
 def codes(reasons: tuple[Reason, ...]) -> list[Code]:
     return [each.code for each in reasons]
 
 
+def other(node: str = "n0", cpu: str = "2", **more: Any) -> Any:
+    return pod(f"other-{node}", scheduler="default-scheduler", node=node, phase="Running", cpu=cpu, **more)
+
+
 def test_a_gang_that_fits_has_nothing_in_its_way() -> None:
-    assert advice(*ranks(2, field="g"), group("g", 2), of=cluster()).fits
+    assert ask(*nodes(), *ranks(2, field="g"), group("g", 2)) == NextCycle(starts=True)
 
 
-def test_a_gang_that_is_too_large_is_told_how_much_of_it_fits() -> None:
-    found = advice(*ranks(3, field="g", cpu="2"), group("g", 3), of=cluster())
+def test_a_gang_that_is_too_large_now_is_told_how_much_of_it_fits_now() -> None:
+    found = ask(*nodes(), other(cpu="1"), *ranks(4, field="g"), group("g", 4))
     assert list(map(messages.text, found.blocks)) == [
-        "2 of 3 seats on 2 nodes: the nodes that suit are full with these"
+        (
+            "3 of 4 seats on 2 nodes (cpu: 4 wanted in all, 3 there), none for the next: "
+            "2 insufficient cpu (1 wanted)"
+        )
     ]
     assert found.sooner[0] == Reason.of(
-        Code.SOME_WOULD_FIT, some=2, needed=3, group="default/g", key=names.GROUP_SIZE, enough=2
+        Code.SOME_WOULD_FIT, some=3, needed=4, group="default/g", key=names.GROUP_SIZE, enough=3, empty=False
+    )
+    assert not found.never
+
+
+def test_a_gang_that_never_fits_is_told_how_much_of_it_the_empty_cluster_holds() -> None:
+    found = ask(*nodes(), other(), *ranks(3, field="g", cpu="2"), group("g", 3))
+    assert found.never and codes(found.blocks) == [Code.CLUSTER_CANNOT_HOLD]
+    assert found.sooner == (
+        Reason.of(
+            Code.SOME_WOULD_FIT,
+            some=2,
+            needed=3,
+            group="default/g",
+            key=names.GROUP_SIZE,
+            enough=2,
+            empty=True,
+        ),
     )
 
 
 def test_a_gang_that_waits_for_others_to_end_is_told_that_a_limit_helps() -> None:
-    busy = cluster(nodes=1)
-    busy.set_pod(pod("other", scheduler="default-scheduler", node="n0", phase="Running", cpu="2"))
-    found = advice(pod("a"), of=busy)
+    found = ask(*nodes(1), other(), pod("a"))
     assert "insufficient cpu" in messages.texts(found.blocks)
     assert found.sooner[-1] == Reason.of(Code.GIVE_DURATION, key=names.DURATION)
 
 
-def test_a_rule_without_which_it_fits_is_named() -> None:
-    found = advice(pod("a", node_selector={"disk": "ssd"}), of=cluster())
+def test_a_rule_without_which_it_fits_now_is_named() -> None:
+    some = nodes()
+    some[0] = Node(metadata=ObjectMeta(name="n0", labels={"disk": "ssd"}), status=some[0].status)
+    found = ask(*some, other(), pod("a", node_selector={"disk": "ssd"}))
+    assert not found.never
     assert Reason.of(Code.FITS_WITHOUT, field="nodeSelector") in found.sooner
 
 
-def test_taints_that_are_not_tolerated_are_named() -> None:
-    found = advice(pod("a"), of=cluster(taints=[Taint(key="gpu", effect="NoSchedule")]))
-    assert Code.FITS_WITH_TOLERATIONS in codes(found.sooner)
+def test_what_never_fits_is_not_said_to_fit_now_without_a_rule() -> None:
+    found = ask(*nodes(), pod("a", node_selector={"disk": "ssd"}))
+    assert found.never and found.sooner == (Reason.of(Code.HOLDS_WITHOUT, field="nodeSelector"),)
+    found = ask(*nodes(taints=GPU), pod("a"))
+    assert found.never and found.sooner == (Reason.of(Code.HOLDS_WITH_TOLERATIONS),)
+    found = ask(*nodes(taints=GPU), pod("a", cpu="9"))
+    assert found.never and found.sooner == (Reason.of(Code.NEVER_FITS),), "on no node, tainted or not"
+    wants = {names.CONSTRAINTS: '{"hostlist": ["n7"]}', names.EXCLUDED: "n0"}
+    found = ask(*nodes(), pod("a", annotations=wants))
+    field = f"annotation {names.CONSTRAINTS}"
+    assert found.never and found.sooner == (Reason.of(Code.HOLDS_WITHOUT, field=field),)
+
+
+def test_taints_that_are_not_tolerated_are_named_where_there_is_room() -> None:
+    tainted = Node(metadata=ObjectMeta(name="t"), spec=NodeSpec(taints=GPU), status=nodes(1)[0].status)
+    found = ask(*nodes(1), tainted, other(), pod("a"))
+    assert not found.never and Code.FITS_WITH_TOLERATIONS in codes(found.sooner)
 
 
 def test_an_incomplete_gang_is_told_what_it_lacks() -> None:
-    found = advice(pod("a", field="g"), group("g", 3))
+    found = ask(pod("a", field="g"), group("g", 3))
     assert found.blocks == (Reason.of(Code.PODS_MISSING, pods=1, minimum=3),)
     assert found.sooner == (Reason.of(Code.CREATE_PODS, more=2, group="default/g", key=names.GROUP_SIZE),)
-    held = advice(pod("a", labels={GROUP: "g", SIZE: "1"}, gated=True))
+    held = ask(pod("a", labels={GROUP: "g", SIZE: "1"}, gated=True))
     assert held.sooner == (Reason.of(Code.REMOVE_GATES, gates=("hold",)),)
 
 
 def test_a_job_that_runs_too_few_pods_is_told_to_make_more() -> None:
     job = owner("j", parallelism=2)
-    found = advice(*ranks(2, owner=job, annotations={SIZE: "5"}), job)
-    assert codes(found.blocks) == [Code.OWNER_RUNS_TOO_FEW]
+    found = ask(*ranks(2, owner=job, annotations={SIZE: "5"}), job)
+    assert codes(found.blocks) == [Code.OWNER_RUNS_TOO_FEW] and found.never
     assert found.sooner == (Reason.of(Code.CREATE_PODS, more=3, group=None, key=names.GROUP_SIZE),)
 
 
 def test_a_suspended_job_is_told_so_whatever_its_name_is() -> None:
     job = owner("pods", parallelism=1, suspend=True)
-    assert advice(pod("a", owner=job), job).sooner == (Reason.of(Code.UNSUSPEND),)
-    waits = advice(pod("a", field="suspended"))
+    assert ask(pod("a", owner=job), job).sooner == (Reason.of(Code.UNSUSPEND),)
+    waits = ask(pod("a", field="suspended"))
     assert codes(waits.blocks) == [Code.POD_GROUP_NOT_SEEN] and waits.sooner == ()
 
 
 def test_the_constraint_of_a_gang_counts() -> None:
     wants = {names.CONSTRAINTS: '{"hostlist": ["n1"]}'}
-    assert advice(pod("a", annotations=wants), of=cluster()).fits
-    found = advice(*ranks(2, field="g", cpu="2", annotations=wants), group("g", 2), of=cluster())
-    assert not found.fits
+    assert ask(*nodes(), pod("a", annotations=wants)).starts
+    found = ask(*nodes(), *ranks(2, field="g", cpu="2", annotations=wants), group("g", 2))
+    assert not found.starts
     assert "1 excluded for this group" in messages.texts(found.blocks)
 
 
 def test_the_match_policy_of_the_scheduler_counts() -> None:
     for policy, fits in (("lonode", True), ("lonodex", False)):
-        of = cluster(nodes=1, policy=policy)
-        of.set_pod(pod("other", scheduler="default-scheduler", node="n0", phase="Running", cpu="1"))
-        found = advice(pod("a"), of=of)
-        assert found.fits == fits
+        found = ask(*nodes(1), other(cpu="1"), pod("a"), match_policy=policy)
+        assert found.starts == fits
         assert ("a whole node is wanted" in messages.texts(found.blocks)) == (not fits)
 
 
+def test_the_queue_policy_of_the_scheduler_and_who_is_ahead_count() -> None:
+    """There is room for the small one; it starts only where the policy lets it go ahead."""
+    large = pod("large", cpu="2", age=60)
+    small = pod("small", annotations={names.DURATION: "1m"})
+    for policy, starts in (("easy", True), ("fcfs", False)):
+        found = ask(*nodes(1), other(cpu="1"), large, small, of="default/pod:small", queue_policy=policy)
+        assert found.starts == starts, policy
+    assert codes(found.blocks) == [Code.QUEUED_BEHIND_OTHERS]
+
+
 def test_the_nodes_that_a_gang_excludes_count() -> None:
-    wants = {names.EXCLUDED: "n0, n1"}
-    found = advice(pod("a", annotations=wants), of=cluster())
+    found = ask(*nodes(), pod("a", annotations={names.EXCLUDED: "n0, n1"}))
     assert "2 excluded for this group" in messages.texts(found.blocks)
 
 
-def test_nothing_is_changed_by_asking() -> None:
-    of = cluster()
-    first = advice(*ranks(3, field="g", cpu="2"), group("g", 3), of=of)
-    assert first == advice(*ranks(3, field="g", cpu="2"), group("g", 3), of=of)
+def test_a_claim_that_is_not_there_is_no_never_and_nothing_is_said_of_room() -> None:
+    volume = PodVolume(name="v", persistent_volume_claim=ClaimVolumeSource(claim_name="data"))
+    found = ask(*nodes(), pod("a", volumes=[volume]))
+    assert codes(found.blocks) == [Code.CLAIM_MISSING] and not found.never
+    assert not found.starts and found.sooner == ()

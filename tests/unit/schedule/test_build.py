@@ -11,6 +11,7 @@ from fluence.live.scheduler import LiveScheduler
 from fluence.queue.rules import QueueRules
 from fluence.schedule.actions import Bind
 from fluence.schedule.build import scheduler_for
+from fluence.schedule.enforcement import LimitMode
 from fluence.schedule.scheduler import SchedulerConfig
 from fluence.schedule.settings import SchedulerSettings
 from fluence.sim.cluster import EmbeddedCluster
@@ -25,6 +26,8 @@ SETTINGS = SchedulerSettings(
     queue_resolution=1000,
     queue_replan=True,
     default_duration=60,
+    enforce_limits={"-": "warn", "batch": "end"},
+    enforce_grace=90,
     release_each=True,
     backoff=2.0,
     backoff_max=30.0,
@@ -40,7 +43,12 @@ def test_every_setting_of_the_cycle_reaches_the_scheduler() -> None:
         match_policy="low",
         release_each=True,
         queue_policy="conservative",
-        rules={"": QueueRules(default_limit=60_000)},
+        rules={
+            "": QueueRules(default_limit=60_000),
+            "batch": QueueRules(enforced=True, grace=90_000),
+        },
+        enforce={"": LimitMode.WARN, "batch": LimitMode.END},
+        enforce_grace=90_000,
         depth=7,
         window=90_000,
         resolution=1000,
@@ -61,15 +69,23 @@ def test_the_cluster_in_memory_and_the_live_one_have_the_same_scheduler() -> Non
 EDGE = {
     "kubeconfig",
     "context",
+    "resources",
+    "resources_configmap",
     "qps",
     "in_flight",
+    "flux_jobs",
     "gather",
+    "history",
+    "database_url",
+    "history_age",
+    "history_size",
     "lease",
     "lease_name",
     "lease_namespace",
     "lease_duration",
     "lease_renew",
     "lease_retry",
+    "stuck_after",
     "health_address",
     "metrics_address",
     "log_format",
@@ -85,10 +101,16 @@ OTHERS = {
     "queue_replan": True,
     "default_duration": 60,
     "default_durations": {"debug": "30m"},
+    "enforce_limits": {"batch": "warn"},
+    "enforce_grace": 90,
+    "user_device_limits": {"batch/qpu": 1},
+    "queue_device_limits": {"-/qpu": 1},
     "release_each": True,
     "backoff": 2.0,
     "backoff_max": 30.0,
     "volume_timeout": 5.0,
+    "task_discovery_timeout": 5.0,
+    "open_gates": False,
     "topology": ("rack=example.com/rack",),
     "devices": ("example.com/fpga=fpga",),
 }

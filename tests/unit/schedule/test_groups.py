@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 
 from fluence import names
+from fluence.model.device import DeviceTerm
 from fluence.model.group import Group
 from fluence.model.meta import Condition
 from fluence.model.owner import Deployment, Job, Owner, ReplicaSet, StatefulSet
@@ -228,8 +229,44 @@ def test_a_size_that_the_owner_cannot_reach_is_told() -> None:
     job = owner("j", parallelism=2)
     gang = only(*ranks(2, owner=job, labels={GROUP: "g"}, annotations={SIZE: "5"}), job)
     assert gang.missing == Reason.of(
-        Code.OWNER_RUNS_TOO_FEW, pods=2, minimum=5, kind="Job", owner="default/j", runs=2
+        Code.OWNER_RUNS_TOO_FEW, pods=2, minimum=5, kind="Job", owner="default/j", others=0, runs=2
     )
+
+
+def test_a_size_that_the_owners_cannot_reach_is_told_whatever_says_the_size() -> None:
+    job = owner("j", parallelism=2)
+    gang = only(*ranks(2, owner=job, field="g"), job, group("g", 5))
+    assert gang.missing == Reason.of(
+        Code.OWNER_RUNS_TOO_FEW, pods=2, minimum=5, kind="Job", owner="default/j", others=0, runs=2
+    )
+    two = owner("k", parallelism=1)
+    gang = only(*ranks(2, owner=job, field="g"), pod("k", owner=two, field="g"), job, two, group("g", 5))
+    assert gang.missing is not None
+    assert (gang.missing["others"], gang.missing["runs"]) == (1, 3)
+
+
+@pytest.mark.parametrize("policy", [None, "OrderedReady"])
+def test_a_stateful_set_that_makes_its_pods_one_by_one_is_told_that_they_never_gather(
+    policy: str | None,
+) -> None:
+    workers = owner("s", kind=StatefulSet, replicas=3, pod_management_policy=policy)
+    told = Reason.of(Code.OWNER_IS_ORDERED, pods=1, minimum=3, owner="default/s")
+    assert only(pod("s-0", owner=workers, annotations={SIZE: "3"}), workers).missing == told
+    assert only(pod("s-0", owner=workers, labels={GROUP: "g"}), workers).missing == told
+    assert only(pod("s-0", owner=workers, field="g"), workers, group("g", 3)).missing == told
+
+
+def test_a_stateful_set_whose_pods_can_gather_is_told_what_is_missing() -> None:
+    parallel = owner("s", kind=StatefulSet, replicas=3, pod_management_policy="Parallel")
+    assert only(pod("s-0", owner=parallel, labels={GROUP: "g"}), parallel).missing == missing(1, 3)
+    ordered = owner("s", kind=StatefulSet, replicas=3)
+    first = pod("s-0", owner=ordered, annotations={SIZE: "1"}, labels={GROUP: "g"})
+    assert only(first, ordered).missing is None, "its first pod is all that is needed"
+    job = owner("j", parallelism=2)
+    mixed = only(
+        pod("s-0", owner=ordered, field="g"), pod("j", owner=job, field="g"), ordered, job, group("g", 3)
+    )
+    assert mixed.missing == missing(2, 3), "one of the set and two of the Job are enough"
 
 
 def test_a_gang_of_several_owners_has_the_sum_of_their_sizes() -> None:
@@ -572,7 +609,27 @@ def test_a_gang_was_submitted_when_its_group_was_made_else_its_oldest_pod() -> N
     assert only(*pods, group("g", 2, created=made)).submit == int(made.timestamp() * 1000)
 
 
-def test_a_pod_that_needs_a_backend_is_not_placed_without_one() -> None:
-    gang = only(pod("a", annotations={names.REQUIRE_BACKEND: "sim"}))
-    assert not gang.is_ready
-    assert gang.fault == Reason.of(Code.BACKEND_UNAVAILABLE, key=names.REQUIRE_BACKEND, backend="sim")
+def test_what_a_device_must_be_is_read_from_all_that_say_it() -> None:
+    pods = [
+        pod("a", labels={GROUP: "g"}, annotations={SIZE: "2", names.REQUIRE_BACKEND: "sim"}),
+        pod("b", labels={GROUP: "g"}, annotations={SIZE: "2", f"{names.AT_LEAST}qubits": " 20 "}),
+    ]
+    gang = only(*pods)
+    assert gang.device_terms == (DeviceTerm("backend", "sim"), DeviceTerm("qubits", "20", ">="))
+    assert gang.warnings == () and gang.fault is None
+
+
+def test_a_term_that_no_device_is_asked_for_with_is_warned_of() -> None:
+    gang = only(pod("a", annotations={f"{names.REQUIRE}vendor": "ibm"}))
+    assert gang.warnings == (Reason.of(Code.REQUIRE_WITHOUT_DEVICE, keys=("vendor=ibm",)),)
+
+
+def test_devices_are_shared_or_per_pod() -> None:
+    assert only(pod("a", annotations={names.DEVICES: "per-pod"})).per_pod_devices
+    fault = only(pod("a", annotations={names.DEVICES: "each"})).fault
+    assert fault == Reason.of(Code.INVALID_DEVICES, key=names.DEVICES, value="each")
+
+
+def test_more_terms_than_anybody_needs_are_refused() -> None:
+    many = {f"{names.REQUIRE}a{i}": "x" for i in range(100)}
+    assert only(pod("a", annotations=many)).fault == Reason.of(Code.TOO_MANY_TERMS, given=100, most=64)

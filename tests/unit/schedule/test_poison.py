@@ -228,3 +228,25 @@ def test_many_faults_are_dealt_with_over_several_calls(monkeypatch: pytest.Monke
         assert len(driver.faults) - before <= 3
         assert bound or driver.scheduler.has_more, "the next call would not come"
     assert bound == {"good"} and len(driver.faults) == 20 and calls > 5
+
+
+def test_a_node_with_a_pod_that_cannot_even_be_counted_gets_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody knows what is free there. When the pod has gone, all of it is."""
+    driver = world(strict=False)
+    honest = ClusterGraph.set_pod
+
+    def set_pod(self: ClusterGraph, pod: Pod, *rest: Any, **more: Any) -> Any:
+        if pod.metadata.name == "evil":
+            raise ZeroDivisionError("made by the test")
+        return honest(self, pod, *rest, **more)
+
+    monkeypatch.setattr(ClusterGraph, "set_pod", set_pod)
+    evil = kit.pod("evil", node="n1", cpu="8")
+    driver.set_pod(evil)
+    for index in range(2):
+        driver.set_pod(kit.pod(f"good-{index}", cpu="8"))
+    assert len(starts(driver)) == 1
+    driver.set_node(node("n1"))  # as its kubelet reports it
+    assert starts(driver) == set()
+    driver.remove_pod(evil)
+    assert len(starts(driver)) == 1

@@ -50,6 +50,7 @@ def queued(of: Gang, wanted: Submit, phase: Phase = Phase.PENDING, number: int =
         request=dataclasses.replace(wanted.request, number=number),
         submit=of.submit,
         limit=of.limit,
+        enforced=of.bounded,
         soft_limit=of.soft_limit,
         user=of.user,
         queue=of.queue,

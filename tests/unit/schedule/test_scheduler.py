@@ -162,7 +162,7 @@ def test_a_pod_that_runs_and_cannot_be_taken_in_once_counts_on_its_node(
 
 
 def test_a_pod_that_runs_and_can_never_be_taken_in_stops_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    driver = world()
+    driver = world("n1", "n2")
     blind(monkeypatch, "evil")
     driver.set_pod(kit.pod("evil", node="n1", cpu="3"))
     driver.set_pod(kit.pod("good"))
@@ -257,14 +257,14 @@ def test_pods_that_come_to_a_group_in_quarantine_are_left_out_with_it(
 
 def test_a_reason_that_cannot_be_worked_out_is_laid_to_its_group(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = world()
-    honest = StatusReports._report
+    honest = StatusReports._of_shape
 
     def report(self: StatusReports, pod_set: Any, now: int) -> Any:
         if pod_set.group == "default/pod:evil":
             raise Evil
         return honest(self, pod_set, now)
 
-    monkeypatch.setattr(StatusReports, "_report", report)
+    monkeypatch.setattr(StatusReports, "_of_shape", report)
     driver.set_pod(kit.pod("evil", cpu="99"))
     driver.set_pod(kit.pod("good"))
     assert names_of(driver.cycle(NOW).binds) == [["good"]], "decided anew without it"

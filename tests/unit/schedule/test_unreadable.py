@@ -1,4 +1,7 @@
-"""What cannot be read holds a gang back with the cure; it never makes single pods out of a gang."""
+"""What cannot be read holds a gang back with the cure and never makes single pods of it.
+
+What nobody reads is told.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from fluence.schedule import recovery
 from fluence.schedule.annotations import MAX_CONSTRAINT_BYTES, read_constraint
 from fluence.schedule.gang import Gang
 from fluence.schedule.groups import Groups
+from fluence.schedule.unread import KNOWN, unread
+from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.kit import GROUP, SIZE, group, owner, pod, ranks
 
 
@@ -113,7 +118,7 @@ def test_the_scheduler_writes_no_more_excluded_nodes_than_it_reads() -> None:
     assert gang.fault is None and len(gang.excluded) == 1000
 
 
-@pytest.mark.parametrize("text", ["soon", "-1", "٣", "999999999999d"])
+@pytest.mark.parametrize("text", ["soon", "-1", "٣", "0x8", "８", "9" * 30, "999999999999d"])
 @pytest.mark.parametrize("key", [names.DURATION, names.SOFT_DURATION])
 def test_a_duration_that_cannot_be_read_holds_the_gang(key: str, text: str) -> None:
     groups = Groups()
@@ -121,3 +126,92 @@ def test_a_duration_that_cannot_be_read_holds_the_gang(key: str, text: str) -> N
     (gang,) = groups.gangs()
     assert not gang.is_ready
     assert gang.fault == Reason.of(Code.INVALID_DURATION, key=key, value=text)
+
+
+# -- names that nobody reads ---------------------------------------------------------------------------------
+
+PREFIX = names.PREFIX
+
+
+def unknown(key: str, nearest: str | None, kind: str = "annotation") -> Reason:
+    suggested = nearest and f"{PREFIX}/{nearest}"
+    return Reason.of(Code.UNKNOWN_ANNOTATION, kind=kind, key=f"{PREFIX}/{key}", nearest=suggested)
+
+
+@pytest.mark.parametrize(
+    ("key", "nearest"),
+    [
+        ("durration", "duration"),
+        ("Duration", "duration"),
+        ("group_size", "group-size"),
+        ("groupsize", "group-size"),
+        ("constraint", "constraints"),
+        ("exclude-nodes", "excluded-nodes"),
+        ("select-backend", "select-candidates"),
+        ("zzzz", None),
+    ],
+)
+def test_a_misspelt_annotation_is_a_warning_with_the_nearest_name(key: str, nearest: str | None) -> None:
+    groups = Groups()
+    groups.set_pod(pod("p", annotations={f"{PREFIX}/{key}": "1h"}))
+    (gang,) = groups.gangs()
+    assert gang.is_ready, "it can be placed"
+    (told,) = gang.warnings
+    if key == "select-backend":
+        assert told.code is Code.UNKNOWN_ANNOTATION
+    else:
+        assert told == unknown(key, nearest)
+
+
+def test_a_misspelt_annotation_of_an_owner_or_a_group_is_told_too() -> None:
+    groups, job = Groups(), owner("j", parallelism=1, annotations={f"{PREFIX}/quue": "short"})
+    groups.set_owner(job)
+    groups.set_group(group("g", 1, annotations={f"{PREFIX}/polcy": "first"}))
+    groups.set_pod(pod("p", owner=job, field="g", labels={f"{PREFIX}/grup": "g"}))
+    (gang,) = groups.gangs()
+    assert gang.warnings == (
+        unknown("polcy", "policy"),
+        unknown("quue", "queue"),
+        unknown("grup", "group", kind="label"),
+    )
+
+
+def test_an_annotation_that_was_written_as_a_label_is_told_so() -> None:
+    groups = Groups()
+    groups.set_pod(pod("p", labels={names.DURATION: "60", GROUP: "g", SIZE: "1"}))
+    (gang,) = groups.gangs()
+    assert gang.warnings == (Reason.of(Code.LABEL_NOT_READ, key=names.DURATION),)
+
+
+@pytest.mark.parametrize("key", sorted(KNOWN))
+def test_no_name_that_is_known_is_warned_of(key: str) -> None:
+    assert unread([{key: "x"}], []) == ()
+
+
+def test_names_of_others_and_all_that_is_too_much_are_passed_over() -> None:
+    assert unread([{"example.com/durration": "1h", "sandbox.fluence.flux-framework.org/x": "1"}], []) == ()
+    many = {f"{PREFIX}/x{i}": "" for i in range(1000)}
+    assert len(unread([many], [many])) == 8
+
+
+def test_a_warning_is_told_once_to_one_pod_of_an_owner() -> None:
+    driver, job = Driver(), owner("j", parallelism=3)
+    driver.set_owner(job)
+    bad = {f"{PREFIX}/durration": "1h"}
+    for each in ranks(3, owner=job, annotations=bad):
+        driver.set_pod(each)
+    (told,) = driver.cycle(0).warnings
+    assert (told.pod.metadata.name, told.reason) == ("rank-0", unknown("durration", "duration"))
+    for each in ranks(3, owner=job, annotations={**bad, "other": "x"}):
+        driver.set_pod(each)
+    assert driver.cycle(1).warnings == []
+    driver.set_pod(pod("alone", annotations={**bad, f"{PREFIX}/polcy": "x"}))
+    assert [each.pod.metadata.name for each in driver.cycle(2).warnings] == ["alone", "alone"]
+
+
+def test_what_is_declared_and_not_used_is_told() -> None:
+    driver = Driver(native=True)
+    driver.set_group(group("g", 2))
+    for each in ranks(2, field="g", annotations={SIZE: "5"}):
+        driver.set_pod(each)
+    assert [each.reason.code for each in driver.cycle(0).warnings] == [Code.SIZE_NOT_USED]

@@ -96,3 +96,30 @@ def test_a_job_that_was_started_and_not_bound_yet_has_all_its_pods() -> None:
         found.settle()
     (only,) = found.jobs()
     assert (only.key, only.started is None, len(only.pods) > 0) == ("default/ranks", False, True)
+
+
+def waiting(name: str, kind: str) -> dict[str, Any]:
+    said = {
+        "fluence.flux-framework.org/depends-on-producer": "first",
+        "fluence.flux-framework.org/depends-on-kind": kind,
+    }
+    spec = template(schedulingGates=[{"name": "quantum.braket/ready"}], restartPolicy="Never")["spec"]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": said}, "spec": spec}
+
+
+def test_pods_that_wait_for_a_producer_are_let_go_at_its_end_or_when_it_is_silent() -> None:
+    found = cluster()
+    found.apply(waiting("second", "finished"))
+    found.apply(waiting("third", "quantum-submit"))
+    first = job("first", 2, command=("sh", "-c", "sleep 10m"))
+    first["spec"]["parallelism"] = 1  # between its pods all that are there have ended
+    del first["metadata"]["annotations"]
+    found.apply(first)
+    found.settle()
+    began = found.clock.now()
+    starts: dict[str, float] = {}
+    while found.step():
+        for pod in found.pods.values():
+            if pod.spec.node_name is not None:
+                starts.setdefault(pod.metadata.name, found.clock.now() - began)
+    assert (starts["third"], starts["second"]) == (300, 1200)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,20 +20,25 @@ from fluence.kube.reflector import Reflector
 from fluence.kube.resource import DEPLOYMENTS, JOBS, NODES, PODS, Resource
 from fluence.model.pod import Pod
 from fluence.sandbox.auditor import ask
+from fluence.sandbox.images import find_busybox, write_busybox
 from fluence.sandbox.nodes import read_nodes
 from fluence.sandbox.releases import Release
 from fluence.sandbox.sandbox import Sandbox, Say, clear_stale, log_tail
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")
 PREFIX = "demo-"
+REAL_NODES = 2
 _NAMESPACE = "default"
 _PATIENCE_S = 60.0  # far more than anything takes: a machine may be busy
 _KINDS = {each.kind: each.raw() for each in (PODS, JOBS, DEPLOYMENTS)}
 
 
 @contextlib.contextmanager
-def sandbox(programs: dict[str, Path], release: Release, *, keep: bool, say: Say) -> Iterator[Sandbox]:
-    """A sandbox with nodes and Fluence's scheduler, taken down in any case unless it is to be kept."""
+def sandbox(
+    programs: dict[str, Path], release: Release, *, keep: bool, say: Say, real: int = 0
+) -> Iterator[Sandbox]:
+    """A sandbox with simulated or ``real`` nodes and Fluence's scheduler, taken down in any case unless it is
+    to be kept."""
     clear_stale(PREFIX)
     box = Sandbox("demo" if keep else f"{PREFIX}{os.getpid()}")
     if box.status() in ("up", "degraded"):  # one that was kept; it is not ours to take down
@@ -41,11 +47,15 @@ def sandbox(programs: dict[str, Path], release: Release, *, keep: bool, say: Say
         )
     stays = False
     try:
-        box.up(programs, release, fluence=True, owned=not keep, say=say)
-        say("making the nodes")
-        count, ready = box.add_nodes(read_nodes(NODE_FILE))
-        if ready < count:
-            raise FluenceError(f"only {ready} of {count} simulated nodes became Ready")
+        box.up(programs, release, fluence=True, owned=not keep, real_nodes=real, say=say)
+        if real:
+            say("loading busybox")
+            _load_busybox(box)
+        else:
+            say("making the nodes")
+            count, ready = box.add_nodes(read_nodes(NODE_FILE))
+            if ready < count:
+                raise FluenceError(f"only {ready} of {count} simulated nodes became Ready")
         yield box
         stays = keep
     finally:
@@ -54,12 +64,20 @@ def sandbox(programs: dict[str, Path], release: Release, *, keep: bool, say: Say
                 box.down()
 
 
-def play(box: Sandbox, script: Sequence[Work], show: Show) -> None:
-    """Apply the examples one after the other, and watch until everybody has started who ever will."""
-    asyncio.run(_play(box, script, show))
+def _load_busybox(box: Sandbox) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        archive = Path(folder, "busybox.tar")
+        write_busybox(find_busybox(), archive)
+        box.load_image(archive)
 
 
-async def _play(box: Sandbox, script: Sequence[Work], show: Show) -> None:
+def play(box: Sandbox, script: Sequence[Work], show: Show, *, real: bool = False) -> None:
+    """Apply the examples one after the other, and watch until everybody has started who ever will; on real
+    nodes, until everybody has ended, and tell what they printed."""
+    asyncio.run(_play(box, script, show, real))
+
+
+async def _play(box: Sandbox, script: Sequence[Work], show: Show, real: bool) -> None:
     async with Client(box.access()) as client:
         watch: Reflector[Pod] = Reflector(client, PODS, namespace=_NAMESPACE)
         changed = asyncio.Event()
@@ -88,7 +106,7 @@ async def _play(box: Sandbox, script: Sequence[Work], show: Show) -> None:
             await watch.synced.wait()
             nodes = (await client.list(NODES)).items or []
             show.cluster(nodes)
-            show.titles(f"{where()}/cluster")
+            show.titles(f"{where()}/{'real' if real else 'cluster'}")
             began = time.monotonic()
             for work in script:
                 show.opens(work, at())
@@ -98,11 +116,19 @@ async def _play(box: Sandbox, script: Sequence[Work], show: Show) -> None:
                     )
                 await until(lambda work=work: show.knows(work), work.name)  # type: ignore[misc]
             await until(lambda: show.is_over, "those that wait")
+            if real:
+                await until(lambda: show.has_ended, "all containers to end")
+                show.outputs([(pod, await _log(client, pod)) for pod in watch.store])
             show.summary(nodes, watch.store, await ask(box.at.folder))
         finally:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
+
+
+async def _log(client: Client, pod: Pod) -> str:
+    path = f"/api/v1/namespaces/{_NAMESPACE}/pods/{pod.metadata.name}/log"
+    return (await client.request("GET", path)).decode(errors="replace")
 
 
 def _resource(document: Json) -> Resource[dict[str, object]]:

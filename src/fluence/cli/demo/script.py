@@ -13,6 +13,7 @@ from fluence.model.pod import Pod
 _PACKAGED, _REPOSITORY = Path(__file__).parent / "files", Path(__file__).parents[4] / "examples"
 FILES = _PACKAGED if _PACKAGED.exists() else _REPOSITORY  # a wheel has a copy; see pyproject.toml
 MANIFESTS = FILES / "cluster"
+REAL = FILES / "real"
 NODES = FILES / "nodes.yaml"
 
 Json = dict[str, Any]
@@ -36,6 +37,11 @@ def read_script(version: str) -> list[Work]:
     """The examples for one release, in order of their numbers."""
     paths = [*MANIFESTS.glob("*.yaml"), *(MANIFESTS / version).glob("*.yaml")]
     return [_read(path) for path in sorted(paths, key=lambda path: path.name)]
+
+
+def read_real() -> list[Work]:
+    """The examples whose containers run and print."""
+    return [_read(path) for path in sorted(REAL.glob("*.yaml"))]
 
 
 def where() -> str:

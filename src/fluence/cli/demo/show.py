@@ -99,6 +99,25 @@ class Show:
         told = [self.standing.get(work.name) for work in self.script]
         return all(each is not None and each.word != "waits" for each in told)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether every workload has ended."""
+        return all(
+            (told := self.standing.get(work.name)) is not None and told.word == "ended"
+            for work in self.script
+        )
+
+    def outputs(self, logs: Iterable[tuple[Pod, str]]) -> None:
+        """What containers printed, each line with its pod and node."""
+        self._echo("\n" + click.style("What the containers printed", bold=True))
+        rows = [
+            [_short(pod), pod.spec.node_name or "", line]
+            for pod, text in sorted(logs, key=lambda each: (work_of(each[0]), _short(each[0])))
+            for line in text.splitlines()
+        ]
+        for line in view.table(["POD", "NODE", "PRINTED"], rows).splitlines():
+            self._echo(f"  {line}")
+
     def _line(self, name: str, at: float, text: str, *, word: str = "") -> None:
         shown = "" if name == self._last else name
         self._last = name
@@ -136,25 +155,21 @@ class Show:
             rows.append([node.name, *(_share(node, used, name) for name in ("cpu", GPU)), _crowd(here)])
         for line in view.table(["NODE", "CPU", "GPU", "PODS"], rows).splitlines():
             self._echo(f"  {line}")
-        self._echo("\n" + click.style("What waits, and what its pods are told", bold=True))
-        for work in self.script:
-            standing = self.standing.get(work.name)
-            if standing is not None and standing.word in ("waits", "never"):
-                start = f"  {work.name}: "
-                lines = textwrap.wrap(
-                    standing.text, self._width, initial_indent=start, subsequent_indent="    "
-                )
-                for line in lines:
-                    self._echo(line)
+        waiting = [(name, told) for name, told in self.standing.items() if told.word in ("waits", "never")]
+        if waiting:
+            self._echo("\n" + click.style("What waits, and what its pods are told", bold=True))
+        for name, told in waiting:
+            start = f"  {name}: "
+            for line in textwrap.wrap(told.text, self._width, initial_indent=start, subsequent_indent="    "):
+                self._echo(line)
         self._echo("\n" + click.style("The audit", bold=True))
         for finding in audit.findings:
             self._echo(f"  {click.style(str(finding), fg='red')}")
         if not audit.findings:
-            told = list(self.standing.values())
-            whole = sum(each.word in ("starts", "ended") for each in told)
+            whole = sum(each.word in ("starts", "ended") for each in self.standing.values())
             self._echo(
                 f"  {audit.bindings_seen} binds on {audit.nodes_seen} nodes: none overbooked, no taint or "
-                f"selector ignored; {whole} workloads started whole, {len(told) - whole} not at all"
+                f"selector ignored; {whole} workloads started whole, {len(self.standing) - whole} not at all"
             )
 
 

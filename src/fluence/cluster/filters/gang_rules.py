@@ -30,6 +30,7 @@ class _Filter(Protocol):
     @property
     def one_at_a_time(self) -> bool: ...
     def open_nodes(self) -> Iterator[tuple[Reason, Mask]]: ...
+    def masks(self) -> Iterator[Mask]: ...
     def assigned(self, members: int, node: int, count: int) -> None: ...
 
 
@@ -45,6 +46,29 @@ class InterPodFilters:
 
     def order(self, turns: list[int]) -> list[int]:
         return affinity_order(turns, self.context)
+
+    def alone(self) -> InterPodFilters | None:
+        """Pods of one kind that have the same port, or keep each other out of a domain: however empty the
+        nodes are, there are only as many seats as nodes, or as domains. Of other rules a search cannot say
+        never: what is there may ease them (a spread, an affinity), or the search may miss a way (several
+        kinds, several terms)."""
+        if len(self.context.shapes) > 1:
+            return None
+        (shape,) = self.context.shapes
+        anti, ports = shape.others.anti_affinity, shape.others.ports
+        if len(anti) != 1 and not ports:
+            return None
+        others = replace(
+            shape.others,
+            affinity=(),
+            anti_affinity=anti if len(anti) == 1 else (),
+            spread=(),
+            preferred_affinity=(),
+            preferred_spread=(),
+        )
+        everybody = self.context.index.uids
+        context = replace(self.context, shapes=[replace(shape, others=others)], leaving=everybody)
+        return InterPodFilters(context, lambda at: everybody)
 
 
 def once_per_node(shape: PodShape, context: GangContext) -> bool:
@@ -69,8 +93,9 @@ class InterPodAttempt:
 
     def open_nodes(self, members: int) -> Mask:
         mask = np.ones(self._size, np.bool_)
-        for _, each in self.reasons(members):
-            mask &= each
+        for filter_ in self._filters[members]:
+            for each in filter_.masks():
+                mask &= each
         return mask
 
     def score(self, members: int) -> Ints | None:

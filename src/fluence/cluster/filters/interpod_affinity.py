@@ -15,7 +15,7 @@ import numpy as np
 
 from fluence.cluster.columns import Column
 from fluence.cluster.filters.pod_shape import GangContext, PodShape
-from fluence.cluster.pod_terms import AffinityTerm
+from fluence.cluster.pod_terms import AffinityTerm, selector_text
 from fluence.graph.graph import Ints, Mask
 from fluence.model.reason import Code, Reason
 
@@ -69,6 +69,9 @@ class AffinityFilter:
             yield each.reason, each.column.present if self._may_be_first else each.nodes
         for each in (*self._anti, *self._against):
             yield each.reason, ~each.nodes
+
+    def masks(self) -> Iterator[Mask]:
+        return (mask for _, mask in self.open_nodes())
 
     def assigned(self, members: int, node: int, count: int) -> None:
         if self._affinity and self._affinity[0].counted[members]:
@@ -198,4 +201,8 @@ def _domains(
     marked = np.zeros(len(column.codes) + 1, np.bool_)
     marked[column.of[counts > 0]] = True
     marked[-1] = False
-    return _Domains(Reason.of(code, key=column.key), column, marked, counted)
+    if code is Code.EXISTING_ANTI_AFFINITY:  # of somebody else: what it looks for is theirs to know
+        reason = Reason.of(code, key=column.key)
+    else:
+        reason = Reason.of(code, key=column.key, selector=selector_text(term.selector))
+    return _Domains(reason, column, marked, counted)

@@ -16,7 +16,6 @@ from fluence.model.pod import ports_clash
 from fluence.model.reason import Code, Reason
 
 Ports = frozenset[tuple[str, str, int]]
-_IN_USE = Reason.of(Code.HOST_PORTS_IN_USE)
 
 
 class HostPorts:
@@ -57,11 +56,16 @@ class PortFilter:
     def __init__(
         self, ports: Ports, gang: Sequence[Ports], host_ports: HostPorts, leaving: Collection[str]
     ) -> None:
+        wanted = tuple(sorted({port for _, _, port in ports}))
+        self._taken = Reason.of(Code.HOST_PORTS_IN_USE, ports=wanted)
         self._free = host_ports.free(ports, leaving)
         self._clashes = [ports_clash(ports, each) for each in gang]
 
     def open_nodes(self) -> Iterator[tuple[Reason, Mask]]:
-        yield _IN_USE, self._free
+        yield self._taken, self._free
+
+    def masks(self) -> Iterator[Mask]:
+        yield self._free
 
     def assigned(self, members: int, node: int, count: int) -> None:
         if self._clashes[members]:

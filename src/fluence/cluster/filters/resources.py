@@ -13,8 +13,8 @@ import numpy as np
 from fluence.cluster.layout import GraphLayout
 from fluence.graph.graph import Mask
 from fluence.model.reason import Code, Reason, Value
-from fluence.placer.availability import FreeView
 from fluence.placer.gang_fit import GangFit
+from fluence.placer.profile import FreeView
 from fluence.units import MOST
 
 
@@ -44,15 +44,21 @@ def open_nodes(
             )
     if not lacking:
         return
-    groups: dict[tuple[Reason, ...], list[int]] = {}
-    for index in np.flatnonzero(np.any([short for short, *_ in lacking], axis=0)).tolist():
-        resources = tuple(
-            too_small if small[index] else insufficient
-            for short, small, insufficient, too_small in lacking
-            if short[index]
-        )
-        groups.setdefault(resources, []).append(index)
-    for resources, nodes in groups.items():
-        mask = np.ones(len(seats.nodes), np.bool_)
-        mask[nodes] = False
-        yield Reason.of(Code.RESOURCES_LACKING, resources=resources), mask
+    # Of each node, what it is short of, as a number: per resource enough, busy, or too small.
+    states = np.zeros(len(seats.nodes), np.int64)
+    for short, small, *_ in lacking:
+        states = 3 * states + np.where(short, np.where(small, 2, 1), 0)
+    found, first = np.unique(states, return_index=True)
+    for state in found[np.argsort(first)].tolist():
+        if state:
+            yield Reason.of(Code.RESOURCES_LACKING, resources=_told(state, lacking)), states != state
+
+
+def _told(state: int, lacking: list[tuple[Mask, Mask, Reason, Reason]]) -> tuple[Reason, ...]:
+    """What a node in this state is short of."""
+    told: list[Reason] = []
+    for _, _, insufficient, too_small in reversed(lacking):
+        state, digit = divmod(state, 3)
+        if digit:
+            told.append(too_small if digit == 2 else insufficient)
+    return tuple(reversed(told))

@@ -25,8 +25,8 @@ _WEIGHT = 2  # in kube-scheduler's default profile
 class SpreadCounts:
     """One constraint of one kind of pod."""
 
-    reason: Reason  # against the nodes that are not open
     column: Column
+    unlabelled: tuple[Reason, Mask] | None  # what is against nodes without the label, if there are any
     counts: Ints  # by domain
     domains: Mask  # that take part
     included: Mask  # nodes that take part
@@ -35,14 +35,29 @@ class SpreadCounts:
     counts_self: bool
     counted: list[bool]  # per kind of pod in the gang
 
-    def open_nodes(self) -> Mask:
-        """The nodes on which one more keeps the skew."""
+    def open_nodes(self) -> Iterator[tuple[Reason, Mask]]:
+        """The nodes that are in a domain, and those on which one more keeps the skew."""
+        if self.unlabelled is not None:
+            yield self.unlabelled
+        skew = self._skew()
+        fits = skew <= self.max_skew
+        would_be = int(skew[~fits & self.domains].min(initial=2**31))
+        fits[-1] = True  # a node without the label belongs to no domain
+        why = Reason.of(Code.TOPOLOGY_SPREAD, key=self.column.key, skew=would_be, most=self.max_skew)
+        yield why, np.asarray(fits[self.column.of])
+
+    def mask(self) -> Mask:
+        """The nodes that are open, without the reasons: it is asked for every pod that is placed."""
+        fits = self._skew() <= self.max_skew
+        fits[-1] = False
+        return np.asarray(fits[self.column.of])
+
+    def _skew(self) -> Ints:
+        """By domain, the skew that there would be with one more."""
         least = int(self.counts[self.domains].min()) if self.domains.any() else 2**31
         if self.min_domains is not None and int(self.domains.sum()) < self.min_domains:
             least = 0
-        fits = self.counts + int(self.counts_self) - least <= self.max_skew
-        fits[-1] = False  # a node without the label belongs to no domain
-        return np.asarray(fits[self.column.of])
+        return np.asarray(self.counts + int(self.counts_self) - least)
 
     def assigned(self, members: int, node: int, count: int) -> None:
         if self.counted[members] and self.included[node]:
@@ -58,7 +73,10 @@ class SpreadFilter:
 
     def open_nodes(self) -> Iterator[tuple[Reason, Mask]]:
         for each in self._limits:
-            yield each.reason, each.open_nodes()
+            yield from each.open_nodes()
+
+    def masks(self) -> Iterator[Mask]:
+        return (each.mask() for each in self._limits)
 
     def assigned(self, members: int, node: int, count: int) -> None:
         for each in self._limits:
@@ -120,8 +138,8 @@ def _counted(limits: Sequence[SpreadConstraint], shape: PodShape, context: GangC
         domains[column.of[included]] = True
         found.append(
             SpreadCounts(
-                Reason.of(Code.TOPOLOGY_SPREAD, key=column.key),
                 column,
+                _unlabelled(column),
                 counts,
                 domains,
                 included,
@@ -132,3 +150,8 @@ def _counted(limits: Sequence[SpreadConstraint], shape: PodShape, context: GangC
             )
         )
     return found
+
+
+def _unlabelled(column: Column) -> tuple[Reason, Mask] | None:
+    present = column.present
+    return None if present.all() else (Reason.of(Code.TOPOLOGY_LABEL_MISSING, key=column.key), present)

@@ -50,6 +50,9 @@ class VolumeRules:
     def begin(self, at: int) -> VolumeAttempt:
         return VolumeAttempt(self.index, self.needs, None if self.others is None else self.others.begin(at))
 
+    def alone(self) -> InterPodFilters | None:
+        return None if self.others is None else self.others.alone()
+
 
 class VolumeAttempt:
     """One attempt to place the gang; see `fluence.placer.gang.Attempt`."""

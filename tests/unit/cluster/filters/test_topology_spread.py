@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from fluence.cluster.filters.topology_spread import SpreadFilter, SpreadScore
 from fluence.model.meta import LabelSelector
 from fluence.model.node import Taint
 from fluence.model.pod import Pod, TopologySpreadConstraint
-from fluence.model.reason import Code
+from fluence.model.reason import Code, Reason
 from tests.unit.cluster.build import ZONE, node, pod
 from tests.unit.cluster.filters.columns import context
 
@@ -22,15 +24,20 @@ def web(name: str, on: str | None = None, **limit: Any) -> Pod:
 
 
 def mask(found: SpreadFilter) -> list[bool]:
-    ((reason, open_),) = found.open_nodes()
-    assert reason.code is Code.TOPOLOGY_SPREAD and reason["key"] == ZONE
-    return open_.tolist()
+    codes, masks = zip(*((reason.code, open_) for reason, open_ in found.open_nodes()), strict=True)
+    assert codes in ((Code.TOPOLOGY_SPREAD,), (Code.TOPOLOGY_LABEL_MISSING, Code.TOPOLOGY_SPREAD))
+    return np.all(masks, axis=0).tolist()  # type: ignore[no-any-return]
 
 
 def test_one_more_must_keep_the_skew() -> None:
     made = context(NODES, [web("w", on="n1")], [web("p")])
     found = SpreadFilter(made.shapes[0], made)
     assert found.one_at_a_time and mask(found) == [False, False, True, False]
+    (missing, labelled), (spread, open_) = found.open_nodes()
+    assert missing == Reason.of(Code.TOPOLOGY_LABEL_MISSING, key=ZONE)
+    assert labelled.tolist() == [True, True, True, False]
+    assert spread == Reason.of(Code.TOPOLOGY_SPREAD, key=ZONE, skew=2, most=1)
+    assert open_.tolist() == [False, False, True, True]
     found.assigned(0, 2, 1)
     assert mask(found) == [True, True, True, False]
 

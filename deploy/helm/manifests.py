@@ -1,0 +1,104 @@
+"""Manifests: what is rendered from the chart for those without helm, and kind's clusters for each release."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import yaml
+from deploy.helm.program import find_helm
+
+from fluence.admission.manifests import hand_off_definition, to_yaml
+from fluence.sandbox.releases import RELEASES
+
+CHART = Path(__file__).parent / "fluence"
+DEPLOY = Path(__file__).parents[1]
+NAMESPACE = "fluence-system"
+PARTS = ("account", "rbac", "config", "deployment", "budget")
+KIND = {"kind-config.yaml": "1.36", "kind-config-1.37.yaml": "1.37"}
+# All rules that an installation may have: what `fluence doctor` asks for.
+DOCTORS = DEPLOY.parent / "src" / "fluence" / "doctor" / "rbac.yaml"
+MARK = "# Written by `make manifests` from deploy/helm/fluence; do not edit.\n"
+# What says that helm looks after an object, which it does not here.
+HELMS = ("app.kubernetes.io/managed-by:", "helm.sh/chart:", "# Source:")
+RESTART = (
+    "# Every setting: docs/settings.md. After a change: "
+    f"kubectl -n {NAMESPACE} rollout restart deployment/fluence-scheduler\n"
+)
+
+
+def template(*arguments: str) -> str:
+    """`helm template` of the chart as it stands."""
+    command = [str(find_helm()), "template", "fluence", str(CHART), "--namespace", NAMESPACE, *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+
+
+def part(name: str, *arguments: str) -> str:
+    """One template, without helm's own labels."""
+    text = template("--show-only", f"templates/{name}.yaml", *arguments)
+    lines = text.removeprefix("---\n").splitlines(keepends=True)
+    text = "".join(line for line in lines if not line.strip().startswith(HELMS))
+    return MARK + (RESTART if name == "config" else "") + text
+
+
+def one_file() -> str:
+    """Everything in the order in which it can be made."""
+    head = (
+        "# Fluence in one file, with the defaults of its chart:\n"
+        "#   kubectl apply -f deploy/fluence.yaml\n"
+        "# The image must be where the nodes find it: docs/install.md.\n"
+    )
+    namespace = (DEPLOY / "scheduler" / "namespace.yaml").read_text()
+    parts = [namespace, flux_jobs(), *(part(name).removeprefix(MARK) for name in PARTS)]
+    return MARK + head + "---\n".join(parts)
+
+
+def flux_jobs() -> str:
+    """The definition of FluxJobs. Helm makes what is in `crds` if it is not there, and never takes it away:
+    with it all FluxJobs would go, which cancels their jobs."""
+    return (DEPLOY / "crds" / "fluxjobs.yaml").read_text()
+
+
+def admission(mode: str) -> str:
+    """The rules of admission by themselves, for after fluence.yaml."""
+    arguments = ("--set", f"admission.mode={mode}", "--kube-version", "1.36")
+    parts = [to_yaml([hand_off_definition()]), part("admission", *arguments)]
+    if mode == "webhook":
+        parts.append(part("webhook", *arguments))
+    head = {
+        "policy": "# Admission by the API server itself: Kubernetes 1.36 and later. After fluence.yaml:\n",
+        "webhook": "# Admission by a webhook: Kubernetes 1.35, sites without policies. After fluence.yaml:\n",
+    }[mode]
+    name = "fluence-admission" if mode == "policy" else "fluence-webhook"
+    apply = f"#   kubectl apply -f deploy/{name}.yaml\n"
+    return MARK + head + apply + "---\n".join(each.removeprefix(MARK).lstrip("-\n") for each in parts)
+
+
+def kind_config(minor: str) -> str:
+    """A control plane and two workers, with native gangs (KEP-4671) on in all parts."""
+    release = RELEASES[minor]
+    name = next(name for name, each in KIND.items() if each == minor)
+    document = {
+        "kind": "Cluster",
+        "apiVersion": "kind.x-k8s.io/v1alpha4",
+        "featureGates": release.gates,
+        "runtimeConfig": dict(each.split("=", 1) for each in release.runtime_config),
+        "nodes": [{"role": "control-plane"}, {"role": "worker"}, {"role": "worker"}],
+    }
+    head = (
+        f"# A cluster of Kubernetes {minor} with native gangs, by kind:\n"
+        f"#   kind create cluster --image kindest/node:{release.version} --config deploy/{name}\n"
+        "# Written by `make manifests`; a gate that a release does not know stops it, so each has a file.\n"
+    )
+    return head + yaml.safe_dump(document, sort_keys=False)
+
+
+def everything() -> dict[Path, str]:
+    """Each file, and what it should say."""
+    found = {DEPLOY / "scheduler" / f"{name}.yaml": part(name) for name in PARTS}
+    found[DEPLOY / "scheduler" / "fluxjobs.yaml"] = MARK + flux_jobs()
+    found[DEPLOY / "fluence.yaml"] = one_file()
+    found[DEPLOY / "fluence-admission.yaml"] = admission("policy")
+    found[DEPLOY / "fluence-webhook.yaml"] = admission("webhook")
+    found[DOCTORS] = part("rbac", "--set", "settings.metrics-address=0.0.0.0:10452")
+    return found | {DEPLOY / name: kind_config(minor) for name, minor in KIND.items()}

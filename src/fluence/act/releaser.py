@@ -1,0 +1,86 @@
+"""Releaser: lets suspended Jobs go, a few at once, and says what became of each.
+
+`LiveScheduler` calls it with what a cycle decided. One write carries all: the Job is no longer suspended, and
+says which node each of its pods has. What fails is reported; the scheduler orders it again, as things are
+then. Nothing is sent without the lease.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fluence import names
+from fluence.act.coalescing_writer import CoalescingWriter
+from fluence.act.gates import let_go
+from fluence.kube.client import Client, PatchType
+from fluence.kube.errors import KubeError, Missing
+from fluence.kube.resource import JOBS
+from fluence.schedule.actions import BindOutcome, Release, ReleaseResult
+
+IN_FLIGHT = 8
+
+
+class Releaser:
+    """``release`` from the loop; ``run`` carries out until cancelled; ``report`` gets each result."""
+
+    def __init__(
+        self,
+        client: Client,
+        report: Callable[[ReleaseResult], None],
+        *,
+        held: Callable[[], bool],
+        in_flight: int = IN_FLIGHT,
+    ) -> None:
+        self.sent = 0
+        self._client = client
+        self._report = report
+        self._held = held
+        self._writer: CoalescingWriter[str, Release] = CoalescingWriter(self._one, in_flight=in_flight)
+
+    @property
+    def backlog(self) -> int:
+        return len(self._writer)
+
+    def release(self, order: Release) -> None:
+        self._writer[order.uid] = order
+
+    async def run(self) -> None:
+        await self._writer.run()
+
+    async def _one(self, _: str, order: Release) -> None:
+        try:
+            self._report(await self._try(order))
+        except Exception as error:
+            self._report(ReleaseResult(order, BindOutcome.AGAIN, f"{type(error).__name__}: {error}"))
+
+    async def _try(self, order: Release) -> ReleaseResult:
+        if not self._held():
+            return ReleaseResult(order, BindOutcome.AGAIN, "this replica does not lead")
+        meta = order.owner.metadata
+        self.sent += 1
+        try:
+            patch = let_go(order.owner, order.note)
+            await self._client.patch(
+                JOBS.raw(), meta.name, patch, namespace=meta.namespace, kind=PatchType.JSON
+            )
+        except Missing:
+            return ReleaseResult(order, BindOutcome.GONE, "the Job is gone")
+        except KubeError as error:  # it may have been carried out all the same
+            return await self._look(order, str(error))
+        return ReleaseResult(order, BindOutcome.BOUND)
+
+    async def _look(self, order: Release, reason: str) -> ReleaseResult:
+        """The Job itself says what a refusal or a lost answer means."""
+        meta = order.owner.metadata
+        try:
+            found = await self._client.get(JOBS, meta.name, namespace=meta.namespace)
+        except Missing:
+            return ReleaseResult(order, BindOutcome.GONE, "the Job is gone")
+        except KubeError as error:
+            return ReleaseResult(order, BindOutcome.AGAIN, f"{reason}; and {error}")
+        if found.metadata.uid != meta.uid:
+            return ReleaseResult(order, BindOutcome.GONE, reason)
+        if not found.spec.suspend:
+            ours = found.annotations.get(names.JOBID) == order.note.number
+            return ReleaseResult(order, BindOutcome.BOUND if ours else BindOutcome.STALE, reason)
+        return ReleaseResult(order, BindOutcome.AGAIN, reason)

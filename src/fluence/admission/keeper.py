@@ -1,0 +1,118 @@
+"""Keeper: sees to it that the API server trusts the webhook: its certificate is made, told and renewed.
+
+The authority of a new certificate is added to the webhook configuration first, and the certificate is used
+only when the server has had time to read that; so no call fails while they change.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import ssl
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from fluence.admission.certificates import LIFE, Issued, holds, issue, load, with_authority
+from fluence.kube.client import Client
+from fluence.kube.errors import ApiConflict, KubeError, Missing
+from fluence.kube.resource import Json, Resource
+
+logger = logging.getLogger(__name__)
+
+WEBHOOK_CONFIGURATIONS: Final[Resource[Json]] = Resource(
+    "admissionregistration.k8s.io",
+    "v1",
+    "mutatingwebhookconfigurations",
+    "MutatingWebhookConfiguration",
+    dict[str, object],
+    namespaced=False,
+)
+_TRIES: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """How long a certificate lives, and how often all is looked after."""
+
+    life: timedelta = LIFE
+    check_s: float = 60.0
+    settle_s: float = 30.0
+    """Between telling the API server of a new one and using it."""
+
+
+class CertificateKeeper:
+    """``context`` serves with what is current; ``run`` keeps it so until cancelled."""
+
+    def __init__(
+        self,
+        client: Client,
+        name: str,
+        hosts: Sequence[str],
+        context: ssl.SSLContext,
+        *,
+        renewal: Renewal | None = None,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.problem = "the API server does not know our certificate yet"
+        self.rotations = 0
+        self._client = client
+        self._name = name
+        self._hosts = hosts
+        self._context = context
+        self._renewal = renewal or Renewal()
+        self._now = now
+        self.current: Issued = issue(hosts, now(), self._renewal.life)
+        load(context, self.current)
+
+    async def run(self) -> None:
+        while True:
+            due = self._now() >= self.current.renews
+            issued = issue(self._hosts, self._now(), self._renewal.life) if due else self.current
+            if await self._told(issued) and due:
+                await asyncio.sleep(self._renewal.settle_s)
+                load(self._context, issued)
+                self.current = issued
+                self.rotations += 1
+                logger.info("a new certificate is in use: %r", issued)
+            await asyncio.sleep(self._renewal.check_s)
+
+    async def _told(self, issued: Issued) -> bool:
+        """Whether every webhook of the configuration trusts this one now."""
+        try:
+            await self._tell(issued.authority)
+        except Missing:
+            self.problem = f"mutatingwebhookconfiguration {self._name} does not exist; apply it first"
+        except KubeError as error:
+            self.problem = f"the API server was not told our certificate: {error}"
+        else:
+            self.problem = ""
+            return True
+        logger.warning("%s", self.problem)
+        return False
+
+    async def _tell(self, authority: bytes) -> None:
+        for attempt in range(_TRIES):
+            found: dict[str, Any] = await self._client.get(WEBHOOK_CONFIGURATIONS, self._name)
+            if not self._add(found, authority):
+                return
+            try:
+                await self._client.replace(WEBHOOK_CONFIGURATIONS, self._name, found)
+                return
+            except ApiConflict:
+                if attempt == _TRIES - 1:  # another replica adds its own; both must be in it
+                    raise
+
+    def _add(self, found: dict[str, Any], authority: bytes) -> bool:
+        """Add the authority where it lacks; whether it did anywhere."""
+        changed = False
+        for webhook in found.get("webhooks") or ():
+            client = webhook["clientConfig"]
+            bundle = base64.b64decode(client.get("caBundle") or "")
+            if not holds(bundle, authority):
+                added = with_authority(bundle, authority, self._now())
+                client["caBundle"] = base64.b64encode(added).decode()
+                changed = True
+        return changed

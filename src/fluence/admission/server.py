@@ -1,0 +1,113 @@
+"""Server: the webhook over HTTPS, with certificates and parameters that follow the cluster.
+
+POST /mutate/<scope>   an AdmissionReview; /mutate alone is that of pods
+GET  /healthz /readyz  for kubelets, over the same TLS
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from aiohttp import web
+
+from fluence import names
+from fluence.admission.certificates import server_context
+from fluence.admission.hooks import PATH
+from fluence.admission.keeper import CertificateKeeper, Renewal
+from fluence.admission.review import answer
+from fluence.admission.scopes import AdmissionOptions, AdmissionScope, scopes
+from fluence.errors import InvalidInput
+from fluence.kube.client import Client
+from fluence.kube.reflector import Reflector
+from fluence.kube.resource import HAND_OFFS
+from fluence.live.health import health_routes, serve
+from fluence.model.hand_off import BASE, HandOff
+
+logger = logging.getLogger(__name__)
+
+_LARGEST = 8 << 20  # a review holds one object, of at most 1.5 MiB, and its old self
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookPlace:
+    """Where the webhook is, and what it is called."""
+
+    address: tuple[str, int]
+    configuration: str
+    hosts: Sequence[str]
+    namespace: str
+    """Of the parameters."""
+
+
+class Webhook:
+    """Answers reviews while ``serving``."""
+
+    def __init__(
+        self,
+        client: Client,
+        options: AdmissionOptions,
+        place: WebhookPlace,
+        renewal: Renewal | None = None,
+    ) -> None:
+        self.answered = 0
+        self._scopes = {each.name: each for each in scopes(options)}
+        self._place = place
+        self._context = server_context()
+        self.keeper = CertificateKeeper(
+            client, place.configuration, place.hosts, self._context, renewal=renewal
+        )
+        self._parameters: Reflector[HandOff] = Reflector(
+            client,
+            HAND_OFFS,
+            namespace=place.namespace,
+            field_selector=f"metadata.name={names.ADMISSION_PARAMETERS}",
+            optional=True,  # until the kind is there, every container gets what it always gets
+        )
+
+    @property
+    def variables(self) -> Mapping[str, str]:
+        """What the HandOff says; until there is one, what every container gets."""
+        found = self._parameters.store.get(names.ADMISSION_PARAMETERS, self._place.namespace)
+        return BASE if found is None else found.variables
+
+    def unready(self) -> str:
+        """What is missing; empty: nothing."""
+        return self.keeper.problem or (
+            "" if self._parameters.synced.is_set() else "the parameters are not read yet"
+        )
+
+    @contextlib.asynccontextmanager
+    async def serving(self) -> AsyncIterator[int]:
+        """Answer while the block runs; gives the port."""
+        routes = [
+            web.post(PATH, self._review),
+            web.post(f"{PATH}/{{scope}}", self._review),
+            *health_routes(healthy=lambda: "", ready=self.unready),
+        ]
+        async with serve(self._place.address, routes, tls=self._context, largest=_LARGEST) as port:
+            tasks = [asyncio.create_task(each) for each in (self.keeper.run(), self._parameters.run())]
+            try:
+                yield port
+            finally:
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _review(self, request: web.Request) -> web.Response:
+        scope = self._scopes.get(request.match_info.get("scope", "pods"))
+        if scope is None:
+            return web.Response(status=404, text="no such scope\n")
+        try:
+            body = await request.read()
+            found = self._answer(body, scope)
+        except InvalidInput as error:
+            return web.Response(status=400, text=f"{error}\n")
+        self.answered += 1
+        return web.Response(body=found, content_type="application/json")
+
+    def _answer(self, body: bytes, scope: AdmissionScope) -> bytes:
+        return answer(body, scope, self.variables)

@@ -1,0 +1,235 @@
+"""`fluence admission`: the rules of admission as manifests, and what they would make of an object."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import yaml
+
+from fluence import names
+from fluence.admission.interpreter import Admitted, admit, as_read
+from fluence.admission.manifests import SERVICE, manifests, to_yaml
+from fluence.admission.rule import DEFAULT_HANDLERS, HANDLERS
+from fluence.admission.scopes import KINDS, AdmissionOptions, DoorMode, chosen_handlers, scopes
+from fluence.cli import view
+from fluence.cli.choice import STDIN
+from fluence.errors import InvalidInput
+from fluence.model import resource_document
+from fluence.model.hand_off import BASE, hand_off_variables
+
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@click.group()
+def admission() -> None:
+    """What becomes of new pods and workloads before they are stored.
+
+    Containers that ask for a device get the backend as variables; groups that share a quantum computer are
+    split into a producer and those that wait; in namespaces that ask for it new work is held back. The rules
+    are a policy of the API server (Kubernetes 1.36 and later), or served by `fluence webhook run`.
+
+    \b
+    Examples:
+      fluence admission render | kubectl apply -f -
+      fluence admission try pod.yaml -o diff
+    """
+
+
+def admission_options(command: Any) -> Any:
+    """What decides which rules there are."""
+    for option in (
+        click.option(
+            "--handlers",
+            metavar="NAME,…",
+            envvar="FLUENCE_HANDLERS",
+            default=",".join(DEFAULT_HANDLERS),
+            show_default=True,
+            help=f"Which rules there are, in their order: {', '.join(HANDLERS)}. [FLUENCE_HANDLERS]",
+        ),
+        click.option(
+            "--doors",
+            type=click.Choice([each.value for each in DoorMode]),
+            envvar="FLUENCE_DOORS",
+            default=DoorMode.OFF.value,
+            show_default=True,
+            help="Where new work is held back; `namespaces`: those labelled "
+            f"{names.NAMESPACE_OPT_IN}=enabled. [FLUENCE_DOORS]",
+        ),
+        click.option(
+            "--bind",
+            type=click.Choice(["direct", names.BIND_KUBE_SCHEDULER]),
+            default="direct",
+            show_default=True,
+            envvar="FLUENCE_DOORS_BIND",
+            help="Who binds what is held back. [FLUENCE_DOORS_BIND]",
+        ),
+        click.option(
+            "--scheduler-name",
+            metavar="NAME",
+            envvar="FLUENCE_SCHEDULER_NAME",
+            default=names.SCHEDULER,
+            show_default=True,
+            help="The `schedulerName` of our pods. [FLUENCE_SCHEDULER_NAME]",
+        ),
+        click.option(
+            "--except-namespace",
+            "excluded",
+            metavar="NAME",
+            multiple=True,
+            help="Another namespace in which nothing is changed, beside kube-system; repeatable.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def read_options(
+    *, handlers: str, doors: str, bind: str, scheduler_name: str, excluded: tuple[str, ...]
+) -> AdmissionOptions:
+    """The options, with a word on stderr for each handler that there is not."""
+    known, unknown = chosen_handlers(handlers)
+    for each in unknown:
+        near = difflib.get_close_matches(each, HANDLERS, 1)
+        hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(HANDLERS)}"
+        click.echo(f"warning: no handler is called {view.clean(each)!r}, it is left out{hint}", err=True)
+    plain = AdmissionOptions()
+    return AdmissionOptions(
+        handlers=known,
+        doors=DoorMode(doors),
+        scheduler=scheduler_name,
+        delegate=bind == names.BIND_KUBE_SCHEDULER,
+        excluded=tuple(dict.fromkeys((*plain.excluded, *excluded))),
+    )
+
+
+@admission.command()
+@click.option(
+    "--as",
+    "form",
+    type=click.Choice(["policy", "webhook"]),
+    default="policy",
+    show_default=True,
+    help="For the API server itself (1.36 and later), or for `fluence webhook run`.",
+)
+@click.option("-n", "--namespace", default="fluence-system", show_default=True, help="Of the parameters.")
+@click.option("--service", default=SERVICE, show_default=True, help="The webhook's Service.")
+@click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
+@admission_options
+def render(form: str, namespace: str, service: str, output: str, **chosen: Any) -> None:
+    """Print the manifests of the rules, for `kubectl apply`.
+
+    \b
+    Examples:
+      fluence admission render | kubectl apply -f -
+      fluence admission render --doors namespaces
+      fluence admission render --as webhook -n fluence-system
+    """
+    found = manifests(
+        read_options(**chosen), namespace=namespace, by_webhook=form == "webhook", service_name=service
+    )
+    if output == "json":
+        click.echo(view.data({"apiVersion": "v1", "kind": "List", "items": found}, "json"))
+    else:
+        click.echo(to_yaml(found), nl=False)
+
+
+@admission.command("try")
+@click.argument("file", metavar="FILE")
+@click.option("-n", "--namespace", default="default", show_default=True, help="Where it would be made.")
+@click.option(
+    "--resources",
+    metavar="FILE",
+    help="A resources.yaml, for the attributes that containers are told. Without it: names only.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Choice(["yaml", "json", "diff", "rules"]),
+    default="yaml",
+    show_default=True,
+    help="The objects, what differs, or which rules changed them.",
+)
+@admission_options
+def try_(file: str, namespace: str, resources: str | None, output: str, **chosen: Any) -> None:
+    """Show what the rules make of the objects in a FILE; `-` is standard input. Nothing is sent anywhere.
+
+    With --doors the namespace counts as one that holds work back.
+
+    \b
+    Examples:
+      fluence admission try job.yaml -o diff
+      fluence admission try - --doors namespaces < pod.yaml
+    """
+    options = read_options(**chosen)
+    variables = BASE
+    if resources is not None:
+        with click.open_file(resources) as stream:
+            variables = hand_off_variables(resource_document.parse(stream.read(), source=resources))
+    results = []
+    for document in _documents(file):
+        place = (document.get("metadata") or {}).get("namespace") or namespace
+        results.append((document, _admitted(options, document, place, variables)))
+    for document, made in results:
+        for told in made.warnings:
+            click.echo(f"warning: {_called(document)}: {told}", err=True)
+    _show(results, output)
+
+
+def _show(results: list[tuple[Any, Admitted]], output: str) -> None:
+    if output == "json":
+        items = [made.object for _, made in results]
+        click.echo(view.data({"apiVersion": "v1", "kind": "List", "items": items}, "json"))
+    elif output == "rules":
+        rows = [[_called(document), ", ".join(made.rules) or "-"] for document, made in results]
+        click.echo(view.table(["OBJECT", "RULES"], rows))
+    elif output == "diff":
+        for document, made in results:
+            before, after = (to_yaml([each]).splitlines() for each in (document, made.object))
+            called = _called(document)
+            for line in difflib.unified_diff(before, after, called, called, lineterm=""):
+                click.echo(line)
+    else:
+        click.echo(to_yaml(made.object for _, made in results), nl=False)
+
+
+def _admitted(
+    options: AdmissionOptions, document: Any, namespace: str, variables: dict[str, str]
+) -> Admitted:
+    kind = document.get("kind")
+    held = options.doors is not DoorMode.OFF
+    if namespace in options.excluded or kind not in KINDS:
+        return Admitted(document)
+    for scope in scopes(options):
+        if kind in scope.kinds and scope.name.endswith("-held") == held:
+            try:
+                return admit(scope, as_read(document), kind=kind, namespace=namespace, variables=variables)
+            except InvalidInput as error:
+                raise InvalidInput(str(error), where=_called(document)) from None
+    return Admitted(document)
+
+
+def _documents(file: str) -> Iterator[dict[str, Any]]:
+    """The objects of a file, those of a List one by one."""
+    source = "standard input" if file == STDIN else file
+    with click.open_file(file) as stream:
+        text = stream.read()
+    try:
+        for number, found in enumerate(yaml.load_all(text, Loader=_LOADER), 1):
+            is_list = isinstance(found, dict) and found.get("kind") == "List"
+            for each in (found.get("items") or []) if is_list else [found]:
+                if each is None:
+                    continue
+                if not isinstance(each, dict) or not isinstance(each.get("metadata") or {}, dict):
+                    raise InvalidInput("is no Kubernetes object", where=f"{source}: document {number}")
+                yield each
+    except yaml.YAMLError as error:
+        raise InvalidInput(f"is not YAML: {' '.join(str(error).split())}", where=source) from None
+
+
+def _called(document: Any) -> str:
+    meta = document.get("metadata") or {}
+    name = meta.get("name") or f"{meta.get('generateName', '')}…"
+    return view.clean(f"{str(document.get('kind', 'object')).lower()}/{name}")

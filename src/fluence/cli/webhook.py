@@ -1,0 +1,125 @@
+"""`fluence webhook`: serve the rules of admission over HTTPS, with certificates of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import click
+
+from fluence.admission.hooks import NAME
+from fluence.admission.manifests import SERVICE
+from fluence.admission.server import Webhook, WebhookPlace
+from fluence.cli.admission import admission_options, read_options
+from fluence.cli.following import run_until_stopped
+from fluence.kube.access import find_access
+from fluence.kube.client import Client
+
+logger = logging.getLogger(__name__)
+
+
+@click.group()
+def webhook() -> None:
+    """The webhook of admission, for Kubernetes 1.35 and for sites without admission policies.
+
+    \b
+    Example:
+      fluence webhook run
+    """
+
+
+@webhook.command()
+@click.option(
+    "--service", envvar="WEBHOOK_SERVICE", default=SERVICE, show_default=True, help="[WEBHOOK_SERVICE]"
+)
+@click.option(
+    "-n",
+    "--namespace",
+    envvar="WEBHOOK_NAMESPACE",
+    default="kube-system",
+    show_default=True,
+    help="Of the Service. [WEBHOOK_NAMESPACE]",
+)
+@click.option(
+    "--parameters-namespace",
+    metavar="NAME",
+    help="Of the HandOff with the variables, which the scheduler keeps. Without it: that of the Service.",
+)
+@click.option(
+    "--configuration",
+    envvar="WEBHOOK_CONFIG",
+    default=NAME,
+    show_default=True,
+    help="The MutatingWebhookConfiguration that is told our certificate. [WEBHOOK_CONFIG]",
+)
+@click.option(
+    "--address",
+    envvar="WEBHOOK_ADDR",
+    default=":8443",
+    show_default=True,
+    metavar="[HOST]:PORT",
+    help="Where it answers. [WEBHOOK_ADDR]",
+)
+@click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    metavar="NAME",
+    help="Another name or address that the certificate is for, where no Service leads here; repeatable.",
+)
+@click.option(
+    "--kubeconfig", metavar="FILE", help="Without it: KUBECONFIG, ~/.kube/config, the pod's account."
+)
+@click.option("--context", metavar="NAME", help="The context in the kubeconfig.")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+@admission_options
+def run(
+    service: str,
+    namespace: str,
+    parameters_namespace: str | None,
+    configuration: str,
+    address: str,
+    hosts: tuple[str, ...],
+    kubeconfig: str | None,
+    context: str | None,
+    log_level: str,
+    **chosen: Any,
+) -> None:
+    """Answer the API server's reviews with the same rules as the policy.
+
+    The certificate is made in memory, told to the API server and renewed long before it ends; no key is
+    stored, and no Secret is read. Whatever comes, objects are allowed: they are only changed.
+
+    \b
+    Examples:
+      fluence webhook run                                    in a pod, behind its Service
+      fluence webhook run --address 127.0.0.1:8443 --host 127.0.0.1
+
+    \b
+    Exit codes: 0 told to stop; 1 a fault; 2 a wrong command line.
+    """
+    options = read_options(**chosen)
+    place = WebhookPlace(
+        _address(address),
+        configuration,
+        (f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", *hosts),
+        parameters_namespace or namespace,
+    )
+
+    async def work() -> None:
+        access = find_access(kubeconfig=kubeconfig, context=context)
+        async with Client(access) as client, Webhook(client, options, place).serving() as port:
+            logger.info("answering on port %d; handlers: %s", port, ", ".join(options.order))
+            await asyncio.Event().wait()
+
+    run_until_stopped(work, log_level=log_level)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdecimal()) or int(port) > 65_535:
+        raise click.UsageError(f"--address {text!r}: write [HOST]:PORT, such as :8443")
+    return host.strip("[]"), int(port)

@@ -1,0 +1,105 @@
+"""Devices that belong to no node: why a request for them can never be met, or not now."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+from fluence.match import policy as policies
+from fluence.model.device import DeviceRequest, DeviceTerm
+from fluence.model.reason import Code, Reason
+from fluence.placer.backends import BackendTable, DeviceNeed
+from fluence.placer.gang import GangRequest
+from fluence.placer.gang_fit import GangFit
+from fluence.placer.profile import FreeView
+
+_NAMED = 20  # types, keys, values and backends that a reason carries
+
+
+def refusal(table: BackendTable, request: DeviceRequest, needs: Sequence[DeviceNeed]) -> Reason | None:
+    """Why a request cannot be met by the devices as they are, whoever holds them; worked out once."""
+    known = table.refusals
+    if request not in known or request.per_pod:  # those depend on how much each pod asks for
+        known[request] = _refusal(table, request, needs)
+    return known[request]
+
+
+def _refusal(table: BackendTable, request: DeviceRequest, needs: Sequence[DeviceNeed]) -> Reason | None:
+    for type_, _ in request.needs:
+        if not table.of_type(type_):
+            return Reason.of(Code.DEVICE_TYPE_UNKNOWN, type=type_, types=table.types[:_NAMED])
+    asked = [type_ for type_, _ in request.needs] or list(table.types)
+    for term in request.terms:
+        fault = _unknown(table, term, asked)
+        if fault is not None:
+            return fault
+    for need in needs:
+        if not need.suits:
+            return _none_suits(table, need.type, request.terms)
+    return _too_few(table, needs)
+
+
+def busy(
+    seats: GangFit, gang: GangRequest, view: FreeView, *, now: int, duration: int | None
+) -> list[Reason]:
+    """What of a gang's devices is not free, and until when."""
+    policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
+    table = seats.backends
+    short = table.lacking(gang.devices, view, policy)
+    if not short and next(table.choices(gang.devices, view, policy), None) is None:
+        short = list(gang.devices)  # each by itself is free, and not together
+    found = {}
+    for need in short:
+        until = seats.devices_from([need], policy, now=now, duration=duration)
+        found[need.type] = Reason.of(
+            Code.DEVICE_BUSY,
+            type=need.type,
+            wanted=need.count,
+            backends=_names(table.backends_of(need.suits)),
+            until=until,
+        )
+    return list(found.values())
+
+
+def _unknown(table: BackendTable, term: DeviceTerm, types: Sequence[str]) -> Reason | None:
+    """A term that no device of these types can meet, or that says nothing about any of them."""
+    entries = [entry for type_ in types for entry in table.of_type(type_)]
+    known = dict.fromkeys(value for each in entries if (value := table.value(each, term.key)) is not None)
+    if not known:
+        keys = dict.fromkeys(key for each in entries for key in each.attributes)
+        return Reason.of(Code.DEVICE_NO_ATTRIBUTE, key=term.key, keys=_names(keys))
+    if any(table.meets(each, term) for each in entries):
+        return None
+    nearest = difflib.get_close_matches(term.value, known, 1, cutoff=0.5) if term.operator == "=" else []
+    shown = tuple(nearest) or _names(sorted(known))
+    return Reason.of(
+        Code.DEVICE_VALUE_UNKNOWN, key=term.key, operator=term.operator, value=term.value[:60], nearest=shown
+    )
+
+
+def _none_suits(table: BackendTable, type_: str, terms: Sequence[DeviceTerm]) -> Reason:
+    """No device of a type is all that is asked for, or those that are, are offline."""
+    concerned = [term for term in terms if table.concerns(term, type_)]
+    right = [each for each in table.of_type(type_) if all(table.meets(each, term) for term in concerned)]
+    offline = dict.fromkeys(each.key[0] for each in right if not each.online)
+    if offline:
+        return Reason.of(Code.DEVICE_OFFLINE, type=type_, backends=_names(offline))
+    return Reason.of(Code.DEVICE_NONE_SUITS, type=type_, terms=tuple(map(str, concerned)))
+
+
+def _too_few(table: BackendTable, needs: Sequence[DeviceNeed]) -> Reason | None:
+    for need in needs:
+        most = table.most_units(need.suits)
+        if need.count > most:
+            return Reason.of(Code.DEVICE_TOO_FEW, type=need.type, wanted=need.count, most=most)
+    for type_ in dict.fromkeys(need.type for need in needs):
+        of_type = [need for need in needs if need.type == type_]
+        wanted = sum(need.count for need in of_type)
+        there = table.units({number for need in of_type for number in need.suits})
+        if wanted > there:
+            return Reason.of(Code.DEVICE_TOO_FEW, type=type_, wanted=wanted, most=there)
+    return None
+
+
+def _names(given: Iterable[str]) -> tuple[str, ...]:
+    return tuple(given)[:_NAMED]

@@ -1,0 +1,303 @@
+"""FluxJobController: keeps a FluxJob for each held workload, and cancels the workload of one that is deleted.
+
+It joins a `LiveScheduler`: events and decisions say which gangs changed, and a round every so often writes
+what a user can see of that. FluxJobs are applied under our own field manager, so nobody else's fields are
+touched. Nothing is remembered that the API does not hold: a fresh process compares and writes what differs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import structlog
+
+from fluence.act.coalescing_writer import CoalescingWriter
+from fluence.controller.cancellation import Cancellations
+from fluence.controller.flux_job import (
+    FLUX_JOBS,
+    GROUP,
+    MANAGER,
+    VERSION,
+    FluxJob,
+    FluxJobSpec,
+    FluxJobStatus,
+    applied,
+    applied_status,
+)
+from fluence.controller.refusals import Refusals
+from fluence.controller.standing import Standing, is_unschedulable, rounded, status
+from fluence.controller.unschedulable import Unschedulable
+from fluence.controller.workloads import Workload, spec_of, workload_of
+from fluence.kube.client import PatchType
+from fluence.kube.discovery import resources_of
+from fluence.kube.errors import KubeError, Missing
+from fluence.kube.reflector import Reflector
+from fluence.live.scheduler import LiveScheduler
+from fluence.model.held import is_seen
+from fluence.model.owner import Owner
+from fluence.model.pod import Pod
+from fluence.schedule.cycle import Decisions
+from fluence.schedule.events import Changed, Event
+from fluence.schedule.state import SchedulerState
+
+log = structlog.get_logger("fluence.controller")
+
+IN_FLIGHT = 8
+_ROUND_S = 0.2  # between two rounds
+_AGAIN_S = 2.0  # until something that failed is tried again
+_LOOK_S = 15.0  # between two looks for FluxJobs on a server that has none
+
+_Key = tuple[str, str]  # namespace, name
+
+
+@dataclass(frozen=True, slots=True)
+class _Update:
+    """What is to be written of one FluxJob."""
+
+    workload: Workload
+    spec: FluxJobSpec | None  # None: it is there as it should be
+    status: FluxJobStatus
+
+
+class FluxJobController:
+    """``FluxJobController(live)`` joins the scheduler; it works while that one leads."""
+
+    def __init__(self, live: LiveScheduler) -> None:
+        self.written = 0  # for metrics and tests
+        self._live = live
+        self._client = live.client.only_while(live.holds_lease)
+        self._workloads: dict[str, Workload] = {}  # by uid
+        self._gang_of: dict[str, str] = {}  # by uid of the workload
+        self._of_gang: dict[str, set[str]] = {}
+        self._names: dict[_Key, str] = {}  # FluxJob -> uid of the workload
+        self._noted: dict[str, None] = {}  # workloads that changed; the next cycle takes that in
+        self._noted_gangs: dict[str, None] = {}
+        self._dirty: dict[str, None] = {}  # workloads
+        self._dirty_gangs: dict[str, None] = {}
+        self._positions: dict[str, int] = {}  # by gang, as they were told
+        self._sent: dict[_Key, tuple[FluxJobSpec, FluxJobStatus]] = {}
+        self._unowned: dict[str, Pod] = {}  # held pods whose owner is to be looked at
+        self._wake = asyncio.Event()
+        self.flux_jobs: Reflector[FluxJob] = Reflector(live.client, FLUX_JOBS, optional=True)
+        self._writer: CoalescingWriter[_Key, _Update] = CoalescingWriter(self._write, in_flight=IN_FLIGHT)
+        self._cancellations = Cancellations(self._client, self._workloads.get, self._runs)
+        self._unschedulable = Unschedulable(self._client, live.recorder)
+        self._refusals = Refusals(self._client)
+        live.join(self)
+
+    # -- what happens ----------------------------------------------------------------------------------------
+
+    def changed(self, event: Event) -> None:
+        """An object changed; called for each event."""
+        if not isinstance(event, Changed):
+            return
+        found = event.object
+        if not isinstance(found, Pod | Owner):
+            return
+        if isinstance(found, Pod) and is_seen(found):
+            self._noted_gangs[self._state.groups.of(found)] = None
+            (self._refusals.forget if event.new is None else self._refusals.look)(found)
+            self._unowned[found.metadata.uid] = found
+        uid = found.metadata.uid
+        workload = None if event.new is None else workload_of(found, self._live.settings.scheduler_name)
+        if workload is None and event.new is not None and isinstance(found, Owner) and uid in self._workloads:
+            workload = Workload(found)  # that of pods which are held although it was not
+        if workload is not None:
+            self._workloads[uid] = workload
+            self._names[workload.namespace, workload.flux_job] = uid
+            self._noted[uid] = None
+            if workload.is_cancelled:
+                self._cancellations.told.discard(uid)
+        elif (held := self._workloads.get(uid)) is not None:
+            del self._workloads[uid]
+            self._names.pop((held.namespace, held.flux_job), None)
+            self._leave_gang(uid)
+            self._noted.pop(uid, None)
+            self._dirty.pop(uid, None)
+            self._cancellations.told.discard(uid)
+
+    def decided(self, decisions: Decisions) -> None:
+        """A cycle has ended: only now the state has what was noted."""
+        for noted, dirty in ((self._noted, self._dirty), (self._noted_gangs, self._dirty_gangs)):
+            dirty.update(noted)
+            noted.clear()
+        by_key = self._state.pod_sets.by_key
+        jobs = [bind.job for binds in decisions.binds for bind in binds[:1]]
+        jobs += [release.job for release in decisions.releases]
+        self._dirty_gangs.update(dict.fromkeys(by_key[job].group for job in jobs if job in by_key))
+        self._dirty_gangs.update(dict.fromkeys(each.gang.key for each in decisions.waiting))
+        self._wake.set()
+
+    def _flux_job_changed(self, old: FluxJob | None, new: FluxJob | None) -> None:
+        found = new or old
+        assert found is not None
+        key = (found.metadata.namespace, found.metadata.name)
+        if new is None:
+            self._sent.pop(key, None)
+        elif new.is_leaving:
+            self._cancellations.cancel(new)
+        uid = self._names.get(key)
+        if uid is not None and (new is None or old is None):
+            self._dirty[uid] = None
+            self._wake.set()
+
+    # -- rounds ----------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Write what changed until cancelled."""
+        await self._served()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.flux_jobs.run())
+            await self.flux_jobs.synced.wait()
+            self.flux_jobs.store.on_change(self._flux_job_changed)
+            for part in (self._writer, self._cancellations, self._unschedulable, self._refusals):
+                tasks.create_task(part.run())
+            self._dirty.update(dict.fromkeys(self._workloads))
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                self.round()
+                await asyncio.sleep(_ROUND_S)
+
+    def round(self) -> None:
+        """Compare what is with what is written, for all that changed."""
+        self._find_owners()
+        positions = self._places()
+        for gang in (*self._dirty_gangs, *self._moved(positions)):
+            self._dirty.update(dict.fromkeys(self._of_gang.get(gang, ())))
+        self._dirty_gangs.clear()
+        dirty, self._dirty = self._dirty, {}
+        for uid in dirty:
+            workload = self._workloads.get(uid)
+            if workload is not None:
+                self._compare(workload, positions)
+
+    def _find_owners(self) -> None:
+        """Pods that are held although their owner was not, such as those of a Job that its user suspended, or
+        that another controller made: the owner is their workload all the same."""
+        pods, self._unowned = self._unowned, {}
+        for uid, pod in pods.items():
+            owners, unseen = self._state.groups.owners(pod)
+            if unseen and not pod.is_terminal and pod.metadata.deletion_timestamp is None:
+                self._unowned[uid] = pod  # it will be
+            elif owners and not is_seen(owners[-1]):
+                top = owners[-1]
+                workload = self._workloads[top.metadata.uid] = Workload(top)
+                self._names[workload.namespace, workload.flux_job] = workload.uid
+                self._dirty[workload.uid] = None
+
+    async def _served(self) -> None:
+        """Until the server has FluxJobs."""
+        told = False
+        while True:
+            try:
+                if FLUX_JOBS.plural in await resources_of(self._client, GROUP, VERSION):
+                    return
+            except Missing:
+                pass
+            except KubeError as error:
+                log.warning("cannot find out whether FluxJobs are served", reason=str(error))
+            if not told:
+                log.info("no FluxJobs: the server does not have fluxjobs.jobs.converged-computing.org")
+                told = True
+            await asyncio.sleep(_LOOK_S)
+
+    def _places(self) -> dict[str, int]:
+        """The place of each gang among those that wait."""
+        found: dict[str, int] = {}
+        by_key = self._state.pod_sets.by_key
+        for record in self._state.queue.waiting():
+            pod_set = by_key.get(record.key)
+            if pod_set is not None:
+                found.setdefault(pod_set.group, len(found) + 1)
+        return found
+
+    def _moved(self, positions: dict[str, int]) -> Iterable[str]:
+        """Gangs that are told of another place."""
+        told = {gang: place for gang, at in positions.items() if (place := rounded(at)) is not None}
+        before, self._positions = self._positions, told
+        return [gang for gang, place in told.items() if before.get(gang) != place]
+
+    def _compare(self, workload: Workload, positions: dict[str, int]) -> None:
+        key = (workload.namespace, workload.flux_job)
+        found = self.flux_jobs.store.get(key[1], key[0])
+        if workload.is_leaving or workload.is_cancelled or workload.uid in self._cancellations.told:
+            return
+        if found is not None and (found.owner is None or found.owner.uid != workload.uid or found.is_leaving):
+            return  # of a workload that had its name, or it was deleted: it goes first
+        gang_key = self._join_gang(workload)
+        state = self._state
+        gang = state.groups.gang(gang_key)
+        pod_sets = state.pod_sets.of_group(gang_key)
+        said = (state.reports.said.get(each) for each in (gang_key, *pod_sets))
+        told = next((each for each in said if each is not None), None)
+        standing = Standing(
+            workload, gang, pod_sets, None if told is None else told.report, positions.get(gang_key)
+        )
+        there = self._sent.get(key) or (None if found is None else (found.spec, found.status))
+        spec = spec_of(workload, gang)
+        before = FluxJobStatus() if there is None else there[1]
+        if gang is None and there is not None:
+            spec = there[0]  # its limit is not known any more
+        generation = 1 if found is None else found.metadata.generation or 1
+        made = status(standing, before, generation=generation, now=self._live.now())
+        self._unschedulable.set(workload, made, is_unschedulable(made))
+        if there is not None and there[0] == spec and made == before:
+            return
+        self._sent[key] = (spec, made)
+        self._writer[key] = _Update(workload, None if there is not None and there[0] == spec else spec, made)
+
+    async def _write(self, key: _Key, update: _Update) -> None:
+        namespace, name = key
+        try:
+            if update.spec is not None:
+                body = applied(name, namespace, update.spec, update.workload.reference)
+                await self._client.apply(FLUX_JOBS.raw(), body, namespace=namespace, manager=MANAGER)
+                self.written += 1
+            await self._client.patch(
+                FLUX_JOBS.raw(),
+                name,
+                applied_status(name, namespace, update.status),
+                namespace=namespace,
+                kind=PatchType.APPLY,
+                subresource="status",
+                field_manager=MANAGER,
+                force=True,
+            )
+            self.written += 1
+        except KubeError as error:
+            log.warning("FluxJob is not written", flux_job=f"{namespace}/{name}", reason=str(error))
+            self._sent.pop(key, None)
+            asyncio.get_running_loop().call_later(_AGAIN_S, self._again, update.workload.uid)
+
+    def _again(self, uid: str) -> None:
+        self._dirty[uid] = None
+        self._wake.set()
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    @property
+    def _state(self) -> SchedulerState:
+        return self._live.scheduler.state
+
+    def _runs(self, workload: Workload) -> bool:
+        gang = self._state.groups.gang(self._gang_of.get(workload.uid, ""))
+        return gang is not None and bool(gang.placed)
+
+    def _join_gang(self, workload: Workload) -> str:
+        """The gang of a workload as things are."""
+        key, uid = self._state.groups.of(workload.member()), workload.uid
+        if self._gang_of.get(uid) != key:
+            self._leave_gang(uid)
+            self._gang_of[uid] = key
+            self._of_gang.setdefault(key, set()).add(uid)
+        return key
+
+    def _leave_gang(self, uid: str) -> None:
+        key = self._gang_of.pop(uid, None)
+        members = self._of_gang.get(key, set()) if key is not None else set()
+        members.discard(uid)
+        if key is not None and not members:
+            self._of_gang.pop(key, None)

@@ -1,0 +1,118 @@
+"""FluxJob: the object by which a held workload is seen in the queue, as the API has it.
+
+Group, kind, fields, status strings and name suffixes are those of fluxqueue, so that what reads them there
+reads them here; the rest of the status is new. Users do not create FluxJobs: they submit a workload.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from fluence import names
+from fluence.kube.resource import Json, Resource
+from fluence.model.meta import Condition, ObjectMeta, OwnerReference, Wire
+
+GROUP = "jobs.converged-computing.org"
+VERSION = "v1alpha1"
+MANAGER = "fluence-controller"
+FINALIZER = f"{GROUP}/cancel"
+"""Holds a deleted FluxJob until its workload says that it is cancelled: also if nobody looked meanwhile."""
+
+TYPES = {"Pod": 0, "Job": 1, "Deployment": 2, "ReplicaSet": 3, "StatefulSet": 4}
+"""The number of each kind of workload in `spec.type`."""
+
+
+class FluxJobSpec(Wire, frozen=True):
+    jobspec: str = ""
+    type: int = 0
+    name: str = ""
+    duration: int = 0  # seconds; 0: no limit
+    reservation: bool = False
+    nodes: int = 0  # how many pods it has
+
+
+class FluxCondition(Condition, frozen=True):
+    observed_generation: int = 0
+
+
+class FluxJobStatus(Wire, frozen=True):
+    submit_status: str = ""
+    phase: str = ""
+    position: int | None = None
+    reason: str = ""
+    message: str = ""
+    no_later_than: str | None = None
+    expected: str | None = None
+    started: str | None = None
+    start: str | None = None  # when it started, or by when it will
+    nodes: list[str] | None = None
+    allocation: str = ""
+    conditions: list[FluxCondition] | None = None
+
+
+class FluxJob(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: FluxJobSpec = FluxJobSpec()
+    status: FluxJobStatus = FluxJobStatus()
+
+    @property
+    def owner(self) -> OwnerReference | None:
+        """The workload that it stands for."""
+        return next(iter(self.metadata.owner_references or ()), None)
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+
+FLUX_JOBS = Resource(GROUP, VERSION, "fluxjobs", "FluxJob", FluxJob)
+
+
+class SubmitStatus:
+    """What `status.submitStatus` may say; fluxqueue's words."""
+
+    NEW = "statusNew"
+    SUBMIT = "statusSubmit"
+    ERROR = "statusError"
+    CANCEL = "statusCancel"
+
+
+def applied(name: str, namespace: str, spec: FluxJobSpec, owner: OwnerReference) -> Json:
+    """What is applied of a FluxJob, its status aside."""
+    reference = {
+        "apiVersion": owner.api_version,
+        "kind": owner.kind,
+        "name": owner.name,
+        "uid": owner.uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "FluxJob",
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "labels": {names.SEEN: names.SEEN_YES},
+            "finalizers": [FINALIZER],
+            "ownerReferences": [reference],
+        },
+        "spec": {
+            "jobspec": spec.jobspec,
+            "type": spec.type,
+            "name": spec.name,
+            "duration": spec.duration,
+            "reservation": spec.reservation,
+            "nodes": spec.nodes,
+        },
+    }
+
+
+def applied_status(name: str, namespace: str, status: FluxJobStatus) -> Json:
+    """What is applied of its status."""
+    return {
+        "apiVersion": f"{GROUP}/{VERSION}",
+        "kind": "FluxJob",
+        "metadata": {"name": name, "namespace": namespace},
+        "status": msgspec.to_builtins(status),
+    }

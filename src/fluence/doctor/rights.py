@@ -1,0 +1,146 @@
+"""Rights: what the scheduler's account must be allowed, each with its reason, read from the chart's roles.
+
+`rbac.yaml` beside this file is written by `make manifests` from the chart: the rules that an installation has
+are those that are asked for, and the comments above them are the reasons.
+"""
+
+from __future__ import annotations
+
+import shlex
+from functools import cache
+from importlib import resources
+
+import msgspec
+import yaml
+
+_FOR_METRICS = ("authentication.k8s.io", "authorization.k8s.io")
+_LEASES = "leases"
+
+
+class Right(msgspec.Struct, frozen=True):
+    """Verbs on resources of one group, in the whole cluster or, for leases, in one namespace."""
+
+    group: str
+    resources: tuple[str, ...]  # pods, pods/binding
+    verbs: tuple[str, ...]
+    reason: str
+    namespace: str = ""  # "": the whole cluster
+    name: str = ""  # "": every object
+
+    @property
+    def is_for_metrics(self) -> bool:
+        """Needed only where the metrics are open to others."""
+        return self.group in _FOR_METRICS
+
+    @property
+    def spelled(self) -> str:
+        """As kubectl names the resources: `pods/binding`, `podgroups.scheduling.k8s.io/status`."""
+        return ",".join(_spelled(self.group, each) for each in self.resources)
+
+    def reviews(self) -> list[tuple[str, dict[str, str]]]:
+        """One question per resource and verb: the verb, and the attributes of an access review."""
+        asked = []
+        for resource in self.resources:
+            plural, _, sub = resource.partition("/")
+            for verb in self.verbs:
+                what = {"verb": verb, "group": self.group, "resource": plural, "subresource": sub}
+                what |= {"namespace": self.namespace, "name": self.name}
+                asked.append((verb, {key: value for key, value in what.items() if value}))
+        return asked
+
+    def grant(self, subject: str) -> str:
+        """The command that gives it to an account, or to a user."""
+        parts = subject.split(":")
+        if subject.startswith("system:serviceaccount:") and len(parts) == 4:
+            to = f"--serviceaccount={parts[2]}:{parts[3]}"
+        else:
+            to = f"--user={shlex.quote(subject)}"
+        # One role per account and right, so that no other's is in the way.
+        words = [parts[-1], *self.resources, *self.verbs]
+        name = shlex.quote("-".join(words).replace("/", "-"))
+        kind, where = ("role", f" -n {self.namespace}") if self.namespace else ("clusterrole", "")
+        only = f" --resource-name={self.name}" if self.name else ""
+        return (
+            f"kubectl create {kind} {name}{where} --verb={','.join(self.verbs)} --resource={self.spelled}"
+            f"{only} && kubectl create {kind}binding {name}{where} --{kind}={name} {to}"
+        )
+
+
+def needed_rights(*, lease: str | None, metrics: bool) -> tuple[Right, ...]:
+    """What a scheduler with this lease (namespace/name; None: without one) and open metrics or not needs."""
+    namespace, _, name = (lease or "").partition("/")
+    found = []
+    for right in _chart_rights():
+        if right.is_for_metrics and not metrics:
+            continue
+        if right.resources == (_LEASES,):
+            if lease is None:
+                continue
+            named = name if right.name else ""
+            found.append(msgspec.structs.replace(right, namespace=namespace, name=named))
+        else:
+            found.append(right)
+    return _once(found)
+
+
+def _once(rights: list[Right]) -> tuple[Right, ...]:
+    """What several parts need is one right, with all their reasons."""
+    found: dict[tuple[object, ...], Right] = {}
+    for each in rights:
+        key = (each.group, each.resources, each.verbs, each.namespace, each.name)
+        known = found.get(key)
+        reason = each.reason if known is None else f"{known.reason} {each.reason}"
+        found[key] = msgspec.structs.replace(each, reason=reason)
+    return tuple(found.values())
+
+
+@cache
+def _chart_rights() -> tuple[Right, ...]:
+    return read_rights(resources.files("fluence.doctor").joinpath("rbac.yaml").read_text("utf-8"))
+
+
+def read_rights(text: str) -> tuple[Right, ...]:
+    """The rules of all roles on resources, each with the comment above it, or above its role."""
+    found = []
+    for part in text.split("\n---\n"):
+        document = yaml.safe_load(part)
+        if document is None or document.get("kind") not in ("Role", "ClusterRole"):
+            continue
+        for rule, reason in zip(document["rules"], _reasons(part), strict=True):
+            if "resources" not in rule:
+                continue  # what others need to read the metrics
+            names = rule.get("resourceNames") or [""]
+            found += [
+                Right(
+                    group,
+                    tuple(rule["resources"]),
+                    tuple(rule["verbs"]),
+                    reason,
+                    document["metadata"].get("namespace", ""),
+                    name,
+                )
+                for group in rule["apiGroups"]
+                for name in names
+            ]
+    return tuple(found)
+
+
+def _reasons(part: str) -> list[str]:
+    """The comment above each rule; a rule without one has that of the rule before it."""
+    found: list[str] = []
+    said: list[str] = []
+    reason = ""
+    for line in map(str.strip, part.splitlines()):
+        if line.startswith("#"):
+            said.append(line.lstrip("# "))
+            continue
+        if said:
+            reason, said = " ".join(said), []
+        if line.startswith(("- apiGroups:", "- nonResourceURLs:")):
+            found.append(reason)
+    return found
+
+
+def _spelled(group: str, resource: str) -> str:
+    plural, slash, sub = resource.partition("/")
+    return f"{plural}.{group}{slash}{sub}" if group else resource

@@ -1,0 +1,1 @@
+"""The revisions, in their order. A revision that was released is never changed."""

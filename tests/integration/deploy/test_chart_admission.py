@@ -1,0 +1,82 @@
+"""Admission in the chart: what helm renders is what the program renders, and the server takes it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from deploy.helm.manifests import CHART, template
+
+from fluence.admission.manifests import manifests
+from fluence.admission.scopes import AdmissionOptions, DoorMode
+from fluence.sandbox.testing import Kube
+from tests.integration.deploy.helm import HelmUser
+
+pytestmark = pytest.mark.release
+KEPT = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Service", "Deployment")
+
+
+def rendered(*sets: str, version: str = "1.36", parts: tuple[str, ...] = ("admission",)) -> dict[str, Any]:
+    arguments = [each for part in parts for each in ("--show-only", f"templates/{part}.yaml")]
+    text = template(*arguments, "--kube-version", version, *(each for one in sets for each in ("--set", one)))
+    return {f"{each['kind']}/{each['metadata']['name']}": each for each in yaml.safe_load_all(text) if each}
+
+
+def plain(found: dict[str, Any]) -> dict[str, Any]:
+    """Without labels, and without what only an installation has."""
+    return {
+        name: {
+            **each,
+            "metadata": {key: each["metadata"][key] for key in each["metadata"] if key != "labels"},
+        }
+        for name, each in found.items()
+        if each["kind"] not in KEPT
+    }
+
+
+@pytest.mark.parametrize("mode", ["policy", "webhook"])
+@pytest.mark.parametrize("doors", list(DoorMode))
+def test_helm_renders_what_the_program_renders(mode: str, doors: DoorMode) -> None:
+    by_helm = rendered(f"admission.mode={mode}", f"admission.doors={doors.value}")
+    excluded = ("kube-system", "fluence-system") if doors is DoorMode.CLUSTER else ("kube-system",)
+    options = AdmissionOptions(doors=doors, excluded=excluded)
+    by_us = manifests(options, namespace="fluence-system", by_webhook=mode == "webhook")
+    found = {f"{each['kind']}/{each['metadata']['name']}": each for each in by_us}
+    definition = yaml.safe_load((CHART / "crds" / "handoffs.yaml").read_text())
+    assert definition == found.pop(f"{definition['kind']}/{definition['metadata']['name']}")
+    assert plain(by_helm) == plain(found)
+
+
+@pytest.mark.parametrize("handlers", ["fluxion", "quantum", "gang"])
+@pytest.mark.parametrize("doors", list(DoorMode))
+def test_handlers_select_rules(kube: Kube, tmp_path: Path, handlers: str, doors: DoorMode) -> None:
+    values = (f"admission.handlers={{{handlers}}}", f"admission.doors={doors.value}")
+    if handlers == "gang" and doors is DoorMode.OFF:
+        with pytest.raises(subprocess.CalledProcessError):  # nothing is left of the template
+            rendered(*values)
+        return
+    found = rendered(*values, "settings.scheduler-name=mine")
+    options = AdmissionOptions(handlers=(handlers,), doors=doors, scheduler="mine")
+    by_us = {f"{each['kind']}/{each['metadata']['name']}": each for each in manifests(options, namespace="x")}
+    by_us = {name: each for name, each in by_us.items() if each["kind"] != "CustomResourceDefinition"}
+    assert set(plain(found)) == set(by_us)
+    for name, each in by_us.items():
+        if each["kind"] == "MutatingAdmissionPolicy":
+            assert found[name]["spec"]["mutations"] == each["spec"]["mutations"]
+            assert (found[name]["spec"]["variables"] or []) == each["spec"]["variables"]
+    if kube.version != "1.35":
+        user = HelmUser(kube.sandbox, kube.namespace, kube.version, tmp_path)
+        mine = [each for each in found.values() if "namespace" not in each["metadata"]]
+        assert user.judge(yaml.safe_dump_all(mine)).count("(server dry run)") == len(mine)
+
+
+def test_a_server_without_policies_gets_the_webhook() -> None:
+    both = ("admission", "webhook")
+    assert "MutatingWebhookConfiguration/fluence-webhook" in rendered(version="1.35", parts=both)
+    assert "MutatingAdmissionPolicy/fluence-pods" in rendered(version="1.36")
+    with pytest.raises(subprocess.CalledProcessError) as fault:
+        rendered("admission.mode=policy", version="1.35")
+    assert "set it to webhook, auto or off" in fault.value.stderr

@@ -1,0 +1,120 @@
+"""The history of a real scheduler on a real control plane: written, killed, taken up again, shown."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import sqlite3
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+from click.testing import CliRunner
+
+from fluence.cli import main
+from fluence.sandbox.testing import Kube
+from tests.integration.live.replica import SOON_S, Replica
+from tests.integration.schedule.field import Field, field
+
+USER = {"fluence.flux-framework.org/user": "ada", "fluence.flux-framework.org/queue": "batch"}
+
+
+def jobs(database: Path) -> dict[str, dict[str, Any]]:
+    """What `fluence history` says, by name."""
+    if not database.exists():
+        return {}
+    done = CliRunner().invoke(main, ["history", "--database", str(database), "-o", "json"])
+    if done.exit_code != 0:
+        assert "revision base" in done.output, done.output  # it is being made
+        return {}
+    return {each["name"]: each for each in json.loads(done.stdout)["jobs"]}
+
+
+async def until(database: Path, condition: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    try:
+        async with asyncio.timeout(SOON_S):
+            while not condition(found := await asyncio.to_thread(jobs, database)):
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        raise AssertionError(f"it does not come to that: {found}") from None
+    return found
+
+
+@contextlib.asynccontextmanager
+async def keeping(f: Field, folder: Path, database: Path) -> AsyncIterator[Replica]:
+    replica = Replica(f, folder, f.proxy.access, "--database-url", str(database), lease=False)
+    try:
+        await replica.start()
+        await replica.leads()
+        yield replica
+    finally:
+        await replica.end()
+
+
+async def test_a_history_survives_kills_and_says_what_became_of_jobs(kube: Kube, tmp_path: Path) -> None:
+    database = tmp_path / "history.db"
+    async with field(kube, 1) as f, f.proxy:
+        async with keeping(f, tmp_path / "a", database) as first:
+            await f.add(f.pod("quick", cpu="4", runs=1, annotations=USER))
+            await f.until_bound(["quick"])
+            await f.add(f.pod("waits", cpu="4", runs=600))
+            found = await until(
+                database, lambda now: "waits" in now and now.get("quick", {}).get("state") == "completed"
+            )
+            quick = found["quick"]
+            assert (quick["user"], quick["queue"], quick["kind"]) == ("ada", "batch", "Pod")
+            assert quick["nodes"] == f.nodes[0] and quick["elapsed"] >= 1
+            await until(database, lambda now: now["waits"]["state"] == "running")
+            await f.add(f.pod("gone", cpu="3"), f.pod("late", cpu="2", runs=1))
+            waiting = await until(database, lambda now: "late" in now and bool(now["late"]["reason"]))
+            assert waiting["late"]["state"] in ("pending", "reserved")
+            first.signal(signal.SIGKILL)
+            await first.process.wait()  # type: ignore[union-attr]
+        await f.end("waits", "gone")  # nobody sees it
+        async with keeping(f, tmp_path / "b", database) as second:
+            await f.until_bound(["late"])
+            found = await until(
+                database,
+                lambda now: (
+                    [now[each]["state"] for each in ("late", "waits", "gone")]
+                    == ["completed", "unknown", "unknown"]
+                ),
+            )
+            assert found["waits"]["started"] is not None
+            assert found["late"]["reason"] == waiting["late"]["reason"]
+            assert found["late"]["submitted"] == waiting["late"]["submitted"]
+            assert found["quick"] == quick
+            await f.add(f.pod("unseen", cpu="1", runs=3))
+            await until(database, lambda now: now.get("unseen", {}).get("state") == "running")
+            second.signal(signal.SIGKILL)
+            await second.process.wait()  # type: ignore[union-attr]
+        await f.until(lambda pods: pods["unseen"].is_terminal, "unseen has ended")
+        async with keeping(f, tmp_path / "c", database) as third:
+            found = await until(database, lambda now: now["unseen"]["ended"] is not None)
+            assert found["unseen"]["state"] == "completed"  # its pod still says so
+            assert "learned from the history" in third.said
+
+
+async def test_a_database_that_fails_holds_up_no_pod(kube: Kube, tmp_path: Path) -> None:
+    database = tmp_path / "history.db"
+    async with field(kube, 2) as f, f.proxy, keeping(f, tmp_path / "a", database) as replica:
+        await f.add(f.pod("first", runs=1))
+        await until(database, lambda now: now.get("first", {}).get("state") == "completed")
+        other = sqlite3.connect(database, isolation_level=None)
+        other.execute("BEGIN EXCLUSIVE")
+        await f.add(*(f.pod(f"p-{i}", runs=1) for i in range(6)))
+        await f.until_bound([f"p-{i}" for i in range(6)])
+        async with asyncio.timeout(SOON_S):
+            while "fluence_history_up 0.0" not in (await replica.ask("/metrics"))[1]:
+                await asyncio.sleep(0.2)
+        assert (await replica.ask("/healthz"))[0] == 200
+        other.execute("ROLLBACK")
+        other.close()
+        found = await until(
+            database, lambda now: [each["state"] for each in now.values()] == ["completed"] * 7
+        )
+        assert set(found) == {"first", *(f"p-{i}" for i in range(6))}
+        assert replica.said.count("history is not written") == 1

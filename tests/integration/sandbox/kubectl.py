@@ -1,0 +1,60 @@
+"""The release's own kubectl on a test's sandbox and namespace."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from fluence.sandbox.programs import find_programs
+from fluence.sandbox.releases import release
+from fluence.sandbox.testing import Kube
+
+
+class Kubectl:
+    def __init__(self, kube: Kube) -> None:
+        self.program: Path = find_programs(
+            release(kube.version), names=("kubectl",), report=lambda progress: None
+        )["kubectl"]
+        self.env = {**os.environ, "KUBECONFIG": str(kube.sandbox.at.kubeconfig())}
+        self.namespace = kube.namespace
+
+    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        command = [str(self.program), "--namespace", self.namespace, *arguments]
+        return subprocess.run(
+            command, env=self.env, input=stdin, capture_output=True, text=True, timeout=120, check=False
+        )
+
+    def ok(self, *arguments: str, stdin: str = "") -> str:
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def apply(self, *documents: object) -> None:
+        self.ok("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, documents)))
+
+    def items(self, kind: str, *arguments: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = json.loads(self.ok("get", kind, *arguments, "-o", "json"))["items"]
+        return found
+
+    def until_ended(self, pod: str) -> str:
+        """What a pod has printed once it has ended well."""
+        wait = ("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=90s", f"pod/{pod}")
+        done = self.run(*wait)
+        assert done.returncode == 0, (
+            done.stderr,
+            self.run("logs", pod).stdout,
+            self.run("describe", "pod", pod).stdout[-2000:],
+        )
+        return self.ok("logs", pod)
+
+
+def soon(check: Callable[[], bool], what: str, *, seconds: float = 60.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not check():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.2)

@@ -1,0 +1,150 @@
+"""Devices that belong to no node on a real control plane: handed over with the bind, planned, reloaded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from typing import Any
+
+import pytest
+
+from fluence import names
+from fluence.kube.resource import CONFIG_MAPS, EVENTS, Json
+from fluence.model.pod import Pod
+from fluence.sandbox.testing import Kube
+from tests.integration.schedule.field import Field, field
+
+ONE = "resources: [{type: qpu, name: marrakesh, attributes: {vendor: ibm}, with: [{type: qubit, count: 9}]}]"
+EDITS = int(os.environ.get("FLUENCE_EDITS", "25"))
+
+
+async def declare(f: Field, text: str | None) -> None:
+    """The ConfigMap of this test's scheduler; None: it goes."""
+    if text is None:
+        await f.client.delete(CONFIG_MAPS, names.RESOURCES_CONFIGMAP, namespace=f.namespace)
+        return
+    body: Json = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": names.RESOURCES_CONFIGMAP},
+        "data": {names.RESOURCES_KEY: text},
+    }
+    page = await f.client.list(CONFIG_MAPS, namespace=f.namespace)
+    if any(each.metadata.name == names.RESOURCES_CONFIGMAP for each in page.items or ()):
+        await f.client.patch(
+            CONFIG_MAPS.raw(), names.RESOURCES_CONFIGMAP, {"data": body["data"]}, namespace=f.namespace
+        )
+    else:
+        await f.client.create(CONFIG_MAPS.raw(), body, namespace=f.namespace)
+
+
+def settings(f: Field) -> dict[str, Any]:
+    return {"resources_configmap": f"{f.namespace}/{names.RESOURCES_CONFIGMAP}"}
+
+
+def asks(f: Field, name: str, *, limit: int | None = None, runs: float | None = None, **types: int) -> Json:
+    notes = {} if limit is None else {names.DURATION: f"{limit}s"}
+    body = f.pod(name, annotations=notes, runs=runs)
+    wanted = {names.DEVICE_PREFIX + type_: str(count) for type_, count in types.items()}
+    box: Any = body["spec"]
+    box["containers"][0]["resources"] = {"requests": {"cpu": "1", **wanted}, "limits": wanted}
+    return body
+
+
+def backend(pod: Pod) -> str:
+    return pod.annotations.get(names.BACKEND, "")
+
+
+@pytest.mark.release
+async def test_two_want_one_machine_and_a_third_goes_first(kube: Kube, audited: None) -> None:
+    async with field(kube, 2) as f:
+        await declare(f, ONE)
+        async with f.scheduler(**settings(f)):
+            await f.add(asks(f, "first", limit=60, runs=12, qpu=1))
+            pods = await f.until_bound(["first"])
+            assert backend(pods["first"]) == "marrakesh"
+            assert pods["first"].annotations[f"{names.ATTRIBUTE}vendor"] == "ibm"
+            await f.add(asks(f, "second", limit=60, runs=1, qpu=1))
+            told = await f.until_told("second", "no later than")
+            assert told.startswith("waits for marrakesh until ")
+            assert "expected" in told
+            await f.add(asks(f, "third", limit=20, runs=1))
+            pods = await f.until_bound(["third"])
+            assert pods["second"].spec.node_name is None, "the third went first"
+            pods = await f.until_bound(["second"], timeout_s=60)
+            assert backend(pods["second"]) == "marrakesh"
+            assert pods["first"].is_terminal
+
+
+async def test_devices_come_change_and_go_without_a_restart(kube: Kube, audited: None) -> None:
+    async with field(kube, 1) as f, f.scheduler(**settings(f)) as live:
+        await f.add(asks(f, "a", qpu=1))
+        await f.until_told("a", "no devices are configured")
+        await declare(f, ONE)
+        assert backend((await f.until_bound(["a"]))["a"]) == "marrakesh"
+        await declare(f, "resources: [{typ: qpu}]")
+        async with asyncio.timeout(20):
+            while not live.remark():
+                await asyncio.sleep(0.05)
+            assert "line 1: a resource has no field 'typ'; did you mean `type`?" in live.remark()
+            found: list[Any] = []
+            while not found:
+                page = await f.client.list(EVENTS, namespace=f.namespace)
+                found = [each for each in page.items or () if each["reason"] == "InvalidResources"]
+                await asyncio.sleep(0.1)
+        assert found[0]["regarding"]["kind"] == "ConfigMap" and "did you mean" in found[0]["note"]
+        assert b"fluence_resources_invalid 1.0" in live.metrics.text()
+        await declare(f, ONE.replace("name: marrakesh", "name: marrakesh, status: offline"))
+        await f.add(asks(f, "b", qpu=1))
+        await f.until_told("b", "marrakesh is offline")
+        await declare(f, ONE.replace("marrakesh", "fez"))
+        assert backend((await f.until_bound(["b"]))["b"]) == "fez"
+        assert b"fluence_resources_invalid 0.0" in live.metrics.text()
+        await declare(f, None)
+        await f.add(asks(f, "c", qpu=1))
+        await f.until_told("c", "no devices are configured")
+
+
+async def test_a_device_is_still_held_after_a_restart(kube: Kube, audited: None) -> None:
+    async with field(kube, 1) as f:
+        await declare(f, ONE)
+        async with f.scheduler(**settings(f)):
+            await f.add(asks(f, "a", qpu=1))
+            await f.until_bound(["a"])
+        await f.add(asks(f, "b", qpu=1))
+        async with f.scheduler(**settings(f)):
+            await f.until_told("b", "waits for marrakesh")
+            await f.end("a")
+            await f.until_bound(["b"])
+
+
+async def test_a_file_declares_devices_in_place_of_the_configmap(kube: Kube, tmp_path: Any) -> None:
+    path = tmp_path / "resources.yaml"
+    async with field(kube, 1) as f, f.scheduler(resources=str(path)):
+        await f.add(asks(f, "a", qpu=1))
+        await f.until_told("a", "no devices are configured")
+        path.write_text(ONE)
+        assert backend((await f.until_bound(["a"]))["a"]) == "marrakesh"
+
+
+async def test_edits_at_random_while_gangs_come_and_go(kube: Kube, audited: None) -> None:
+    """Whatever the document says, nothing is given twice; `FLUENCE_EDITS=1000` edits a thousand times."""
+    rng = random.Random(15)
+    async with field(kube, 2, cpu=16) as f, f.scheduler(**settings(f)):
+        count: dict[str, int] = {}
+        for number in range(EDITS):
+            some = rng.sample("abcdef", rng.randint(0, 6))
+            count = {name: rng.randint(1, 2) for name in some}
+            entries = ", ".join(f"{{type: qpu, name: {name}, count: {n}}}" for name, n in count.items())
+            await declare(f, rng.choice([f"resources: [{entries}]", f"resources: [{entries}"]))
+            await f.add(asks(f, f"p{number}", runs=rng.uniform(0.2, 1.0), qpu=1))
+            held: dict[str, int] = {}
+            for pod in (await f.pods()).values():
+                if pod.spec.node_name and not pod.is_terminal:
+                    held[backend(pod)] = held.get(backend(pod), 0) + 1
+            assert all(n <= 2 for n in held.values()), held
+        await declare(f, "resources: [{type: qpu, name: a, count: 2}, {type: qpu, name: b, count: 2}]")
+        await f.until(
+            lambda pods: all(pod.is_terminal for pod in pods.values()), "all have run", timeout_s=120
+        )

@@ -1,0 +1,103 @@
+"""Scopes and manifests: which rules hold where, as policies and as webhooks, never twice for one object."""
+
+import itertools
+from typing import Any
+
+import pytest
+import yaml
+
+from fluence import names
+from fluence.admission.hooks import service, webhook_configuration
+from fluence.admission.manifests import manifests, to_yaml
+from fluence.admission.policy import policies
+from fluence.admission.scopes import AdmissionOptions, DoorMode, chosen_handlers, scopes
+
+DOORS = tuple(DoorMode)
+
+
+@pytest.mark.parametrize(
+    ("text", "known", "unknown"),
+    [
+        ("fluxion,quantum,gang", ("fluxion", "quantum", "gang"), ()),
+        (" quantum , fluxion,,quantum", ("quantum", "fluxion"), ()),
+        ("fluxion,quantim", ("fluxion",), ("quantim",)),
+        ("", (), ()),
+    ],
+)
+def test_a_list_selects_and_orders(text: str, known: tuple[str, ...], unknown: tuple[str, ...]) -> None:
+    assert chosen_handlers(text) == (known, unknown)
+
+
+def handlers(options: AdmissionOptions) -> dict[str, list[str]]:
+    return {
+        scope.name: [key for key, _ in itertools.groupby(scope.rules, lambda each: each.handler)]
+        for scope in scopes(options)
+    }
+
+
+def test_rules_stand_in_the_order_of_their_handlers() -> None:
+    assert handlers(AdmissionOptions())["pods"] == ["fluxion", "quantum"]
+    assert handlers(AdmissionOptions(handlers=("quantum", "fluxion")))["pods"] == ["quantum", "fluxion"]
+    assert handlers(AdmissionOptions(handlers=("gang",))) == {}
+    held = AdmissionOptions(doors=DoorMode.NAMESPACES)
+    assert handlers(held)["pods-held"] == ["doors", "fluxion", "quantum"], "what is held becomes ours first"
+    last = AdmissionOptions(handlers=("fluxion", "doors"), doors=DoorMode.NAMESPACES)
+    assert handlers(last)["pods-held"] == ["fluxion", "doors"], "unless a site says otherwise"
+    assert "pods-held" not in handlers(AdmissionOptions(handlers=("doors",))), "doors are off"
+
+
+def matches(expressions: Any, labels: dict[str, str]) -> bool:
+    """A label selector, as the server reads it."""
+    return all(
+        (labels.get(each["key"]) in each["values"]) == (each["operator"] == "In") for each in expressions
+    )
+
+
+@pytest.mark.parametrize("doors", DOORS)
+@pytest.mark.parametrize("label", [None, "enabled", "disabled", "else"])
+def test_a_namespace_is_in_one_scope_and_kube_system_in_none(doors: DoorMode, label: str | None) -> None:
+    found = scopes(AdmissionOptions(doors=doors))
+    for name, expected in (("team", True), ("kube-system", False)):
+        labels = {"kubernetes.io/metadata.name": name}
+        if label is not None:
+            labels[names.NAMESPACE_OPT_IN] = label
+        held = [each for each in found if "Pod" in each.kinds and matches(each.namespaces, labels)]
+        assert len(held) == int(expected)
+        if expected:
+            wanted = {
+                DoorMode.OFF: False,
+                DoorMode.NAMESPACES: label == "enabled",
+                DoorMode.CLUSTER: label != "disabled",
+            }[doors]
+            assert held[0].name.endswith("-held") == wanted
+
+
+@pytest.mark.parametrize("doors", DOORS)
+def test_policy_and_webhook_look_at_the_same_objects(doors: DoorMode) -> None:
+    options = AdmissionOptions(doors=doors, scheduler="mine")
+    documents = policies(options, namespace="ns")
+    by_policy = [each["spec"] for each in documents if each["kind"] == "MutatingAdmissionPolicy"]
+    by_hook = webhook_configuration(options, client=service("s", "ns"))["webhooks"]
+    assert len(by_policy) == len(by_hook)
+    for policy, hook in zip(by_policy, by_hook, strict=True):
+        assert policy["matchConditions"] == hook["matchConditions"]
+        assert policy["matchConstraints"]["namespaceSelector"] == hook["namespaceSelector"]
+        plain = [{key: each[key] for key in each if key != "scope"} for each in hook["rules"]]
+        assert policy["matchConstraints"]["resourceRules"] == plain
+        assert {policy["failurePolicy"], hook["failurePolicy"]} == {"Ignore"}
+        assert hook["sideEffects"] == "None"
+        assert "'mine'" in policy["matchConditions"][0]["expression"]
+        assert all(each["operations"] == ["CREATE"] for each in hook["rules"]), "an update never queues again"
+
+
+def test_manifests_read_back_are_the_same() -> None:
+    for by_webhook in (False, True):
+        found = manifests(AdmissionOptions(doors=DoorMode.NAMESPACES), namespace="ns", by_webhook=by_webhook)
+        assert list(yaml.safe_load_all(to_yaml(found))) == found
+
+
+def test_only_what_handlers_need_is_made() -> None:
+    kinds = [each["kind"] for each in manifests(AdmissionOptions(handlers=("quantum",)), namespace="ns")]
+    assert "CustomResourceDefinition" not in kinds
+    assert "PriorityClass" in kinds
+    assert manifests(AdmissionOptions(handlers=("gang",)), namespace="ns") == []

@@ -1,0 +1,72 @@
+"""Many held Jobs in one queue, a scheduler and a controller in this process, and what is written."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from msgspec.structs import replace
+
+from fluence.controller.controller import FluxJobController
+from fluence.kube.access import Access
+from fluence.kube.client import Client
+from fluence.live.scheduler import LiveScheduler
+from fluence.model.meta import Condition
+from fluence.model.owner import Owner
+from fluence.model.pod import PodStatus
+from fluence.schedule.cycle import Decisions
+from fluence.schedule.events import Changed
+from fluence.schedule.settings import SchedulerSettings
+from tests.unit.schedule.test_held import NOW, as_bound, held, let_go, node, rank
+
+
+class QueueOfJobs:
+    """``writes`` by FluxJob: one for what is applied of it, and one for each status."""
+
+    def __init__(self, nodes: int) -> None:
+        client = Client(Access(server="http://127.0.0.1:1"))
+        self.live = LiveScheduler(client, SchedulerSettings(lease=False))
+        self.live.leads = True
+        self.controller = FluxJobController(self.live)
+        self.writes: Counter[str] = Counter()
+        self.now = NOW
+        for index in range(nodes):
+            self.live._put(Changed(None, node(f"n{index}", 1)))
+
+    def submit(self, count: int) -> None:
+        for index in range(count):
+            self.live._put(Changed(None, held(f"j{index}", 1)))
+
+    def cycle(self) -> Decisions:
+        """A cycle, a round of the controller, and what it writes is written."""
+        self.now += 1000
+        decisions = self.live.scheduler.handle(self.live._take_events(), self.now)
+        assert not decisions.faults
+        self.controller.decided(decisions)
+        self.controller.round()
+        for (_, name), update in self.controller._writer._waiting.items():
+            self.writes[name] += 1 + (update.spec is not None)
+        self.controller._writer._waiting.clear()
+        return decisions
+
+    def settle(self) -> Decisions:
+        decisions = self.cycle()
+        while self.live.scheduler.has_more:
+            more = self.cycle()
+            decisions.releases += more.releases
+        return decisions
+
+    def run_through(self, decisions: Decisions) -> Decisions:
+        """All Jobs that were let go run and end, and the next are let go."""
+        for release in decisions.releases:
+            job: Owner = let_go(release.owner, Decisions(releases=[release]))
+            self.live._put(Changed(release.owner, job))
+            pod = rank(job, 0)
+            self.live._put(Changed(None, pod))
+            (binds,) = self.settle().binds
+            bound = as_bound(pod, binds[0].node, dict(binds[0].annotations))
+            self.live._put(Changed(pod, bound))
+            self.settle()
+            self.live._put(Changed(bound, replace(bound, status=PodStatus(phase="Succeeded"))))
+            ended = replace(job.status, succeeded=1, conditions=[Condition(type="Complete", status="True")])
+            self.live._put(Changed(job, replace(job, status=ended)))
+        return self.settle()

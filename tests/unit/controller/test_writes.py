@@ -1,0 +1,27 @@
+"""A status is written when something changed that a user can see, however long the queue and the wait."""
+
+from __future__ import annotations
+
+from tests.unit.controller.queue_of_jobs import QueueOfJobs
+
+
+async def test_a_job_costs_a_bounded_number_of_writes_over_its_life() -> None:
+    queue = QueueOfJobs(nodes=1)
+    queue.submit(60)
+    decisions = queue.settle()
+    while decisions.releases:
+        decisions = queue.run_through(decisions)
+    assert len(queue.writes) == 60
+    # Made, told why it waits, 13 places at most on its way to the front, started, running, ended.
+    assert max(queue.writes.values()) <= 20, queue.writes.most_common(3)
+
+
+async def test_a_queue_that_stands_still_writes_nothing() -> None:
+    queue = QueueOfJobs(nodes=1)
+    queue.submit(30)
+    for _ in range(5):
+        queue.settle()
+    before = sum(queue.writes.values())
+    for _ in range(20):
+        queue.settle()
+    assert sum(queue.writes.values()) == before

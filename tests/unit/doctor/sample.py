@@ -1,0 +1,117 @@
+"""A healthy cluster as the doctor sees it; tests change one thing of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from fluence.doctor.diagnose import diagnose
+from fluence.doctor.facts import (
+    ClusterFacts,
+    GangApiFacts,
+    Installation,
+    LeaseFacts,
+    Replica,
+    RightAnswer,
+    RightFacts,
+    Seen,
+)
+from fluence.doctor.finding import Check, DoctorFinding, Health
+from fluence.doctor.rights import needed_rights
+from fluence.kube.discovery import ServerVersion
+from fluence.model.meta import Condition, ObjectMeta
+from fluence.model.pod import Pod, PodSpec, PodStatus, SchedulingGate
+
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+ACCOUNT = "system:serviceaccount:fluence-system:fluence-scheduler"
+GATES = {"GenericWorkload": True, "GangScheduling": True, "WorkloadAwarePreemption": True}
+
+
+def ago(**parts: float) -> datetime:
+    return NOW - timedelta(**parts)
+
+
+INSTALLED = Installation(
+    namespace="fluence-system",
+    name="fluence-scheduler",
+    account="fluence-scheduler",
+    image="fluence:0.1.0",
+    wanted=2,
+    ready=2,
+    scheduler_name="fluence",
+    lease=True,
+    lease_key="fluence-system/fluence",
+    opens_metrics=False,
+)
+LEASE = LeaseFacts(
+    "fluence-system",
+    "fluence",
+    holder="host_1",
+    scheduler_name="fluence",
+    acquired=ago(hours=1),
+    renewed=ago(seconds=1),
+)
+HEALTHY = ClusterFacts(
+    now=NOW,
+    server=ServerVersion("v1.36.4", "1", "36"),
+    gang_api=GangApiFacts("v1alpha2", ("v1", "v1alpha2"), ()),
+    gates=GATES,
+    coscheduling=False,
+    rights=RightFacts(
+        ACCOUNT,
+        answers=tuple(
+            RightAnswer(each) for each in needed_rights(lease="fluence-system/fluence", metrics=False)
+        ),
+    ),
+    installations=Seen((INSTALLED,)),
+    replicas=Seen(
+        (Replica("fluence-system/a", "fluence:0.1.0"), Replica("fluence-system/b", "fluence:0.1.0"))
+    ),
+    leases=Seen((LEASE,)),
+    has_groups=True,
+)
+
+
+def having(**changes: Any) -> ClusterFacts:
+    return replace(HEALTHY, **changes)
+
+
+def found(facts: ClusterFacts, check: Check) -> list[DoctorFinding]:
+    """What a check says beside "ok"."""
+    return [each for each in diagnose(facts) if each.check is check and each.verdict is not Health.OK]
+
+
+def the(facts: ClusterFacts, check: Check) -> DoctorFinding:
+    (one,) = found(facts, check)
+    return one
+
+
+def pod(
+    name: str,
+    *,
+    scheduler: str = "fluence",
+    made: datetime | None = None,
+    node: str | None = None,
+    gate: str | None = None,
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    told: str = "",
+) -> Pod:
+    condition = Condition(type="PodScheduled", status="False", reason="Unschedulable", message=told)
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace="ns",
+            uid=name,
+            creation_timestamp=made or ago(minutes=1),
+            labels=labels,
+            annotations=annotations,
+        ),
+        spec=PodSpec(
+            scheduler_name=scheduler,
+            node_name=node,
+            scheduling_gates=[SchedulingGate(name=gate)] if gate else None,
+        ),
+        status=PodStatus(phase="Pending", conditions=[condition] if told else None),
+    )
