@@ -216,14 +216,15 @@ class SchedulingCycle:
         by_pod = state.pod_sets.by_pod
         for order in state.releases.take_due(now):
             owner = state.groups.owner(order.uid)
-            seated = (stand_in_uid(order.uid, index) in by_pod for index, _ in order.note.nodes)
-            if owner is None or not owner.spec.suspend or not all(seated):
+            uids = [stand_in_uid(order.uid, index) for index, _ in order.note.nodes]
+            seated = all(uid in by_pod for uid in uids)
+            if owner is None or not owner.spec.suspend or not seated:
                 state.releases.forget(order.uid)
-            else:
+            elif not self._lose_taken(uids):
                 decisions.releases.append(replace(order, owner=owner))
         for pod_set in list(state.pod_sets.expecting.values()):
             state.subject = pod_set.group
-            if pod_set.arrived and self._may_begin(pod_set):
+            if pod_set.arrived and self._may_begin(pod_set) and not self._lose_taken(list(pod_set.arrived)):
                 binds = list(pod_set.arrived.values())
                 pod_set.arrived.clear()
                 prepares = pod_set.phase is Phase.BINDING
@@ -236,6 +237,19 @@ class SchedulingCycle:
             if not pod_set.arrived and not pod_set.expects:
                 state.pod_sets.expecting.pop(pod_set.key, None)
         state.subject = ""
+
+    def _lose_taken(self, uids: list[str]) -> bool:
+        """Whether somebody else took the room of seats that were held for pods; those pods wait again."""
+        state, by_pod = self.state, self.state.pod_sets.by_pod
+        nodes = {uid: by_pod[uid].unbound.get(uid, "") for uid in uids}
+        taken = [
+            uid
+            for uid, node in nodes.items()
+            if state.planner.is_overcommitted(node, uid, by_pod[uid].number)
+        ]
+        for uid in taken:
+            self._lifecycle.lose(by_pod[uid], uid)
+        return bool(taken)
 
     def _may_begin(self, pod_set: PodSet) -> bool:
         """Whether pods that came for their seats may be bound before the others are there."""

@@ -39,7 +39,7 @@ from fluence.schedule.groups import Groups
 from fluence.schedule.planner import HORIZON, ClusterPlanner
 from fluence.schedule.producer_gates import ProducerGates
 from fluence.schedule.quarantine import Fault, Quarantine, Subject
-from fluence.schedule.stand_ins import stand_in
+from fluence.schedule.stand_ins import release_note, stand_in
 from fluence.schedule.state import SchedulerState
 
 _PROMISES = 256  # waiting jobs that are told when they start; others when they come so far ahead
@@ -190,7 +190,8 @@ class Scheduler:
                 new = self._assumed[uid] = _as_bound(new, self._in_flight[uid])
         if isinstance(new, Owner):
             uid = new.metadata.uid
-            if not new.spec.suspend:
+            under_way = self._releasing.get(uid)
+            if not new.spec.suspend or (under_way is not None and release_note(new) == under_way.note):
                 self._releasing.pop(uid, None)
                 self._assumed_owners.pop(uid, None)
             elif uid in self._assumed_owners:

@@ -182,6 +182,7 @@ class StandIns:
         self._expires: dict[str, int] = {}  # by owner that was let go: when its seats are given up
         self._notes: dict[str, ReleaseNote] = {}  # by owner: with what we let it go
         self._given_up: set[str] = set()  # owners whose note does not count any more
+        self._back: set[str] = set()  # owners that were let go and are suspended again
         self._changed: dict[str, None] = {}
 
     # -- what happens ----------------------------------------------------------------------------------------
@@ -189,9 +190,12 @@ class StandIns:
     def set_owner(self, owner: Owner) -> None:
         uid = owner.metadata.uid
         if isinstance(owner, Job | StatefulSet) and places_us(owner, self._scheduler):
-            self._owners[uid] = owner
+            before, self._owners[uid] = self._owners.get(uid), owner
             if owner.spec.suspend:
                 self._met.pop(uid, None)
+                if self._was_let_go(owner, before):
+                    self._notes.pop(uid, None)
+                    self._back.add(uid)
         elif self._owners.pop(uid, None) is None:
             return
         self._changed[uid] = None
@@ -204,6 +208,15 @@ class StandIns:
             self._notes.pop(uid, None)
             self._expires.pop(uid, None)
             self._given_up.discard(uid)
+            self._back.discard(uid)
+
+    def _was_let_go(self, owner: Owner, before: Owner | None) -> bool:
+        """Whether a Job that is suspended was let go since it got its seats. Who did not see it run sees that
+        by the note, which stays."""
+        if before is not None and not before.spec.suspend:
+            return True
+        note = self._notes.get(owner.metadata.uid)
+        return note is not None and release_note(owner) == note
 
     def set_class(self, found: PriorityClass, *, gone: bool) -> None:
         """What a priority's name means; a template has only the name."""
@@ -270,7 +283,9 @@ class StandIns:
                 for each in made.values()
                 if (new := wanted.get(each.metadata.uid)) is None or not _asks_the_same(each, new)
             ]
-            if owner is not None and owner.spec.suspend and (stale or len(made) < len(wanted)):
+            anew = uid in self._back or bool(stale) or len(made) < len(wanted)
+            self._back.discard(uid)
+            if owner is not None and owner.spec.suspend and anew:
                 stale = list(made.values())  # a Job that has changed is matched anew, all of it
             for each in stale:
                 del made[each.metadata.uid]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 from msgspec.structs import replace
@@ -191,6 +192,54 @@ def test_a_job_that_changes_after_its_decision_loses_its_seats_and_is_matched_an
     decisions = found.cycle(NOW + 1)
     assert [len(each.note.nodes) for each in decisions.releases] == [2]
     assert free(found) == 1000
+
+
+def test_a_job_that_is_suspended_again_before_its_pods_come_is_matched_anew() -> None:
+    """It was let go and has seats; nobody would let it go a second time."""
+    found, job = driver(), held("j", 2)
+    found.set_owner(job)
+    ran = let_go(job, found.cycle(NOW))
+    found.set_owner(ran)
+    found.cycle(NOW)
+    found.set_owner(replace(ran, spec=replace(ran.spec, suspend=True)))
+    (release,) = found.cycle(NOW + 1000).releases
+    assert len(release.note.nodes) == 2
+
+
+def test_a_job_that_was_let_go_and_suspended_again_unseen_is_matched_anew() -> None:
+    """A watch that was cut off shows only the last of it: the note says what happened meanwhile."""
+    found, job = driver(), held("j", 2)
+    found.set_owner(job)
+    decisions = found.cycle(NOW)
+    found.handle(ReleaseFinished(ReleaseResult(decisions.releases[0], BindOutcome.BOUND)), now=NOW)
+    ran = let_go(job, decisions)
+    found.set_owner(replace(ran, spec=replace(ran.spec, suspend=True)))
+    (release,) = found.cycle(NOW + 1000).releases
+    assert release.note != decisions.releases[0].note
+
+
+def test_seats_whose_room_somebody_else_took_are_not_bound() -> None:
+    found, job = driver(), held("j", 2)
+    found.set_owner(job)
+    decisions = found.cycle(NOW)
+    ran, (_, taken) = let_go(job, decisions), decisions.releases[0].note.nodes[0]
+    found.set_owner(ran)
+    found.set_pod(kit.pod("other", scheduler="other", node=taken, cpu="2"))
+    for index in range(2):
+        found.set_pod(rank(ran, index))
+    binds = [bind for each in (found.cycle(NOW), found.cycle(NOW)) for bind in chain(*each.binds)]
+    assert len(binds) == 2
+    assert taken not in {bind.node for bind in binds}
+
+
+def test_a_job_is_not_let_go_to_seats_whose_room_somebody_else_took() -> None:
+    found, job = driver(), held("j", 2)
+    found.set_owner(job)
+    (first,) = found.cycle(NOW).releases
+    found.handle(ReleaseFinished(ReleaseResult(first, BindOutcome.AGAIN)), now=NOW)
+    found.set_pod(kit.pod("other", scheduler="other", node=first.note.nodes[0][1], cpu="2"))
+    releases = found.cycle(NOW + 1000).releases or found.cycle(NOW + 1000).releases
+    assert first.note.nodes[0][1] not in {node for _, node in releases[0].note.nodes}
 
 
 def test_a_job_that_is_deleted_while_its_seats_are_held_gives_them_back() -> None:
