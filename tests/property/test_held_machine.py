@@ -345,6 +345,9 @@ class HeldMachine(Machine):
         for owner in self.owners.values():
             self.scheduler.set_owner(owner)
 
+    def work(self) -> int:
+        return super().work() + sum(job.spec.completions or 0 for job in self.jobs())
+
     def live(self, ms: int) -> None:
         super().live(ms)
         for _ in range(100):

@@ -385,7 +385,7 @@ class Machine(RuleBasedStateMachine):
             cpu = int((self.nodes[name].status.allocatable or {})["cpu"])
             self.nodes[name] = node(name, cpu)
             self.scheduler.set_node(self.nodes[name])
-        for turn in range(10 + 2 * len(self.pods)):
+        for turn in range(10 + 2 * self.work()):
             self.live(70_000)
             while self.flight:
                 self.settle(sorted(self.flight)[0])
@@ -425,6 +425,10 @@ class Machine(RuleBasedStateMachine):
             assert not (whole and gang.needed <= slots), (
                 f"{pod.key} waits in an empty cluster of {room} cores"
             )
+
+    def work(self) -> int:
+        """How many pods there may be to run, one after the other."""
+        return len(self.pods)
 
     def live(self, ms: int) -> None:
         """As the live loop does: a cycle whenever one is due."""

@@ -84,21 +84,21 @@ class SchedulingCycle:
             self._reconcile(group, now, decisions)
         # 6. The plan is asked for starts, and what starts is assumed.
         self._schedule(now, decisions)
-        # Jobs that have their seats are let go, and pods that came for such seats are bound together.
+        # 7. Jobs that have their seats are let go, and pods that came for such seats are bound together.
         self._release(now, decisions)
-        # 7. Pod sets whose volumes are bound are bound; those that cannot have them are placed anew.
+        # 8. Pod sets whose volumes are bound are bound; those that cannot have them are placed anew.
         self._check_volumes(now, decisions)
-        # 8. Binds that failed for a while are sent again.
+        # 9. Binds that failed for a while are sent again.
         self._retry_binds(now, decisions)
-        # 9. What runs past its limit is warned, or ended, where its queue says so.
+        # 10. What runs past its limit is warned, or ended, where its queue says so.
         decisions.overruns += state.enforcement.round(now, state.queue.overruns, state.pod_sets, state.groups)
-        # 10. Gates open whose pods waited for a producer, once that has done its part.
+        # 11. Gates open whose pods waited for a producer, once that has done its part.
         decisions.gates += state.producer_gates.round(now)
-        # 11. Whoever waits is told why.
+        # 12. Whoever waits is told why.
         decisions.waiting += state.reports.round(now, state.pod_sets.by_key)
         decisions.claim_updates = state.volumes.take_updates()
         decisions.plugin_faults = state.queue.take_faults()
-        # 11. The history learns what changed.
+        # 13. The history learns what changed.
         for waiting in decisions.waiting:
             state.journal.note_group(waiting.gang.key)
         decisions.jobs = state.journal.take(state.queue.plan.reserved, now)
