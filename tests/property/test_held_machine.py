@@ -241,8 +241,8 @@ class HeldMachine(Machine):
         self.judge_held()
 
     def judge_held(self) -> None:
-        """What is held for pods that have not come is nobody else's: the ledger is never overcommitted by
-        what we decided ourselves."""
+        """What is held for pods that have not come is nobody else's: nodes are never overcommitted by what
+        we decided ourselves. A reservation that is due and has not begun counts for nothing yet."""
         seats = self.scheduler.cluster.seats
         foreign = {
             pod.spec.node_name
@@ -252,7 +252,14 @@ class HeldMachine(Machine):
         changed = {name for name, each in self.nodes.items() if each.spec.unschedulable}
         for name, at in seats.position.items():
             if name in self.nodes and name not in foreign and name not in changed:
-                assert seats.free("cpu")[at] >= 0, f"{name} is overcommitted"
+                taken = [
+                    seat.needs.get("cpu", 0)
+                    for each in seats.jobs.values()
+                    if not each.reserved
+                    for seat in each.seats.values()
+                    if seat.node == name
+                ]
+                assert sum(taken) <= seats.size("cpu")[at], f"{name} is overcommitted"
 
     @precondition(lambda self: self.releasing)
     @rule(data=st.data(), fate=st.sampled_from(["ok", "ok", "lost", "again"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -154,6 +155,24 @@ def test_a_retried_bind_is_refused_when_somebody_else_took_the_room() -> None:
     driver.set_pod(kit.pod("foreign", cpu="1", scheduler="other", node="n1"))
     driver.cycle(NOW + 1)
     assert driver.scheduler.refuses(bind)
+
+
+def test_a_bind_is_not_refused_for_a_reservation_that_waits_for_it() -> None:
+    """Its limit has passed before it is bound, and a cycle had no time yet to move those behind it."""
+    ticks = itertools.count()
+    driver = Driver(
+        native=True, queue_policy="conservative", timer=lambda: next(ticks) / 1e6, cycle_budget=1e-6
+    )
+    driver.set_node(node("n1", cpu="2"))
+    driver.set_node(node("n2", cpu="2"))
+    driver.set_group(kit.group("g", 1))
+    for index in range(6):
+        driver.set_pod(kit.pod(f"g-{index}", field="g", cpu="2", annotations={names.DURATION: "1s"}))
+    binds = [bind for _ in range(6) for some in driver.cycle(NOW).binds for bind in some]
+    assert len(binds) == 2
+    for _ in range(6):
+        driver.cycle(NOW + 1000)
+        assert not any(map(driver.scheduler.refuses, binds))
 
 
 def _asking(pod: Pod, requests: dict[str, str]) -> Pod:
