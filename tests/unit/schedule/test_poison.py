@@ -168,9 +168,9 @@ def test_a_bind_is_not_refused_for_a_reservation_that_waits_for_it() -> None:
     driver.set_group(kit.group("g", 1))
     for index in range(6):
         driver.set_pod(kit.pod(f"g-{index}", field="g", cpu="2", annotations={names.DURATION: "1s"}))
-    binds = [bind for _ in range(6) for some in driver.cycle(NOW).binds for bind in some]
+    binds = [bind for _ in range(8) for some in driver.cycle(NOW).binds for bind in some]
     assert len(binds) == 2
-    for _ in range(6):
+    for _ in range(8):
         driver.cycle(NOW + 1000)
         assert not any(map(driver.scheduler.refuses, binds))
 
