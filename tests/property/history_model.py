@@ -2,6 +2,9 @@
 
 The model knows the truth of every run, and remembers of it what was said and what was written. It shares no
 code with the store.
+
+A crash forgets what was not written. A run of which a start is written and no end is over when the next one
+is there, and nobody saw how. A run of which no start is written is the one that waits now: nobody can tell.
 """
 
 from __future__ import annotations
@@ -44,6 +47,7 @@ class TrueRun:
     """One run of a job: what is so, what was said of it, what is written of it."""
 
     submitted: int
+    since: int  # when its row says that it was submitted: the first that was said of it
     promised: int | None = None
     started: int | None = None
     ended: int | None = None
@@ -53,7 +57,19 @@ class TrueRun:
     written: tuple[Any, ...] | None = None
 
     def say(self) -> None:
-        self.said = (self.state, self.submitted, self.promised, self.started, self.ended)
+        self.said = (self.state, self.since, self.promised, self.started, self.ended)
+
+    def recall(self) -> None:
+        """It is over: from now on it is what is written of it."""
+        assert self.written is not None
+        self.state, self.since, self.promised, self.started, self.ended = self.said = self.written
+        self.remembers = False
+
+    def lose(self, ended: int) -> None:
+        """It is over, and nobody saw how."""
+        self.state, self.ended = JobState.UNKNOWN, ended
+        self.say()
+        self.written = self.said
 
 
 @dataclass
@@ -62,9 +78,6 @@ class World:
 
     now: int = 0
     runs: dict[int, list[TrueRun]] = field(default_factory=dict)
-    dead: set[int] = field(
-        default_factory=set
-    )  # jobs whose end a crash has swallowed: they do not come again
     backlog: HistoryBacklog = field(default_factory=HistoryBacklog)
 
     def last(self, job: int) -> TrueRun | None:
@@ -93,12 +106,12 @@ class World:
 
     def submit(self, job: int) -> None:
         run = self.last(job)
-        if job in self.dead or (run is not None and run.ended is None):
+        if run is not None and run.ended is None:
             return
         if run is not None and run.started is None:
             run.state, run.ended = JobState.PENDING, None  # it was withdrawn, and waits again
         else:
-            self.runs.setdefault(job, []).append(TrueRun(self.now))
+            self.runs.setdefault(job, []).append(TrueRun(self.now, self.now))
         self.put(job)
 
     def promise(self, job: int) -> None:
@@ -145,17 +158,10 @@ class World:
     async def restart(self, store: HistoryStore) -> None:
         """What was not written is forgotten; the jobs that there are say what they know."""
         self.backlog = HistoryBacklog()
-        for job, runs in self.runs.items():
-            for run in runs:
-                if run.said != run.written and run.ended is not None:
-                    self.dead.add(job)
-                run.said = run.written
         self.now += 1
-        there = {job for job in self.runs if self.runs[job][-1].ended is None}
+        self.runs = {job: self._remembered(runs) for job, runs in self.runs.items()}
+        there = {job for job, runs in self.runs.items() if runs and runs[-1].said is None}
         for job in there:
-            run = self.runs[job][-1]
-            run.promised = None if run.written is None else run.written[2]
-            run.remembers = False
             self.put(job)
         self.backlog.put([], frozenset(there), self.now)
         await self.write(store)
@@ -164,9 +170,27 @@ class World:
         await store.call_roll(*roll)
         for job in set(self.runs) - there:
             for run in self.runs[job]:
-                if run.written is not None and run.written[4] is None:
-                    _, submitted, promised, started, _ = run.written
-                    run.written = (JobState.UNKNOWN, submitted, promised, started, self.now)
+                if run.ended is None:
+                    run.lose(self.now)
+
+    def _remembered(self, runs: list[TrueRun]) -> list[TrueRun]:
+        """What a crash leaves of the runs of a job; nothing is said yet of one that is still there."""
+        found: list[TrueRun] = []
+        for run in runs:
+            if run.ended is not None:
+                if run.written is not None:
+                    run.recall()
+                    found.append(run)
+                continue
+            run.promised = None if run.written is None else run.written[2]
+            run.remembers, run.said = False, None
+            if found and found[-1].started is None:
+                taken = found.pop()
+                run.since, run.promised = taken.since, taken.promised
+            elif found and found[-1].ended is None:
+                found[-1].lose(run.submitted)
+            found.append(run)
+        return found
 
     def rows(self) -> list[Row]:
         """What the table must say: the runs of each job of which anything is written, in order."""
