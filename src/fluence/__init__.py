@@ -10,8 +10,7 @@ that a program that needs only some of them, such as a kubectl plugin, does not 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+TYPE_CHECKING = False  # NB `typing` takes longer to load than all that is here
 if TYPE_CHECKING:
     from fluence.errors import (
         Conflict,

@@ -20,7 +20,7 @@ def completion(shell: str) -> None:
 
     To try it in the running shell: source <(fluence completion bash)
     """
-    from fluence.cli import main
+    from fluence.cli.commands import main
 
     script = get_completion_class(shell)
     assert script is not None

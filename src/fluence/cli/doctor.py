@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -12,6 +11,7 @@ from typing import Any
 import click
 import msgspec
 
+from fluence import event_loop
 from fluence.cli import view
 from fluence.doctor.diagnose import diagnose
 from fluence.doctor.facts import ClusterFacts
@@ -65,7 +65,7 @@ def examine(
             return await look(client, question)
 
     try:
-        facts = asyncio.run(ask())
+        facts = event_loop.run(ask)
     except KubeError as error:
         raise CouldNotLook(str(error)) from None
     findings = diagnose(facts)

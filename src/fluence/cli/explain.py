@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,7 +9,7 @@ from typing import Any
 
 import click
 
-from fluence import messages
+from fluence import event_loop, messages
 from fluence.act.conditions import GROUP_CONDITIONS, POD_SCHEDULED, read_message, rests_on_durations
 from fluence.cli import view
 from fluence.cli.choice import output_option
@@ -115,7 +114,7 @@ def explain(
             return await list_readable(client, namespace, only, settings.device_config_map())
 
     try:
-        listing = asyncio.run(read())
+        listing = event_loop.run(read)
     except Missing:
         raise NotFound(_NO_POD.format(namespace=namespace, name=name)) from None
     seen = _see(listing, settings, namespace, int(time.time() * 1000))

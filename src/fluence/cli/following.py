@@ -7,6 +7,7 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable
 
+from fluence import event_loop
 from fluence.errors import FluenceError
 
 
@@ -16,7 +17,7 @@ def run_until_stopped(work: Callable[[], Awaitable[None]], *, log_level: str = "
     for noisy in ("asyncio", "aiohttp", "grpc"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
     try:
-        asyncio.run(_run(work))
+        event_loop.run(lambda: _run(work))
     except* (FluenceError, OSError) as faults:
         raise _first(faults) from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import io
 import sys
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 import click
 
+from fluence import event_loop
 from fluence.cli import history_fields, view
 from fluence.errors import FluenceError, InvalidInput
 from fluence.model.job_entry import JobState
@@ -111,7 +111,7 @@ def prune_now(*, database: str | None, age_s: float | None, size: int | None) ->
                 f"{gone.jobs} jobs and {gone.events} events forgotten; {gone.size / (1 << 20):.1f} MiB in use"
             )
 
-    click.echo(asyncio.run(work()))
+    click.echo(event_loop.run(work))
 
 
 def migrate_to(*, database: str | None, to: str) -> None:
@@ -122,7 +122,7 @@ def migrate_to(*, database: str | None, to: str) -> None:
         async with HistoryStore(url) as store:
             return f"{url}: revision {await store.migrate(to) or 'base'}"
 
-    click.echo(asyncio.run(work()))
+    click.echo(event_loop.run(work))
 
 
 def moment(text: str | None, now: datetime, option: str) -> int | None:
@@ -151,7 +151,7 @@ def _read(database: str | None, ask: Callable[[HistoryStore], Awaitable[T]]) -> 
             await _check(store)
             return await ask(store)
 
-    return asyncio.run(work())
+    return event_loop.run(work)
 
 
 async def _check(store: HistoryStore) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from fluence import event_loop
 from fluence.cli import view
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.layout import DEFAULT, GraphLayout
@@ -57,7 +58,7 @@ def read_cluster(
         cluster.load(nodes.items or (), pods.items or ())
         return cluster
 
-    return asyncio.run(lists()), access.server
+    return event_loop.run(lists), access.server
 
 
 async def _devices(client: Client) -> ConfigMap | None:
@@ -75,7 +76,7 @@ def list_once(access: Access, devices: tuple[str, str] | None = DEVICES) -> Clus
         async with Client(access) as client:
             return await list_cluster(client, devices)
 
-    return asyncio.run(lists())
+    return event_loop.run(lists)
 
 
 def usage(cluster: ClusterGraph) -> list[dict[str, Any]]:

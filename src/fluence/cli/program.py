@@ -24,9 +24,9 @@ import click
 from click.shell_completion import CompletionItem
 
 from fluence.cli.view import clean
+from fluence.entry import INTERRUPTED, Loading
 from fluence.errors import FluenceError
 
-INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 # name -> (module:attribute, one line of help)
@@ -68,7 +68,8 @@ class Program(click.Group):
             return super().get_command(ctx, cmd_name)
         module, _, attribute = self.lazy[cmd_name][0].partition(":")
         try:
-            command = getattr(import_module(module), attribute)
+            with Loading():
+                command = getattr(import_module(module), attribute)
         except ModuleNotFoundError as error:
             raise _not_installed(error, cmd_name) from None
         assert isinstance(command, click.Command)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import click
 
-from fluence import names
+from fluence import event_loop, names
 from fluence.cli.following import run_until_stopped
 from fluence.deviceplugin.advertising import Advertiser, advertise_once
 from fluence.deviceplugin.capacity import DEFAULT, VARIABLE, offered, read_capacity
@@ -70,7 +69,7 @@ def advertise(
             await Advertiser(client, capacity=capacity).run(trees(client))
 
     if once or remove:
-        changed = asyncio.run(write_once())
+        changed = event_loop.run(write_once)
         click.echo(f"{changed} node{'' if changed == 1 else 's'} changed")
     else:
         run_until_stopped(follow)

@@ -304,14 +304,13 @@ def restart(name: str, part: str | None) -> None:
 @_output
 def audit(name: str, output: str) -> None:
     """What the auditor has found since the sandbox came up; exit 1 if it found anything."""
-    import asyncio
-
+    from fluence import event_loop
     from fluence.sandbox.auditor import ask
     from fluence.sandbox.sandbox import Sandbox
 
     box = Sandbox(name)
     box.require()
-    report = asyncio.run(ask(box.at.folder))
+    report = event_loop.run(lambda: ask(box.at.folder))
     if output in ("json", "yaml"):
         import msgspec
 
@@ -351,6 +350,7 @@ def proxy(name: str, script: Path, port: int) -> None:
     """
     import asyncio
 
+    from fluence import event_loop
     from fluence.sandbox.faults import read_script
     from fluence.sandbox.proxy import Proxy
     from fluence.sandbox.sandbox import Sandbox
@@ -365,7 +365,7 @@ def proxy(name: str, script: Path, port: int) -> None:
             )
             await asyncio.Event().wait()
 
-    asyncio.run(serve())
+    event_loop.run(serve)
 
 
 @sandbox.command()

@@ -13,6 +13,7 @@ from importlib.util import find_spec
 import click
 import structlog
 
+from fluence import event_loop
 from fluence.cli.choice import output_option
 from fluence.cli.settings import load_settings, settings_options, show_settings
 from fluence.clock import Clock
@@ -72,7 +73,7 @@ def run(config_file: str | None, **flags: object) -> None:
     settings = load_settings(SchedulerSettings, config_file, flags).settings
     _log(settings)
     try:
-        asyncio.run(_run(settings))
+        event_loop.run(lambda: _run(settings))
     except* (FluenceError, OSError) as faults:
         raise _first(faults) from None
 

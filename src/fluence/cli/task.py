@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 
 import click
 
-from fluence import names
+from fluence import event_loop, names
 from fluence.errors import InvalidInput, NotFound
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
@@ -70,7 +69,7 @@ def announce(
             except Missing:
                 raise NotFound(f"pod {where}/{name}: no such pod; name it with --pod and -n") from None
 
-    asyncio.run(write())
+    event_loop.run(write)
     click.echo(f"pod {where}/{name} announces {id}")
 
 

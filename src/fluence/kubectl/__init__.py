@@ -9,13 +9,13 @@ from __future__ import annotations
 
 def main() -> None:
     """Run the program."""
-    from fluence.kubectl.commands import run
+    from fluence.entry import kubectl_fluence
 
-    raise SystemExit(run())
+    kubectl_fluence()
 
 
 def complete() -> None:
     """Complete a command line for kubectl (the program `kubectl_complete-fluence`)."""
-    from fluence.kubectl.complete import run
+    from fluence.entry import kubectl_complete
 
-    raise SystemExit(run())
+    kubectl_complete()

@@ -13,6 +13,8 @@ from collections.abc import Coroutine
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from typing import Any, Self, TypeVar
 
+from fluence import event_loop
+
 _T = TypeVar("_T")
 
 
@@ -23,7 +25,7 @@ class LoopThread:
     """
 
     def __init__(self, name: str) -> None:
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._turn()), name=name, daemon=True)
+        self._thread = threading.Thread(target=lambda: event_loop.run(self._turn), name=name, daemon=True)
         self._began = threading.Event()
         self._stack = AsyncExitStack()
         self._loop: asyncio.AbstractEventLoop

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 import msgspec
 
+from fluence import event_loop
 from fluence.errors import FluenceError
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
@@ -184,4 +185,4 @@ def _short(path: Path) -> str:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    asyncio.run(serve(Path(sys.argv[1])))
+    event_loop.run(lambda: serve(Path(sys.argv[1])))

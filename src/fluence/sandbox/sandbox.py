@@ -22,6 +22,7 @@ from pathlib import Path
 import aiohttp
 import msgspec
 
+from fluence import event_loop
 from fluence.errors import Conflict, FluenceError, InvalidInput, NotFound
 from fluence.kube.access import Access, find_access
 from fluence.kube.client import Client
@@ -232,9 +233,11 @@ class Sandbox:
             for node in state.real.nodes(at.folder):
                 say(f"starting node {node.name}")
                 self._start_node(state, node)
-            asyncio.run(self._wait(state, self._has_real_nodes, "the real nodes", parts=PARTS))
+            event_loop.run(lambda: self._wait(state, self._has_real_nodes, "the real nodes", parts=PARTS))
         if "fluence" in extras:
-            asyncio.run(self._wait(state, self._follows, "Fluence's scheduler to start", parts=PARTS))
+            event_loop.run(
+                lambda: self._wait(state, self._follows, "Fluence's scheduler to start", parts=PARTS)
+            )
 
     def _start_node(self, state: SandboxState, node: RealNode) -> None:
         assert state.real is not None
@@ -274,7 +277,7 @@ class Sandbox:
                 count = await create_nodes(client, kinds) + (real.count if real else 0)
                 return count, await wait_ready(client, count, patience_s=patience_s, report=report)
 
-        return asyncio.run(work())
+        return event_loop.run(work)
 
     def restart(self, part: str | None = None, *, kill: bool = True) -> list[str]:
         """Stop one part, hard unless asked otherwise, and start it anew; without a name, all that have
@@ -342,11 +345,11 @@ class Sandbox:
 
     def _wait_ready(self, state: SandboxState) -> None:
         """Until /readyz says yes; a part that dies meanwhile is told about with its last words."""
-        asyncio.run(self._wait(state, self._is_ready, "the API server to be ready", parts=CORE))
+        event_loop.run(lambda: self._wait(state, self._is_ready, "the API server to be ready", parts=CORE))
 
     def _wait_default_account(self, state: SandboxState) -> None:
         """Pods are refused until the service account `default` exists; the controller manager makes it."""
-        asyncio.run(self._wait(state, self._has_account, "the controllers to start", parts=PARTS))
+        event_loop.run(lambda: self._wait(state, self._has_account, "the controllers to start", parts=PARTS))
 
     async def _wait(
         self,

@@ -242,29 +242,6 @@ def test_a_closed_stream_is_no_traceback(closed: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("program", ["fluence", "kubectl_fluence"])
-def test_ctrl_c_while_the_program_loads_prints_nothing(tmp_path: Path, program: str) -> None:
-    """A module that the program loads interrupts it, as a user may: before any handler is there."""
-    (tmp_path / "click.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    start = (
-        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from fluence.entry import {program}; {program}()"
-    )
-    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60)
-    assert done.returncode == -signal.SIGINT
-    assert done.stderr == ""
-
-
-def test_ctrl_c_is_heard_again_when_the_program_is_loaded() -> None:
-    check = (
-        "import signal; from fluence import entry\n"
-        "entry._start(); assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL\n"
-        "entry._started(); assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "entry._start(); entry._started(); assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN\n"
-    )
-    subprocess.run([sys.executable, "-c", check], check=True, timeout=60)
-
-
 def test_resource_query_hints_at_the_format_of_a_file(run: Run, tmp_path: Path) -> None:
     """Without -f a file is a GRUG recipe, as in Fluxion."""
     assert run("resource-query", "-L", CLUSTER).is_one_line_error("it looks like jgf: add -f jgf")

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from fluence import event_loop
 from fluence.cli.demo.script import NODES as NODE_FILE
 from fluence.cli.demo.script import Json, Work, where
 from fluence.cli.demo.show import Show
@@ -74,7 +75,7 @@ def _load_busybox(box: Sandbox) -> None:
 def play(box: Sandbox, script: Sequence[Work], show: Show, *, real: bool = False) -> None:
     """Apply the examples one after the other, and watch until everybody has started who ever will; on real
     nodes, until everybody has ended, and tell what they printed."""
-    asyncio.run(_play(box, script, show, real))
+    event_loop.run(lambda: _play(box, script, show, real))
 
 
 async def _play(box: Sandbox, script: Sequence[Work], show: Show, real: bool) -> None:
