@@ -9,13 +9,17 @@ would get its number. What Python loads before the first line of ours is out of 
 from __future__ import annotations
 
 import os
-import signal
 import sys
 
 TYPE_CHECKING = False  # NB `typing` takes longer to load than all that is here
 if TYPE_CHECKING:
+    import signal
     from collections.abc import Callable
     from typing import NoReturn
+else:
+    # NB what `signal` is made of, and a part of Python itself: `signal` loads `enum` and makes names of
+    # numbers, for milliseconds in which an interrupt is Python's still.
+    import _signal as signal
 
 INTERRUPTED = 130
 _AGAIN_S = 0.01
@@ -98,7 +102,7 @@ def _end_at_once() -> bool:
 
 
 def _raise_in_work() -> None:
-    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+    if signal.getsignal(signal.SIGINT) == signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

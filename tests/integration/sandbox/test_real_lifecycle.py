@@ -183,8 +183,9 @@ def test_an_up_that_is_ended_leaves_nothing(house: House, number: signal.Signals
         while not (line := child.stderr.readline()).startswith(moment):
             assert line, "it ended before"
         child.send_signal(number)
-        child.wait(timeout=60)
-        assert "Traceback" not in child.stderr.read()
+        assert child.wait(timeout=60) == (-number if number == signal.SIGKILL else 128 + number)
+        said = child.stderr.read()
+        assert not [word for word in ("Traceback", "Warning", "ignored in") if word in said], said
     if number == signal.SIGKILL:
         assert house.folder.exists()
         house.ok("down")
