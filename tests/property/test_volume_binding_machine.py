@@ -1,4 +1,4 @@
-"""Gangs with claims through the scheduler, while provisioners bind, refuse and dawdle and pods and nodes go.
+"""Gangs with claims, while provisioners bind, refuse and dawdle, pods and nodes go, the scheduler is killed.
 
 Whatever happens: no pod is bound before every claim of its gang is bound, within reach of its node; what is
 held belongs to somebody; and once provisioners do their work, everybody who is left starts.
@@ -6,14 +6,17 @@ held belongs to somebody; and once provisioners do their work, everybody who is 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from msgspec.structs import replace
 
 from fluence.cluster.claims import Change, Claim, Claims
+from fluence.model.node import Node
 from fluence.model.pod import ClaimVolumeSource, Pod, PodVolume
 from fluence.schedule.actions import Bind, BindOutcome, BindResult, ClaimUpdate
 from tests.unit.cluster.build import bound, node
@@ -33,6 +36,15 @@ class Disk:
     on: str | None = None  # the node of its volume
 
 
+def noted(pod: Pod, notes: Mapping[str, str]) -> Pod:
+    """As a binding leaves it, so that a restart finds its job again."""
+    return replace(pod, metadata=replace(pod.metadata, annotations={**pod.annotations, **notes}))
+
+
+class Killed(Exception):
+    """Kill -9."""
+
+
 class Preparing(RuleBasedStateMachine):
     @initialize(local=st.booleans())
     def begin(self, local: bool) -> None:
@@ -45,13 +57,18 @@ class Preparing(RuleBasedStateMachine):
         self.least: dict[str, int] = {}  # gang -> how many start together
         self.choices: dict[str, ClaimUpdate] = {}  # that are not written yet
         self.number = 0
-        self.nodes = list(NODES)
+        self.fuse: int | None = None  # how many pods are bound before the scheduler is killed
+        self.nodes: dict[str, Node] = {}
         for name in NODES:
-            self.scheduler.set_node(node(name, cpu="64", pods="200"))
+            self.set_node(name)
         self.local = local
         self.claims.set_class(kind() if local else kind(provisioner="csi.example"))
         self.stock: dict[str, str] = {}  # volumes that are there: on which node
         self.taken: dict[str, str] = {}
+
+    def set_node(self, name: str, *, closed: bool = False) -> None:
+        self.nodes[name] = node(name, cpu="64", pods="200", unschedulable=closed)
+        self.scheduler.set_node(self.nodes[name])
 
     # -- the world -------------------------------------------------------------------------------------------
 
@@ -71,6 +88,13 @@ class Preparing(RuleBasedStateMachine):
             self.tell(self.claims.set_claim(claim(name, **more)))
 
     def cycle(self) -> None:
+        try:
+            self.decide()
+        except Killed:
+            self.restart()
+            self.decide()
+
+    def decide(self) -> None:
         while True:
             self.tell(self.claims.settle())
             decisions = self.scheduler.cycle(self.now)
@@ -90,8 +114,11 @@ class Preparing(RuleBasedStateMachine):
             for each in self.mounts[name]:
                 assert self.disks[each].on == bind.node, f"{name} is bound before its volume {each}"
         for bind in binds:
+            if self.fuse == 0:
+                raise Killed
+            self.fuse = None if self.fuse is None else self.fuse - 1
             name = bind.pod.metadata.name
-            self.pods[name] = bound(self.pods[name], bind.node)
+            self.pods[name] = noted(bound(self.pods[name], bind.node), bind.annotations)
             self.scheduler.set_pod(self.pods[name])
             self.scheduler.told(BindResult(bind, BindOutcome.BOUND), self.now)
 
@@ -179,15 +206,38 @@ class Preparing(RuleBasedStateMachine):
 
     @rule(name=st.sampled_from(NODES), closed=st.booleans())
     def cordon(self, name: str, closed: bool) -> None:
-        self.scheduler.set_node(node(name, cpu="64", pods="200", unschedulable=closed))
+        self.set_node(name, closed=closed)
         self.cycle()
 
     @rule(name=st.sampled_from(NODES), back=st.booleans())
     def lose_node(self, name: str, back: bool) -> None:
-        self.scheduler.remove_node(name)
+        if name in self.nodes:
+            del self.nodes[name]
+            self.scheduler.remove_node(name)
         if back:
-            self.scheduler.set_node(node(name, cpu="64", pods="200"))
+            self.set_node(name)
         self.cycle()
+
+    @rule()
+    def crash(self) -> None:
+        self.restart()
+        self.cycle()
+
+    @rule(count=st.integers(0, 2))
+    def crash_soon(self, count: int) -> None:
+        """It will be killed among the binds of a gang."""
+        self.fuse = count
+
+    def restart(self) -> None:
+        """What was not written is lost; what the server has is told anew."""
+        self.fuse = None
+        self.choices.clear()
+        self.scheduler = Driver(volume_timeout=TIMEOUT)
+        for each in self.nodes.values():
+            self.scheduler.set_node(each)
+        self.tell(list(self.claims.everything()))
+        for pod in self.pods.values():
+            self.scheduler.set_pod(pod)
 
     # -- what always holds -----------------------------------------------------------------------------------
 
@@ -210,8 +260,9 @@ class Preparing(RuleBasedStateMachine):
         """Provisioners do their work, local volumes abound: everybody who can start does."""
         if not hasattr(self, "scheduler"):
             return
+        self.fuse = None
         for name in NODES:
-            self.scheduler.set_node(node(name, cpu="64", pods="200"))
+            self.set_node(name)
         if self.local:
             for index in range(len(self.disks)):
                 for at in NODES:
