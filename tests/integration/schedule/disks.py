@@ -31,6 +31,15 @@ class Disks:
         self.chosen: list[tuple[str, str]] = []  # (claim, node), as the provisioner saw it
         self.refuses: Callable[[str, str], bool] = lambda claim, node: False
         self.paused = False
+        self.task: asyncio.Task[None] | None = None  # the provisioner
+
+    @property
+    def state(self) -> str:
+        """What has become of the provisioner."""
+        task = self.task
+        if task is None or not task.done():
+            return f"works; it has made {len(self.made)} volumes"
+        return f"failed: {task.exception()!r}" if not task.cancelled() else "cancelled"
 
     async def add_class(self, *, provisioner: str = PROVISIONER, **more: Any) -> None:
         body = {
@@ -128,7 +137,7 @@ class Disks:
 async def disks(f: Field, **kind: Any) -> AsyncIterator[Disks]:
     found = Disks(f)
     await found.add_class(**kind)
-    task = asyncio.create_task(found.provision())
+    task = found.task = asyncio.create_task(found.provision())
     try:
         yield found
         if task.done():
