@@ -2,7 +2,8 @@
 
 In deploy/helm/fluence: Chart.yaml (the version), values.yaml (the settings), values.schema.json, README.md,
 templates/admission.yaml (rules), crds/handoffs.yaml (their parameters) and crds/fluxjobs.yaml.
-In deploy: fluence.yaml, scheduler/*.yaml and kind's configurations. In src/fluence/doctor: rbac.yaml.
+In deploy: fluence.yaml, scheduler/*.yaml and kind's configurations. In src/fluence/doctor: rbac.yaml and
+admission-rbac.yaml.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from pathlib import Path
 
@@ -18,6 +19,8 @@ PARTS = ("account", "rbac", "config", "deployment", "budget")
 KIND = {"kind-config.yaml": "1.36", "kind-config-1.37.yaml": "1.37"}
 # All rules that an installation may have: what `fluence doctor` asks for.
 DOCTORS = DEPLOY.parent / "src" / "fluence" / "doctor" / "rbac.yaml"
+# Those that admission needs beside: of the scheduler, and of the webhook.
+DOCTORS_ADMISSION = DOCTORS.with_name("admission-rbac.yaml")
 MARK = "# Written by `make manifests` from deploy/helm/fluence; do not edit.\n"
 # What says that helm looks after an object, which it does not here.
 HELMS = ("app.kubernetes.io/managed-by:", "helm.sh/chart:", "# Source:")
@@ -74,6 +77,14 @@ def admission(mode: str) -> str:
     return MARK + head + apply + "---\n".join(each.removeprefix(MARK).lstrip("-\n") for each in parts)
 
 
+def admission_rights() -> str:
+    """The roles of admission, each with the comment above it."""
+    arguments = ("--set", "admission.mode=webhook", "--kube-version", "1.36")
+    documents = [each for name in ("admission", "webhook") for each in part(name, *arguments).split("---\n")]
+    roles = [each.removeprefix(MARK) for each in documents if re.search("^kind: (Cluster)?Role$", each, re.M)]
+    return "---\n".join([MARK, *roles])  # apart, or it would be the reason of the first
+
+
 def kind_config(minor: str) -> str:
     """A control plane and two workers, with native gangs (KEP-4671) on in all parts."""
     release = RELEASES[minor]
@@ -101,4 +112,5 @@ def everything() -> dict[Path, str]:
     found[DEPLOY / "fluence-admission.yaml"] = admission("policy")
     found[DEPLOY / "fluence-webhook.yaml"] = admission("webhook")
     found[DOCTORS] = part("rbac", "--set", "settings.metrics-address=0.0.0.0:10452")
+    found[DOCTORS_ADMISSION] = admission_rights()
     return found | {DEPLOY / name: kind_config(minor) for name, minor in KIND.items()}

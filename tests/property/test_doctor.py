@@ -9,15 +9,47 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluence import names
+from fluence.doctor.admission_facts import (
+    EVERYWHERE,
+    AdmissionFacts,
+    Authority,
+    Backing,
+    Binding,
+    Declared,
+    Hook,
+    Policy,
+    Space,
+    Table,
+    Trial,
+)
 from fluence.doctor.diagnose import diagnose
-from fluence.doctor.facts import ClusterFacts, EventReport, Installation, LeaseFacts, Replica, Seen
+from fluence.doctor.facts import ClusterFacts, EventReport, Installation, LeaseFacts, Replica
 from fluence.doctor.finding import Check, Health, exit_code
+from fluence.doctor.seen import Seen
 from fluence.model.group import Group
+from fluence.model.hand_off import BASE
 from fluence.model.pod import Pod
-from tests.unit.doctor.sample import HEALTHY, INSTALLED, LEASE, NOW, ago, pod
+from tests.unit.doctor.sample import (
+    ADMISSION,
+    AUTHORITY,
+    HAND_OFF,
+    HEALTHY,
+    HELD,
+    INSTALLED,
+    LEASE,
+    NOT_HELD,
+    NOW,
+    VARIABLES,
+    ago,
+    pod,
+)
 
 _NAMES = st.sampled_from(["fluence", "other"])
 _PARTS = ("installations", "leases", "reports", "pods", "groups", "replicas")
+_ADMISSION = ("policies", "bindings", "hooks", "backings", "tables", "spaces")
+_SELECTORS = st.sampled_from([EVERYWHERE, NOT_HELD, HELD])
+_SCOPES = st.sampled_from(["pods", "pods-held", "workloads"])
+_HAND_OFFS = st.sampled_from([HAND_OFF, "team/fluence-admission"])
 
 
 @st.composite
@@ -31,6 +63,7 @@ def installations(draw: st.DrawFn) -> Installation:
         lease=draw(st.booleans()),
         lease_key=draw(st.sampled_from(["fluence-system/fluence", "team/fluence"])),
         image=draw(st.sampled_from(["fluence:1", "fluence:2"])),
+        flux_jobs=draw(st.sampled_from([None, True, True, False])),
     )
 
 
@@ -64,6 +97,63 @@ def pods(draw: st.DrawFn) -> Pod:
     )
 
 
+@st.composite
+def hooks(draw: st.DrawFn) -> Hook:
+    valid, old = AUTHORITY, Authority(ago(days=28), ago(days=-2))
+    ended = Authority(ago(days=31), ago(days=1))
+    return Hook(
+        draw(st.sampled_from(["one", "two"])),
+        draw(_SCOPES),
+        frozenset({draw(_NAMES)}),
+        draw(_SELECTORS),
+        draw(st.sampled_from(["s/one", "s/two", ""])),
+        draw(st.lists(st.sampled_from([valid, old, ended]), max_size=3).map(tuple)),
+        draw(st.booleans()),
+    )
+
+
+@st.composite
+def admissions(draw: st.DrawFn) -> AdmissionFacts:
+    policies = st.builds(
+        Policy,
+        st.sampled_from(["a", "b"]),
+        _SCOPES,
+        _NAMES.map(lambda name: frozenset({name})),
+        st.booleans(),
+        _SELECTORS,
+    )
+    bindings = st.builds(Binding, st.sampled_from("xyz"), st.sampled_from(["a", "b"]), _HAND_OFFS, _SELECTORS)
+    backings = st.builds(
+        Backing,
+        st.sampled_from(["s/one", "s/two"]),
+        st.booleans(),
+        st.integers(0, 2),
+        st.sampled_from(["", "s/webhook"]),
+        st.integers(0, 2),
+        scopes=st.sampled_from([None, ("pods",), ("pods", "pods-held", "workloads")]),
+        hands_over=st.sampled_from([None, True, False]),
+        parameters=st.none() | _HAND_OFFS,
+    )
+    tables = st.builds(Table, _HAND_OFFS, st.sampled_from([BASE, VARIABLES]))
+    labels = st.sampled_from([{}, *({names.NAMESPACE_OPT_IN: each} for each in ("enabled", "disabled", "x"))])
+    spaces = st.builds(Space, st.sampled_from(["default", "team"]), labels)
+    return replace(
+        ADMISSION,
+        has_hand_offs=draw(st.booleans()),
+        has_flux_jobs=draw(st.booleans()),
+        policies=draw(unique(policies, by=lambda each: each.name)),
+        bindings=draw(unique(bindings, by=lambda each: each.name)),
+        hooks=draw(unique(hooks(), by=lambda each: (each.configuration, each.scope))),
+        backings=draw(unique(backings, by=lambda each: each.service)),
+        tables=draw(unique(tables, by=lambda each: each.key)),
+        spaces=draw(unique(spaces, by=lambda each: each.name)),
+        declared=draw(
+            st.sampled_from([ADMISSION.declared, Declared("a/b", variables=BASE), Declared("a/b", fault="?")])
+        ),
+        trial=draw(st.sampled_from([ADMISSION.trial, Trial("default", ()), Trial("default", None, "no")])),
+    )
+
+
 def unique(items: Any, *, by: Any) -> Any:
     return st.lists(items, max_size=4, unique_by=by).map(tuple).map(Seen)
 
@@ -86,17 +176,23 @@ def clusters(draw: st.DrawFn) -> ClusterFacts:
         pods=draw(unique(pods(), by=lambda each: each.key)),
         groups=draw(unique(groups, by=lambda each: each.key)),
         replicas=draw(unique(replicas, by=lambda each: each.key)),
+        admission=draw(admissions()),
     )
 
 
-@given(clusters(), st.dictionaries(st.sampled_from(_PARTS), st.integers(0, 3)))
+@given(clusters(), st.dictionaries(st.sampled_from([*_PARTS, *_ADMISSION]), st.integers(0, 3)))
 def test_who_sees_less_is_told_nothing_that_is_not_so(facts: ClusterFacts, hidden: dict[str, int]) -> None:
     """Of some kinds a few objects are still seen. Pods and groups are in one namespace: all or none."""
-    few = {
-        part: kept if part in ("installations", "leases", "reports") else 0 for part, kept in hidden.items()
-    }
-    parts = {part: Seen(getattr(facts, part).items[:kept], "forbidden") for part, kept in few.items()}
-    full, partial = diagnose(facts), diagnose(replace(facts, **parts))
+    whole = ("pods", "groups", "replicas")
+    few = {part: 0 if part in whole else kept for part, kept in hidden.items()}
+
+    def hide(of: Any, parts: tuple[str, ...]) -> dict[str, Any]:
+        return {
+            each: Seen(getattr(of, each).items[: few[each]], "forbidden") for each in parts if each in few
+        }
+
+    less = replace(facts.admission, **hide(facts.admission, _ADMISSION))
+    full, partial = diagnose(facts), diagnose(replace(facts, **hide(facts, _PARTS), admission=less))
     wrong = {each.check for each in full if each.verdict is Health.WRONG}
     assert {each.check for each in partial if each.verdict is Health.WRONG} <= wrong
     for check in Check:
@@ -107,6 +203,14 @@ def test_who_sees_less_is_told_nothing_that_is_not_so(facts: ClusterFacts, hidde
 
 
 @given(clusters())
+def test_what_is_wrong_has_a_cure(facts: ClusterFacts) -> None:
+    for each in diagnose(facts):
+        assert each.cure or each.verdict is not Health.WRONG, each
+
+
+@given(clusters())
 def test_a_cluster_of_which_nothing_is_seen_is_never_called_right(facts: ClusterFacts) -> None:
-    blind = replace(facts, **{part: Seen((), "forbidden") for part in _PARTS})
-    assert exit_code(diagnose(blind)) == 2
+    nothing: dict[str, Any] = dict.fromkeys([*_PARTS, *_ADMISSION], Seen((), "forbidden"))
+    blind = replace(facts.admission, **{each: nothing[each] for each in _ADMISSION})
+    findings = diagnose(replace(facts, **{each: nothing[each] for each in _PARTS}, admission=blind))
+    assert exit_code(findings) == 2

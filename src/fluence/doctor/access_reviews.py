@@ -7,24 +7,25 @@ one's own           SelfSubjectAccessReview, which everybody may ask
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from fluence import names
 from fluence.doctor.facts import ClusterFacts, Installation, RightAnswer, RightFacts
-from fluence.doctor.rights import Right, needed_rights
+from fluence.doctor.rights import Right, hand_off_rights, needed_rights, webhook_rights
 from fluence.kube.client import Client
 from fluence.kube.discovery import resources_of, versions_of
 from fluence.kube.errors import ApiError, Forbidden
+from fluence.kube.resource import HAND_OFFS
 from fluence.kube.retry import ONCE
 from fluence.schedule.settings import SchedulerSettings
 
 _REVIEWS = "/apis/authorization.k8s.io/v1/"
 _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _AT_ONCE = 16
-_OPTIONAL = ("scheduling.k8s.io", "scheduling.x-k8s.io")
+_OPTIONAL = ("scheduling.k8s.io", "scheduling.x-k8s.io", HAND_OFFS.group)
 """Groups that a server may lack: no right is needed to what is not there."""
 
 
@@ -36,22 +37,10 @@ async def ask_rights(client: Client, facts: ClusterFacts, account: str | None) -
     rights = await _served(client, _needed(facts, installed, wanted))
     unseen = ""
     if wanted is not None:
-        try:
-            return RightFacts(wanted, answers=await _ask(client, rights, wanted))
-        except ApiError:
-            pass
-        try:
-            access = msgspec.structs.replace(client.access, impersonate=wanted)
-            async with Client(access, retry=ONCE) as as_account:
-                return RightFacts(wanted, answers=await _ask(as_account, rights, None))
-        except ApiError:
-            unseen = (
-                f"the rights of {wanted} cannot be asked for: neither subjectaccessreviews nor impersonation "
-                "is allowed"
-            )
-            if account is not None:
-                return RightFacts(wanted, unseen=unseen)
-            unseen += "; one's own are shown"
+        found = await _of_account(client, rights, wanted)
+        if account is not None or not found.unseen:
+            return found
+        unseen = f"{found.unseen}; one's own are shown"
     elif facts.installations.unseen:
         unseen = (
             f"the scheduler's account is not known, one's own rights are shown: {facts.installations.unseen}"
@@ -61,6 +50,35 @@ async def ask_rights(client: Client, facts: ClusterFacts, account: str | None) -
         return RightFacts(own, is_own=True, answers=await _ask(client, rights, None), unseen=unseen)
     except ApiError as error:
         return RightFacts("", is_own=True, unseen=f"nobody's rights can be asked for: {error}")
+
+
+async def ask_webhook_rights(client: Client, facts: ClusterFacts) -> tuple[RightFacts, ...]:
+    """The rights of the accounts of the webhooks that change pods of this scheduler."""
+    admission = facts.admission
+    asked: dict[str, list[Right]] = {}
+    for hook in admission.hooks_for(facts.scheduler_name):
+        backing = admission.backing(hook)
+        if backing is not None and backing.deployment and backing.parameters:
+            namespace = backing.parameters.partition("/")[0]
+            asked[backing.subject] = [*webhook_rights(configuration=hook.configuration, namespace=namespace)]
+    return tuple([await _of_account(client, await _served(client, asked[who]), who) for who in sorted(asked)])
+
+
+async def _of_account(client: Client, rights: list[Right], account: str) -> RightFacts:
+    try:
+        return RightFacts(account, answers=await _ask(client, rights, account))
+    except ApiError:
+        pass
+    try:
+        access = msgspec.structs.replace(client.access, impersonate=account)
+        async with Client(access, retry=ONCE) as as_account:
+            return RightFacts(account, answers=await _ask(as_account, rights, None))
+    except ApiError:
+        return RightFacts(
+            account,
+            unseen=f"the rights of {account} cannot be asked for: neither subjectaccessreviews nor "
+            "impersonation is allowed",
+        )
 
 
 def _installation(facts: ClusterFacts, account: str | None) -> Installation | None:
@@ -75,9 +93,12 @@ def _needed(facts: ClusterFacts, installed: Installation | None, account: str | 
     if installed is not None:
         # An unknown lease is asked for by the chart's default: in the scheduler's own namespace.
         lease = installed.lease_key or f"{installed.namespace}/{names.SCHEDULER}"
-        return needed_rights(
+        rights = needed_rights(
             lease=None if installed.lease is False else lease, metrics=bool(installed.opens_metrics)
         )
+        if not facts.admission.hand_over(facts.scheduler_name):
+            return rights
+        return (*rights, *hand_off_rights(lease.partition("/")[0]))
     own = next(iter(facts.own_leases), None)
     parts = (account or "").split(":")
     if own is not None:
@@ -90,7 +111,7 @@ def _needed(facts: ClusterFacts, installed: Installation | None, account: str | 
     return needed_rights(lease=lease, metrics=False)
 
 
-async def _served(client: Client, rights: tuple[Right, ...]) -> list[Right]:
+async def _served(client: Client, rights: Sequence[Right]) -> list[Right]:
     """Without the resources that this server does not have."""
     there: dict[str, set[str]] = {}
     for group in _OPTIONAL:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fluence.doctor.admission_checks import check_admission
+from fluence.doctor.door_checks import check_doors
 from fluence.doctor.facts import ClusterFacts
 from fluence.doctor.finding import Check, DoctorFinding, Health
 from fluence.doctor.pod_checks import check_pods
@@ -16,5 +18,11 @@ _ORDER |= {each: i for i, each in enumerate((Health.WRONG, Health.WARN, Health.U
 
 def diagnose(facts: ClusterFacts) -> Sequence[DoctorFinding]:
     """All findings; each check has at least one, so that its absence is never taken for health."""
-    found = [*check_server(facts), *check_scheduler(facts), *check_pods(facts)]
+    found = [
+        *check_server(facts),
+        *check_scheduler(facts),
+        *check_admission(facts),
+        *check_doors(facts),
+        *check_pods(facts),
+    ]
     return sorted(found, key=lambda each: (_ORDER[each.check], _ORDER[each.verdict]))

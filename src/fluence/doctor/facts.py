@@ -5,26 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Generic, TypeVar
 
+from fluence import names
+from fluence.doctor.admission_facts import AdmissionFacts
 from fluence.doctor.rights import Right
+from fluence.doctor.seen import Seen
 from fluence.kube.discovery import ServerVersion
 from fluence.model.group import Group
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 
-T = TypeVar("T")
-
 _JUST_NOW = timedelta(minutes=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Seen(Generic[T]):
-    """What of a kind was seen. ``unseen`` is empty if that was all there is, else it says what was not seen
-    and why; then an object that is not among the items may exist all the same."""
-
-    items: tuple[T, ...] = ()
-    unseen: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +62,9 @@ class Installation:
     lease: bool | None = None
     lease_key: str | None = None  # namespace/name
     opens_metrics: bool | None = None
+    flux_jobs: bool | None = None
+    devices_at: str | None = None  # the ConfigMap that declares devices, as namespace/name; "": none does
+    release: str = ""  # helm's; "": not installed by helm
     selector: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -144,6 +138,8 @@ class ClusterFacts:
     gates_unseen: str = ""
     coscheduling: bool | None = None
     rights: RightFacts = RightFacts()
+    webhook_rights: tuple[RightFacts, ...] = ()
+    admission: AdmissionFacts = AdmissionFacts()
     installations: Seen[Installation] = Seen()
     replicas: Seen[Replica] = Seen()
     leases: Seen[LeaseFacts] = Seen()
@@ -186,3 +182,10 @@ class ClusterFacts:
     def reported_just_now(self) -> bool:
         """Somebody reported in the scheduler's name within a minute: perhaps one without a lease."""
         return any(self.now - each.at < _JUST_NOW for each in self.reports.items)
+
+    @property
+    def parameters(self) -> list[str]:
+        """The HandOffs that the schedulers of this name keep, as far as their settings can be seen."""
+        spaces = {each.lease_key.partition("/")[0] for each in self.own if each.lease_key}
+        spaces |= {each.namespace for each in self.own_leases}
+        return sorted(f"{each}/{names.ADMISSION_PARAMETERS}" for each in spaces)

@@ -24,7 +24,17 @@ FindConfig = Callable[[str, str], Mapping[str, str] | None]
 _SETTINGS = {
     each.field: each
     for each in settings_of(SchedulerSettings)
-    if each.field in ("scheduler_name", "lease", "lease_name", "lease_namespace", "metrics_address")
+    if each.field
+    in (
+        "scheduler_name",
+        "lease",
+        "lease_name",
+        "lease_namespace",
+        "metrics_address",
+        "flux_jobs",
+        "resources",
+        "resources_configmap",
+    )
 }
 _LOOPBACK = re.compile(r"(127\.|localhost:|\[::1\]:)")
 _FALSE = ("false", "0", "no", "off")
@@ -38,22 +48,23 @@ def is_scheduler(deployment: Json) -> bool:
         "scheduler",
     ):
         return True
-    return any(_is_ours(each) for each in _containers(deployment))
+    return any(_is_ours(each) for each in containers_of(deployment))
 
 
 def read_installation(deployment: Json, find_config: FindConfig) -> Installation:
     """What a Deployment of ours says."""
     meta, spec, status = _meta(deployment), _spec(deployment), deployment.get("status") or {}
-    pod = _pod(deployment)
-    container = next(filter(_is_ours, _containers(deployment)), next(_containers(deployment), {}))
+    pod = pod_of(deployment)
+    container = next(filter(_is_ours, containers_of(deployment)), next(containers_of(deployment), {}))
     said = _settings(container, pod, lambda name: find_config(meta["namespace"], name))
 
     def lease_key() -> str | None:
         namespace, name = said["lease_namespace"], said["lease_name"]
         return None if namespace is None or name is None else f"{namespace}/{name}"
 
-    address = said["metrics_address"]
-    lease = said["lease"]
+    address, lease, flux_jobs = said["metrics_address"], said["lease"], said["flux_jobs"]
+    labels = meta.get("labels") or {}
+    by_helm = labels.get("app.kubernetes.io/managed-by") == "Helm"
     return Installation(
         namespace=meta["namespace"],
         name=meta["name"],
@@ -65,6 +76,9 @@ def read_installation(deployment: Json, find_config: FindConfig) -> Installation
         lease=None if lease is None else lease.lower() not in _FALSE,
         lease_key=lease_key(),
         opens_metrics=None if address is None else bool(address) and _LOOPBACK.match(address) is None,
+        flux_jobs=None if flux_jobs is None else flux_jobs.lower() not in _FALSE,
+        devices_at=None if said["resources"] else said["resources_configmap"],
+        release=labels.get("app.kubernetes.io/instance", "") if by_helm else "",
         selector=(spec.get("selector") or {}).get("matchLabels") or {},
     )
 
@@ -74,8 +88,8 @@ def _settings(
 ) -> dict[str, str | None]:
     words = [*(container.get("command") or ()), *(container.get("args") or ())]
     said: dict[str, str | None] = {field: each.show(each.default) for field, each in _SETTINGS.items()}
-    env, from_elsewhere = _environment(container)
-    file = _flag(words, "--config") or env.get("FLUENCE_CONFIG")
+    env, from_elsewhere = environment_of(container, {each.variable for each in _SETTINGS.values()})
+    file = flag_of(words, "--config") or env.get("FLUENCE_CONFIG")
     if file:
         document = _file(file, container, pod, find_config)
         for field, setting in _SETTINGS.items():
@@ -87,7 +101,7 @@ def _settings(
         if setting.variable in from_elsewhere:
             said[field] = None
         said[field] = env.get(setting.variable, said[field])
-        given = _flag(words, setting.flag)
+        given = flag_of(words, setting.flag)
         said[field] = said[field] if given is None else given
         if setting.kind == "bool":
             said[field] = "true" if setting.flag in words else said[field]
@@ -119,16 +133,17 @@ def _file(
     return None
 
 
-def _environment(container: Json) -> tuple[dict[str, str], set[str]]:
-    """Variables with a value, and those whose value comes, or may come, from another object."""
+def environment_of(container: Json, wanted: set[str]) -> tuple[dict[str, str], set[str]]:
+    """Variables with a value, and those, among the wanted, whose value comes, or may come, from another
+    object."""
     listed = container.get("env") or ()
     given = {each["name"]: each.get("value", "") for each in listed if "valueFrom" not in each}
     if container.get("envFrom"):
-        return given, {each.variable for each in _SETTINGS.values()}
+        return given, wanted
     return given, {each["name"] for each in listed if "valueFrom" in each}
 
 
-def _flag(words: Sequence[str], flag: str) -> str | None:
+def flag_of(words: Sequence[str], flag: str) -> str | None:
     found = None
     for word, behind in zip(words, [*words[1:], ""], strict=True):
         if word == flag and behind and not behind.startswith("--"):
@@ -139,6 +154,8 @@ def _flag(words: Sequence[str], flag: str) -> str | None:
 
 
 def _text(value: object) -> str:
+    if value is None:
+        return ""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -156,9 +173,9 @@ def _spec(deployment: Json) -> Any:
     return deployment.get("spec") or {}
 
 
-def _pod(deployment: Json) -> Any:
+def pod_of(deployment: Json) -> Any:
     return (_spec(deployment).get("template") or {}).get("spec") or {}
 
 
-def _containers(deployment: Json) -> Iterator[Json]:
-    yield from _pod(deployment).get("containers") or ()
+def containers_of(deployment: Json) -> Iterator[Json]:
+    yield from pod_of(deployment).get("containers") or ()

@@ -1,16 +1,16 @@
-"""Look: read a cluster into facts, as far as one may. Nothing is written; the one pod is a dry run."""
+"""Look: read a cluster into facts, as far as one may. Nothing is written; the two pods are dry runs."""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from typing import Any
 
 from fluence import names
-from fluence.doctor.access_reviews import ask_rights
+from fluence.doctor.access_reviews import ask_rights, ask_webhook_rights
 from fluence.doctor.facts import (
     ClusterFacts,
     EventReport,
@@ -18,12 +18,14 @@ from fluence.doctor.facts import (
     Installation,
     LeaseFacts,
     Replica,
-    Seen,
 )
 from fluence.doctor.installations import is_scheduler, read_installation
+from fluence.doctor.look_admission import look_at_admission
+from fluence.doctor.reading import everywhere, may, refusal, within
+from fluence.doctor.seen import Seen
 from fluence.kube.client import Client
 from fluence.kube.discovery import ServerVersion, resources_of, server_version, versions_of
-from fluence.kube.errors import ApiError, Missing, Unauthorized
+from fluence.kube.errors import ApiError
 from fluence.kube.gangs import ADAPTERS, GROUP, discover_coscheduling, probe
 from fluence.kube.lease import RENEW, LeaseObject
 from fluence.kube.listing import list_groups
@@ -31,8 +33,6 @@ from fluence.kube.resource import DEPLOYMENTS, LEASES, OWNERS, PODS, Resource
 from fluence.model.group import Group
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
-
-T = TypeVar("T")
 
 INSTALLED_IN = "fluence-system"
 _EVENTS_READ = 2000  # newest or not: they are hints
@@ -56,10 +56,10 @@ class Question:
 
 async def look(client: Client, question: Question) -> ClusterFacts:
     """All facts; what may not be read is left open and says so. Raises if there is no answer at all."""
-    version = await _may(server_version(client))
+    version = await may(server_version(client))
     gang_api = await _gang_api(client, question.namespace or client.access.namespace)
     gates, gates_unseen = await _gates(client)
-    coscheduling = await _may(discover_coscheduling(client))
+    coscheduling = await may(discover_coscheduling(client))
     installations = await _installations(client)
     facts = ClusterFacts(
         now=datetime.now(UTC),
@@ -77,37 +77,27 @@ async def look(client: Client, question: Question) -> ClusterFacts:
     )
     facts = await _with_pods(client, facts, question.namespace)
     facts = replace(facts, leases=await _watched(client, facts), now=datetime.now(UTC))
-    return replace(facts, rights=await ask_rights(client, facts, question.account))
-
-
-async def _may(call: Awaitable[T]) -> T | ApiError:
-    """An answer, or the refusal. Who is not known at all cannot look."""
-    try:
-        return await call
-    except Unauthorized:
-        raise
-    except ApiError as error:
-        return error
-
-
-def _refusal(what: str, error: ApiError) -> str:
-    said = " ".join(error.status.message.split()) or error.reason
-    return f"{what} cannot be read: {said}"
+    facts = replace(facts, admission=await look_at_admission(client, facts, question.namespace))
+    return replace(
+        facts,
+        rights=await ask_rights(client, facts, question.account),
+        webhook_rights=await ask_webhook_rights(client, facts),
+    )
 
 
 # -- the server ----------------------------------------------------------------------------------------------
 
 
 async def _gang_api(client: Client, namespace: str) -> GangApiFacts:
-    served = await _may(versions_of(client, GROUP))
+    served = await may(versions_of(client, GROUP))
     if isinstance(served, ApiError):
-        return GangApiFacts(unseen=_refusal(f"the versions of {GROUP}", served))
+        return GangApiFacts(unseen=refusal(f"the versions of {GROUP}", served))
     for adapter in ADAPTERS:
         if adapter.version not in served:
             continue
-        resources = await _may(resources_of(client, GROUP, adapter.version))
+        resources = await may(resources_of(client, GROUP, adapter.version))
         if isinstance(resources, ApiError):
-            return GangApiFacts(unseen=_refusal(f"{GROUP}/{adapter.version}", resources))
+            return GangApiFacts(unseen=refusal(f"{GROUP}/{adapter.version}", resources))
         if adapter.resource.plural in resources:
             lost = await probe(client, adapter, namespace=namespace or "default")
             return GangApiFacts(adapter.version, tuple(served), None if lost is None else tuple(lost))
@@ -115,9 +105,9 @@ async def _gang_api(client: Client, namespace: str) -> GangApiFacts:
 
 
 async def _gates(client: Client) -> tuple[dict[str, bool], str]:
-    answer = await _may(client.request("GET", "/metrics"))
+    answer = await may(client.request("GET", "/metrics"))
     if isinstance(answer, ApiError):
-        return {}, _refusal("the feature gates (/metrics of kube-apiserver)", answer)
+        return {}, refusal("the feature gates (/metrics of kube-apiserver)", answer)
     found = {name: value == "1" for name, value in _FEATURE.findall(answer.decode("utf-8", "replace"))}
     return (found, "") if found else ({}, "/metrics of kube-apiserver names no feature gates")
 
@@ -126,7 +116,7 @@ async def _gates(client: Client) -> tuple[dict[str, bool], str]:
 
 
 async def _installations(client: Client) -> Seen[Installation]:
-    found = await _everywhere(client, DEPLOYMENTS.raw(), "Deployments", {INSTALLED_IN})
+    found = await everywhere(client, DEPLOYMENTS.raw(), "Deployments", {INSTALLED_IN})
     configs: dict[tuple[str, str], Mapping[str, str] | None] = {}
     ours = [each for each in found.items if is_scheduler(each)]
     for deployment in ours:  # settings first: reading them is pure
@@ -135,7 +125,7 @@ async def _installations(client: Client) -> Seen[Installation]:
         for volume in spec["template"]["spec"].get("volumes") or ():
             if "configMap" in volume:
                 name = volume["configMap"].get("name", "")
-                got = await _may(client.get(_CONFIG_MAPS, name, namespace=meta["namespace"]))
+                got = await may(client.get(_CONFIG_MAPS, name, namespace=meta["namespace"]))
                 data: Any = None if isinstance(got, ApiError) else got.get("data") or {}
                 configs[meta["namespace"], name] = data
     read = [read_installation(each, lambda space, name: configs.get((space, name))) for each in ours]
@@ -149,9 +139,9 @@ async def _replicas(client: Client, found: tuple[Installation, ...], name: str) 
         if each.scheduler_name != name or not each.selector:
             continue
         selector = ",".join(f"{key}={value}" for key, value in each.selector.items())
-        got = await _may(client.list(PODS.raw(), namespace=each.namespace, label_selector=selector))
+        got = await may(client.list(PODS.raw(), namespace=each.namespace, label_selector=selector))
         if isinstance(got, ApiError):
-            unseen = _refusal(f"the pods of the Deployment {each.key}", got)
+            unseen = refusal(f"the pods of the Deployment {each.key}", got)
             continue
         for pod in got.items or ():
             meta, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
@@ -165,17 +155,17 @@ async def _replicas(client: Client, found: tuple[Installation, ...], name: str) 
 async def _leases(client: Client, found: tuple[Installation, ...]) -> Seen[LeaseFacts]:
     leases = Resource(LEASES.group, LEASES.version, LEASES.plural, LEASES.kind, LeaseObject)
     used = {each.lease_key for each in found if each.lease and each.lease_key}
-    got = await _may(client.list(leases))
+    got = await may(client.list(leases))
     if not isinstance(got, ApiError):
         ours = [each for each in got.items or () if _is_ours(each) or _key(each) in used]
         return Seen(tuple(map(_lease, ours)))
     items = []
     for key in sorted(used | {f"kube-system/{names.SCHEDULER}", f"{INSTALLED_IN}/{names.SCHEDULER}"}):
         namespace, _, name = key.partition("/")
-        one = await _may(client.get(leases, name, namespace=namespace))
+        one = await may(client.get(leases, name, namespace=namespace))
         if not isinstance(one, ApiError):
             items.append(_lease(one))
-    return Seen(tuple(items), _refusal("leases", got))
+    return Seen(tuple(items), refusal("leases", got))
 
 
 def _is_ours(lease: LeaseObject) -> bool:
@@ -217,7 +207,7 @@ async def _watch(client: Client, lease: LeaseFacts) -> LeaseFacts:
     shape = Resource(LEASES.group, LEASES.version, LEASES.plural, LEASES.kind, LeaseObject)
     for _ in range(int(min(lease.duration_s, 60) / _WATCH_S)):
         await asyncio.sleep(_WATCH_S)
-        got = await _may(client.get(shape, lease.name, namespace=lease.namespace))
+        got = await may(client.get(shape, lease.name, namespace=lease.namespace))
         if isinstance(got, ApiError):
             return lease
         new = _lease(got)
@@ -228,9 +218,9 @@ async def _watch(client: Client, lease: LeaseFacts) -> LeaseFacts:
 
 async def _reports(client: Client, name: str) -> Seen[EventReport]:
     params = {"fieldSelector": f"reportingComponent={name}", "limit": str(_EVENTS_READ)}
-    answer = await _may(client.request("GET", _RAW_EVENTS.path(), params=params))
+    answer = await may(client.request("GET", _RAW_EVENTS.path(), params=params))
     if isinstance(answer, ApiError):
-        return Seen((), _refusal("events", answer))
+        return Seen((), refusal("events", answer))
     found = []
     for each in _RAW_EVENTS.page_decoder.decode(answer).items or ():
         series: Any = each.get("series") or {}
@@ -254,16 +244,16 @@ def _time(text: object) -> datetime | None:
 
 async def _with_pods(client: Client, facts: ClusterFacts, namespace: str | None) -> ClusterFacts:
     if namespace is None:
-        pods: Seen[Pod] = await _everywhere(client, PODS, "pods", {client.access.namespace})
+        pods: Seen[Pod] = await everywhere(client, PODS, "pods", {client.access.namespace})
     else:
-        pods = await _in(client, PODS, "pods", namespace)
+        pods = await within(client, PODS, "pods", namespace)
     # Where pods may be read in one namespace only, all else is read there, too.
     where = namespace or (client.access.namespace if pods.unseen else None)
     groups: Seen[Group] = Seen()
     has_groups = True
-    listed = await _may(list_groups(client, namespace=where))
+    listed = await may(list_groups(client, namespace=where))
     if isinstance(listed, ApiError):
-        groups = Seen((), _refusal("PodGroups", listed))
+        groups = Seen((), refusal("PodGroups", listed))
     else:
         has_groups, items = listed
         groups = Seen(tuple(items))
@@ -271,9 +261,9 @@ async def _with_pods(client: Client, facts: ClusterFacts, namespace: str | None)
     follows: list[str] = []
     unseen = ""
     for resource in OWNERS:
-        got = await _may(client.list(resource, namespace=where))
+        got = await may(client.list(resource, namespace=where))
         if isinstance(got, ApiError):
-            unseen = _refusal(resource.plural, got)
+            unseen = refusal(resource.plural, got)
         else:
             owners += got.items or ()
             follows.append(resource.kind)
@@ -285,23 +275,3 @@ async def _with_pods(client: Client, facts: ClusterFacts, namespace: str | None)
         follows=tuple(follows),
         has_groups=has_groups,
     )
-
-
-async def _everywhere(client: Client, resource: Resource[T], what: str, instead: set[str]) -> Seen[T]:
-    """All of a kind; where that is not allowed, those of some namespaces."""
-    got = await _may(client.list(resource))
-    if not isinstance(got, ApiError):
-        return Seen(tuple(got.items or ()))
-    if isinstance(got, Missing):
-        return Seen()
-    items: list[T] = []
-    for namespace in sorted(filter(None, instead)):
-        items += (await _in(client, resource, what, namespace)).items
-    return Seen(tuple(items), _refusal(what, got))
-
-
-async def _in(client: Client, resource: Resource[T], what: str, namespace: str) -> Seen[T]:
-    got = await _may(client.list(resource, namespace=namespace))
-    if isinstance(got, ApiError):
-        return Seen((), _refusal(what, got))
-    return Seen(tuple(got.items or ()))

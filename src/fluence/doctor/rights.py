@@ -1,7 +1,7 @@
 """Rights: what the scheduler's account must be allowed, each with its reason, read from the chart's roles.
 
-`rbac.yaml` beside this file is written by `make manifests` from the chart: the rules that an installation has
-are those that are asked for, and the comments above them are the reasons.
+`rbac.yaml` and `admission-rbac.yaml` beside this file are written by `make manifests` from the chart: the
+rules that an installation has are those that are asked for, and the comments above them are the reasons.
 """
 
 from __future__ import annotations
@@ -94,9 +94,33 @@ def _once(rights: list[Right]) -> tuple[Right, ...]:
     return tuple(found.values())
 
 
-@cache
+def hand_off_rights(namespace: str) -> tuple[Right, ...]:
+    """What the scheduler needs where admission hands devices over: to keep the HandOff in this namespace."""
+    return tuple(
+        msgspec.structs.replace(each, namespace=namespace)
+        for each in _file_rights("admission-rbac.yaml")
+        if each.verbs in (("create",), ("patch",))
+    )
+
+
+def webhook_rights(*, configuration: str, namespace: str) -> tuple[Right, ...]:
+    """What a webhook needs: to tell its certificate, and to read the HandOff in this namespace."""
+    found = []
+    for each in _file_rights("admission-rbac.yaml"):
+        if each.resources == ("mutatingwebhookconfigurations",):
+            found.append(msgspec.structs.replace(each, name=configuration))
+        elif "list" in each.verbs:
+            found.append(msgspec.structs.replace(each, namespace=namespace))
+    return tuple(found)
+
+
 def _chart_rights() -> tuple[Right, ...]:
-    return read_rights(resources.files("fluence.doctor").joinpath("rbac.yaml").read_text("utf-8"))
+    return _file_rights("rbac.yaml")
+
+
+@cache
+def _file_rights(name: str) -> tuple[Right, ...]:
+    return read_rights(resources.files("fluence.doctor").joinpath(name).read_text("utf-8"))
 
 
 def read_rights(text: str) -> tuple[Right, ...]:

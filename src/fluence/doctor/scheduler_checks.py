@@ -26,11 +26,11 @@ def check_scheduler(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 
 def _rights(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    check, rights = Check.RIGHTS, facts.rights
-    if rights.unseen:
-        yield DoctorFinding(check, Health.UNSEEN, rights.unseen, object=rights.account)
-    for answer in rights.answers:
-        yield _right(answer, rights.account, says_nothing=rights.is_own and bool(rights.unseen))
+    for rights in (facts.rights, *facts.webhook_rights):
+        if rights.unseen:
+            yield DoctorFinding(Check.RIGHTS, Health.UNSEEN, rights.unseen, object=rights.account)
+        for answer in rights.answers:
+            yield _right(answer, rights.account, says_nothing=rights.is_own and bool(rights.unseen))
 
 
 def _right(answer: RightAnswer, account: str, *, says_nothing: bool) -> DoctorFinding:

@@ -12,10 +12,10 @@ from fluence.units import parse_duration
 DOCTOR_HELP: Final = """Look at a cluster and say what is right, what is wrong, and what cures it.
 
 One line per check, with a code that stays: server-version, gang-api, feature-gates, coscheduling, rights,
-deployment, replica-versions, lease, one-scheduler, pods-without-scheduler, waiting-groups, orphaned-gates,
-annotations.
+deployment, replica-versions, lease, one-scheduler, admission, webhook, hand-off, doors, flux-jobs,
+pods-without-scheduler, waiting-groups, orphaned-gates, annotations.
 
-Nothing is changed: it lists, asks the server what accounts may do, and tries one pod as a dry run. What you
+Nothing is changed: it lists, asks the server what accounts may do, and tries two pods as dry runs. What you
 may not read is "unseen", and nothing is concluded from it.
 
 \b

@@ -185,7 +185,7 @@ def test_who_may_do_nothing_is_told_what_he_cannot_see_and_nothing_wrong(
     assert report.wrong == {}
     assert report.code == 2
     seen = {each["check"] for each in report.found if each["verdict"] == "ok"}
-    assert seen <= {"server-version", "coscheduling"}
+    assert seen <= {"server-version", "coscheduling", "flux-jobs"}  # what discovery tells everybody
     messages = " ".join(each["message"] for each in report.of("pods-without-scheduler"))
     assert "cannot list resource" in messages
     told = ask(kube, "--as", f"system:serviceaccount:{kube.namespace}:default", kubeconfig=mine)

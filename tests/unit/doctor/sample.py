@@ -6,6 +6,19 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from fluence import names
+from fluence.doctor.admission_facts import (
+    AdmissionFacts,
+    Authority,
+    Backing,
+    Binding,
+    Declared,
+    Hook,
+    Policy,
+    Space,
+    Table,
+    Trial,
+)
 from fluence.doctor.diagnose import diagnose
 from fluence.doctor.facts import (
     ClusterFacts,
@@ -15,12 +28,13 @@ from fluence.doctor.facts import (
     Replica,
     RightAnswer,
     RightFacts,
-    Seen,
 )
 from fluence.doctor.finding import Check, DoctorFinding, Health
-from fluence.doctor.rights import needed_rights
+from fluence.doctor.rights import hand_off_rights, needed_rights
+from fluence.doctor.seen import Seen
 from fluence.kube.discovery import ServerVersion
-from fluence.model.meta import Condition, ObjectMeta
+from fluence.model.hand_off import BASE
+from fluence.model.meta import Condition, LabelSelector, ObjectMeta, Requirement
 from fluence.model.pod import Pod, PodSpec, PodStatus, SchedulingGate
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -43,6 +57,9 @@ INSTALLED = Installation(
     lease=True,
     lease_key="fluence-system/fluence",
     opens_metrics=False,
+    flux_jobs=True,
+    devices_at="kube-system/fluence-resources",
+    release="fluence",
 )
 LEASE = LeaseFacts(
     "fluence-system",
@@ -51,6 +68,47 @@ LEASE = LeaseFacts(
     scheduler_name="fluence",
     acquired=ago(hours=1),
     renewed=ago(seconds=1),
+)
+HAND_OFF = "fluence-system/fluence-admission"
+OURS = frozenset(("fluence",))
+NOT_HELD, HELD = (
+    LabelSelector(
+        match_expressions=[Requirement(key=names.NAMESPACE_OPT_IN, operator=each, values=["enabled"])]
+    )
+    for each in ("NotIn", "In")
+)
+POLICY = Policy("fluence-pods", "pods", OURS, selector=NOT_HELD)
+BINDING = Binding("fluence-pods", "fluence-pods", HAND_OFF)
+AUTHORITY = Authority(ago(days=5), ago(days=-25))
+HOOK = Hook(
+    "fluence-webhook",
+    "pods",
+    OURS,
+    NOT_HELD,
+    service="fluence-system/fluence-webhook",
+    authorities=(AUTHORITY, AUTHORITY),
+)
+BACKING = Backing(
+    HOOK.service,
+    ready=2,
+    deployment="fluence-system/fluence-webhook",
+    wanted=2,
+    account="fluence-webhook",
+    scopes=("pods", "workloads"),
+    hands_over=True,
+    parameters=HAND_OFF,
+)
+VARIABLES = {**BASE, "FLUXION_VENDOR": f"{names.ATTRIBUTE}vendor"}
+ADMISSION = AdmissionFacts(
+    has_policies=True,
+    has_hand_offs=True,
+    has_flux_jobs=True,
+    policies=Seen((POLICY,)),
+    bindings=Seen((BINDING,)),
+    tables=Seen((Table(HAND_OFF, VARIABLES),)),
+    spaces=Seen((Space("default"), Space("team"))),
+    declared=Declared("kube-system/fluence-resources", True, VARIABLES),
+    trial=Trial("default", tuple(VARIABLES)),
 )
 HEALTHY = ClusterFacts(
     now=NOW,
@@ -61,9 +119,14 @@ HEALTHY = ClusterFacts(
     rights=RightFacts(
         ACCOUNT,
         answers=tuple(
-            RightAnswer(each) for each in needed_rights(lease="fluence-system/fluence", metrics=False)
+            RightAnswer(each)
+            for each in (
+                *needed_rights(lease="fluence-system/fluence", metrics=False),
+                *hand_off_rights("fluence-system"),
+            )
         ),
     ),
+    admission=ADMISSION,
     installations=Seen((INSTALLED,)),
     replicas=Seen(
         (Replica("fluence-system/a", "fluence:0.1.0"), Replica("fluence-system/b", "fluence:0.1.0"))
@@ -75,6 +138,16 @@ HEALTHY = ClusterFacts(
 
 def having(**changes: Any) -> ClusterFacts:
     return replace(HEALTHY, **changes)
+
+
+def admitting(**changes: Any) -> ClusterFacts:
+    return having(admission=replace(ADMISSION, **changes))
+
+
+def by_webhook(**changes: Any) -> ClusterFacts:
+    """The webhook in place of policies."""
+    parts = {"policies": Seen(), "bindings": Seen(), "hooks": Seen((HOOK,)), "backings": Seen((BACKING,))}
+    return admitting(**{**parts, **changes})
 
 
 def found(facts: ClusterFacts, check: Check) -> list[DoctorFinding]:

@@ -9,8 +9,9 @@ import pytest
 
 from fluence import names
 from fluence.doctor.diagnose import diagnose
-from fluence.doctor.facts import EventReport, GangApiFacts, Replica, RightAnswer, RightFacts, Seen
+from fluence.doctor.facts import EventReport, GangApiFacts, Replica, RightAnswer, RightFacts
 from fluence.doctor.finding import Check, DoctorFinding, Health, exit_code
+from fluence.doctor.seen import Seen
 from fluence.kube.discovery import ServerVersion
 from fluence.model.group import Group
 from fluence.model.pod import Pod

@@ -1,0 +1,202 @@
+"""Look at admission: who changes new pods, what they read, and whether one that asks for a device is told.
+
+The pod that is tried is a dry run. The server learns of new policies and variables after a moment, so it is
+tried again for a few seconds where somebody is there who should have changed it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Final
+
+from fluence import names
+from fluence.controller.flux_job import FLUX_JOBS
+from fluence.doctor.admission_facts import (
+    AdmissionFacts,
+    Backing,
+    Declared,
+    Hook,
+    Space,
+    Table,
+    Trial,
+)
+from fluence.doctor.admission_objects import (
+    count_ready,
+    read_backing,
+    read_binding,
+    read_hooks,
+    read_policy,
+)
+from fluence.doctor.facts import ClusterFacts
+from fluence.doctor.reading import may, refusal
+from fluence.doctor.seen import Seen
+from fluence.kube.client import Client
+from fluence.kube.discovery import resources_of
+from fluence.kube.errors import ApiError, Missing
+from fluence.kube.resource import CONFIG_MAPS, DEPLOYMENTS, HAND_OFFS, NAMESPACES, PODS, Json, Resource
+from fluence.model import resource_document
+from fluence.model.hand_off import BASE, hand_off_variables
+from fluence.schedule.settings import SchedulerSettings
+
+_GROUP: Final = "admissionregistration.k8s.io"
+_TRY_S: Final = 5.0
+_KINDS: Final = {
+    "mutatingadmissionpolicies": "MutatingAdmissionPolicy",
+    "mutatingadmissionpolicybindings": "MutatingAdmissionPolicyBinding",
+    "mutatingwebhookconfigurations": "MutatingWebhookConfiguration",
+}
+_SERVICES: Final[Resource[Json]] = Resource("", "v1", "services", "Service", dict[str, object])
+_SLICES: Final[Resource[Json]] = Resource(
+    "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", dict[str, object]
+)
+
+
+async def look_at_admission(client: Client, facts: ClusterFacts, namespace: str | None) -> AdmissionFacts:
+    """All facts of admission; a pod is tried in ``namespace``, and only that one's label is looked at."""
+    policies, bindings, configurations = [await _all(client, plural) for plural in _KINDS]
+    ours = tuple(each for found in policies.items if (each := read_policy(found)) is not None)
+    known = {each.name for each in ours}
+    bound = (each for each in map(read_binding, bindings.items) if each.policy in known)
+    hooks = tuple(hook for found in configurations.items for hook in read_hooks(found))
+    backings = await _backings(client, hooks)
+    found = AdmissionFacts(
+        has_policies=await _serves(client, _GROUP, "v1", "mutatingadmissionpolicies"),
+        has_hand_offs=await _serves(client, HAND_OFFS.group, HAND_OFFS.version, HAND_OFFS.plural),
+        has_flux_jobs=await _serves(client, FLUX_JOBS.group, FLUX_JOBS.version, FLUX_JOBS.plural),
+        policies=Seen(ours, policies.unseen),
+        bindings=Seen(tuple(bound), bindings.unseen),
+        hooks=Seen(hooks, configurations.unseen),
+        backings=backings,
+        spaces=await _spaces(client, namespace),
+        declared=await _declared(client, facts),
+    )
+    read = {each.parameters for each in found.bindings.items if each.parameters}
+    read |= {each.parameters for each in backings.items if each.parameters}
+    where = namespace or client.access.namespace or "default"
+    tables = await _tables(client, read | set(facts.parameters))
+    wanted = bool(found.hand_over(facts.scheduler_name))
+    trial = await _tried(client, facts.scheduler_name, where, wanted=wanted)
+    return replace(found, tables=tables, trial=trial)
+
+
+async def _serves(client: Client, group: str, version: str, plural: str) -> bool | None:
+    got = await may(resources_of(client, group, version))
+    return None if isinstance(got, ApiError) else plural in got
+
+
+async def _all(client: Client, plural: str) -> Seen[dict[str, Any]]:
+    resource: Resource[Json] = Resource(
+        _GROUP, "v1", plural, _KINDS[plural], dict[str, object], namespaced=False
+    )
+    got = await may(client.list(resource))
+    if isinstance(got, Missing):  # a server that does not know the kind has none
+        return Seen()
+    return Seen((), refusal(plural, got)) if isinstance(got, ApiError) else Seen(tuple(got.items or ()))
+
+
+async def _backings(client: Client, hooks: Iterable[Hook]) -> Seen[Backing]:
+    """What is behind each Service."""
+    items: list[Backing] = []
+    unseen = ""
+    for key in sorted({each.service for each in hooks if each.service}):
+        namespace, _, name = key.partition("/")
+        service = await may(client.get(_SERVICES, name, namespace=namespace))
+        if isinstance(service, Missing):
+            items.append(Backing(key, exists=False))
+            continue
+        select = f"kubernetes.io/service-name={name}"
+        slices = await may(client.list(_SLICES, namespace=namespace, label_selector=select))
+        if isinstance(service, ApiError):
+            unseen = refusal(f"the Service {key}", service)
+        elif isinstance(slices, ApiError):
+            unseen = refusal(f"the endpoints of the Service {key}", slices)
+        else:
+            deployments = await may(client.list(DEPLOYMENTS.raw(), namespace=namespace))
+            there = () if isinstance(deployments, ApiError) else deployments.items or ()
+            items.append(read_backing(service, count_ready(slices.items or ()), tuple(there)))
+    return Seen(tuple(items), unseen)
+
+
+async def _spaces(client: Client, namespace: str | None) -> Seen[Space]:
+    if namespace is not None:
+        one = await may(client.get(NAMESPACES, namespace))
+        if isinstance(one, ApiError):
+            return Seen((), refusal(f"the namespace {namespace}", one))
+        return Seen((Space(namespace, one.metadata.labels or {}),))
+    got = await may(client.list(NAMESPACES))
+    if isinstance(got, ApiError):
+        return Seen((), refusal("namespaces", got))
+    there = [Space(each.metadata.name, each.metadata.labels or {}) for each in got.items or ()]
+    return Seen(tuple(sorted(there, key=lambda each: each.name)))
+
+
+async def _tables(client: Client, wanted: set[str]) -> Seen[Table]:
+    """The HandOffs; where they may not be listed, those that somebody reads."""
+    got = await may(client.list(HAND_OFFS))
+    if not isinstance(got, ApiError):
+        there = [each for each in got.items or () if each.metadata.name == names.ADMISSION_PARAMETERS]
+        items = [Table(f"{each.metadata.namespace}/{each.metadata.name}", each.variables) for each in there]
+        return Seen(tuple(items))
+    if isinstance(got, Missing):
+        return Seen()
+    found: list[Table] = []
+    for key in sorted(wanted):
+        namespace, _, name = key.partition("/")
+        one = await may(client.get(HAND_OFFS, name, namespace=namespace))
+        if not isinstance(one, ApiError):
+            found.append(Table(key, one.variables))
+    return Seen(tuple(found), refusal("HandOffs", got))
+
+
+async def _declared(client: Client, facts: ClusterFacts) -> Declared:
+    """The devices of this scheduler, by the settings of its Deployment, else by the defaults."""
+    own = facts.own[0].devices_at if facts.own else SchedulerSettings().resources_configmap
+    if own is None:
+        return Declared(
+            unseen="devices are declared in a file of the scheduler's, or its settings are hidden"
+        )
+    if not own:
+        return Declared(variables=BASE)
+    namespace, _, name = own.partition("/")
+    got = await may(client.get(CONFIG_MAPS, name, namespace=namespace))
+    if isinstance(got, Missing):
+        return Declared(own, variables=BASE)
+    if isinstance(got, ApiError):
+        return Declared(own, unseen=refusal(f"the ConfigMap {own}", got))
+    try:
+        tree = resource_document.parse((got.data or {}).get(names.RESOURCES_KEY, ""), source=own)
+    except resource_document.InvalidResources as error:
+        return Declared(own, fault=str(error))
+    return Declared(own, bool(tree.backends), hand_off_variables(tree))
+
+
+async def _tried(client: Client, scheduler: str, namespace: str, *, wanted: bool) -> Trial:
+    """What the server makes of a pod that asks for a device. Nothing is stored."""
+    device = {"limits": {f"{names.DEVICE_PREFIX}qpu": "1"}}
+    container = {
+        "name": "probe",
+        "image": "probe",
+        "resources": device,
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
+    spec = {
+        "schedulerName": scheduler,
+        "automountServiceAccountToken": False,
+        "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
+        "containers": [container],
+    }
+    pod: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fluence-probe"}, "spec": spec}
+    until = time.monotonic() + _TRY_S
+    while True:
+        got = await may(client.create(PODS.raw(), pod, namespace=namespace, dry_run=True))
+        if isinstance(got, ApiError):
+            said = " ".join(got.status.message.split()) or got.reason
+            return Trial(namespace, unseen=f"a dry run of a pod in {namespace} is refused: {said}")
+        made: Any = got
+        told = tuple(each["name"] for each in made["spec"]["containers"][0].get("env") or ())
+        if "FLUXION_BACKEND" in told or not wanted or time.monotonic() >= until:
+            return Trial(namespace, told)
+        await asyncio.sleep(1.0)
