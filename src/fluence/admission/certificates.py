@@ -22,7 +22,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 LIFE: Final = timedelta(days=30)
 MOST: Final = 16
 """Authorities in a bundle: replicas, those that they replace, and what was killed lately."""
-_EARLY: Final = timedelta(hours=1)  # clocks differ
+EARLY: Final = timedelta(hours=1)
+"""Before it is made a certificate is valid already: clocks differ."""
 _PEM: Final = serialization.Encoding.PEM
 
 
@@ -53,7 +54,7 @@ def issue(hosts: Sequence[str], now: datetime, life: timedelta = LIFE) -> Issued
     authority_name = _name(f"fluence-webhook-ca-{number:x}"[:60])
     authority = (
         x509.CertificateBuilder(authority_name, authority_name, authority_key.public_key(), number)
-        .not_valid_before(now - _EARLY)
+        .not_valid_before(now - EARLY)
         .not_valid_after(ends)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key()), critical=False)
@@ -64,7 +65,7 @@ def issue(hosts: Sequence[str], now: datetime, life: timedelta = LIFE) -> Issued
         x509.CertificateBuilder(
             authority_name, _name(hosts[0][:60]), key.public_key(), x509.random_serial_number()
         )
-        .not_valid_before(now - _EARLY)
+        .not_valid_before(now - EARLY)
         .not_valid_after(ends)
         .add_extension(x509.SubjectAlternativeName([_host(each) for each in hosts]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)

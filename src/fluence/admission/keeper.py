@@ -42,6 +42,12 @@ class Renewal:
     settle_s: float = 30.0
     """Between telling the API server of a new one and using it."""
 
+    @classmethod
+    def of(cls, life: timedelta) -> Renewal:
+        """For certificates that live this long: all is done well before one ends."""
+        usual, part = cls(), life.total_seconds() / 10
+        return cls(life, min(usual.check_s, part), min(usual.settle_s, part))
+
 
 class CertificateKeeper:
     """``context`` serves with what is current; ``run`` keeps it so until cancelled."""

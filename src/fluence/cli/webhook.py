@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from datetime import timedelta
 from typing import Any
 
 import click
 
 from fluence.admission.hooks import NAME
+from fluence.admission.keeper import Renewal
 from fluence.admission.manifests import SERVICE
 from fluence.admission.server import Webhook, WebhookPlace
 from fluence.cli.admission import admission_options, read_options
+from fluence.cli.choice import Length
 from fluence.cli.following import run_until_stopped
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
 
 logger = logging.getLogger(__name__)
+
+_SHORTEST_S = 10
 
 
 @click.group()
@@ -69,6 +74,16 @@ def webhook() -> None:
     help="Another name or address that the certificate is for, where no Service leads here; repeatable.",
 )
 @click.option(
+    "--certificate-life",
+    "life_ms",
+    envvar="WEBHOOK_CERTIFICATE_LIFE",
+    type=Length(),
+    default="30d",
+    show_default=True,
+    help="How long a certificate is valid; it is renewed after two thirds of that. At least 10s. "
+    "[WEBHOOK_CERTIFICATE_LIFE]",
+)
+@click.option(
     "--kubeconfig", metavar="FILE", help="Without it: KUBECONFIG, ~/.kube/config, the pod's account."
 )
 @click.option("--context", metavar="NAME", help="The context in the kubeconfig.")
@@ -83,6 +98,7 @@ def run(
     configuration: str,
     address: str,
     hosts: tuple[str, ...],
+    life_ms: int,
     kubeconfig: str | None,
     context: str | None,
     log_level: str,
@@ -102,6 +118,9 @@ def run(
     Exit codes: 0 told to stop; 1 a fault; 2 a wrong command line.
     """
     options = read_options(**chosen)
+    if life_ms < _SHORTEST_S * 1000:
+        raise click.UsageError(f"--certificate-life: at least {_SHORTEST_S}s, or it ends before it is known")
+    renewal = Renewal.of(timedelta(milliseconds=life_ms))
     place = WebhookPlace(
         _address(address),
         configuration,
@@ -111,7 +130,7 @@ def run(
 
     async def work() -> None:
         access = find_access(kubeconfig=kubeconfig, context=context)
-        async with Client(access) as client, Webhook(client, options, place).serving() as port:
+        async with Client(access) as client, Webhook(client, options, place, renewal).serving() as port:
             logger.info("answering on port %d; handlers: %s", port, ", ".join(options.order))
             await asyncio.Event().wait()
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from fluence.admission.certificates import EARLY
 from fluence.doctor.seen import Seen
 from fluence.model.meta import LabelSelector, selector_matches
 
@@ -55,7 +56,7 @@ class Authority:
 
     def is_fresh(self, now: datetime) -> bool:
         """A webhook renews after two thirds of the time; in the last quarter it is late."""
-        return self.is_valid(now) and (self.ends - now) * 4 >= self.ends - self.begins
+        return self.is_valid(now) and (self.ends - now) * 4 >= self.ends - self.begins - EARLY
 
 
 @dataclass(frozen=True, slots=True)
