@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from fluence.doctor.admission_cures import keep_one, logs, policies_again, put_admission_in, show_webhook
+from fluence.doctor.admission_cures import keep_one, logs, put_admission_in, show_webhook
 from fluence.doctor.admission_facts import AdmissionFacts, Hook, Policy
 from fluence.doctor.facts import ClusterFacts
 from fluence.doctor.finding import Check, DoctorFinding, Health
@@ -87,7 +87,7 @@ def _without_binding(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     for each in seen.policies_for(facts.scheduler_name):
         if not seen.bound(each) and not seen.bindings.unseen:
             message = "it has no MutatingAdmissionPolicyBinding, so the server does not apply it"
-            cure = policies_again(facts)
+            cure = put_admission_in(facts, "policy")
             yield DoctorFinding(Check.ADMISSION, Health.WRONG, message, _say(each), cure)
 
 

@@ -18,7 +18,7 @@ def put_admission_in(facts: ClusterFacts, mode: str = "", *, doors: bool = False
     if release:
         return release
     if mode == "policy":
-        return policies_again(facts, doors=doors)
+        return _policies(facts, doors=doors)
     if facts.scheduler_name == names.SCHEDULER and not doors:
         return "kubectl apply -f deploy/fluence-webhook.yaml"
     sets = f"settings.scheduler-name={facts.scheduler_name},admission.mode=webhook"
@@ -26,7 +26,7 @@ def put_admission_in(facts: ClusterFacts, mode: str = "", *, doors: bool = False
     return f"helm install fluence {_CHART} -n fluence-system --create-namespace --set {sets}"
 
 
-def policies_again(facts: ClusterFacts, *, doors: bool = False) -> str:
+def _policies(facts: ClusterFacts, *, doors: bool) -> str:
     """The policies and their bindings as this release makes them; what is right stays as it is."""
     words = ["fluence admission render"]
     if facts.parameters:

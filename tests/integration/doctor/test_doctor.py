@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import yaml
+from deploy.helm.program import find_helm
 
 from fluence import names
 from fluence.doctor.finding import Check
@@ -65,6 +66,16 @@ def kubectl(kube: Kube) -> Path:
     return find_programs(release(kube.version), names=("kubectl",), report=lambda progress: None)["kubectl"]
 
 
+def run_cure(kube: Kube, cure: str) -> None:
+    """Word for word, where its user has the sources, helm and kubectl."""
+    path = f"{kubectl(kube).parent}:{find_helm().parent}:{SCRIPTS}:{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "KUBECONFIG": str(kube.sandbox.at.kubeconfig())}
+    done = subprocess.run(
+        ["bash", "-ec", cure], env=env, cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def ask(kube: Kube, *arguments: str, kubeconfig: Path | None = None, name: str | None = None) -> Report:
     """The doctor's answer about this test's namespace and scheduler."""
     config = kubeconfig or kube.sandbox.at.kubeconfig()
@@ -108,7 +119,9 @@ def user(kube: Kube, tmp_path: Path) -> Iterator[HelmUser]:
 
 def install(user: HelmUser, kube: Kube, **values: Any) -> None:
     settings = {"scheduler-name": f"fluence-{kube.namespace}", "lease-namespace": kube.namespace}
-    user.install(f"fluence-{kube.namespace}", values={"settings": settings, **values})
+    # Where there are no policies it would be a webhook, which simulated nodes do not run.
+    admission = {"mode": "off" if kube.version == "1.35" else "policy"}
+    user.install(f"fluence-{kube.namespace}", values={"settings": settings, "admission": admission, **values})
 
 
 def as_default(kube: Kube, user: HelmUser, folder: Path) -> Path:
@@ -161,11 +174,9 @@ def test_an_account_without_rights_has_each_named_and_the_cures_give_them(kube: 
     assert any("may not create pods/binding: Where pods go" in each["message"] for each in missing)
     named = ask(kube, "--as", f"system:serviceaccount:{kube.namespace}:{account}")
     assert named.of("rights") == report.of("rights")
-    path = {**os.environ, "PATH": f"{kubectl(kube).parent}:{os.environ['PATH']}"}
-    path["KUBECONFIG"] = str(kube.sandbox.at.kubeconfig())
     try:
         for each in missing:
-            subprocess.run(["bash", "-ec", each["cure"]], env=path, check=True, capture_output=True)
+            run_cure(kube, each["cure"])
         cured = ask(kube)
         assert cured.verdicts("rights") == {"ok"}
         assert len(cured.of("rights")) == len(missing)
@@ -207,6 +218,31 @@ def test_who_may_impersonate_learns_the_rights_of_the_scheduler(
     report = ask(kube, "--as", account, kubeconfig=mine)
     assert report.verdicts("rights") == {"ok"}
     assert len(report.of("rights")) >= 10
+
+
+@pytest.mark.only("1.36", "1.37")
+async def test_admission_that_is_half_there_and_the_commands_that_make_it_whole(
+    kube: Kube, user: HelmUser
+) -> None:
+    install(user, kube)
+    binding = f"mutatingadmissionpolicybinding/fluence-{kube.namespace}-pods"
+    label = f"{names.NAMESPACE_OPT_IN}={names.DOORS_ENABLED}"
+    variable = json.dumps([{"op": "remove", "path": "/spec/variables/QRMI_BACKEND"}])
+    harm = {
+        "hand-off": ("patch", "handoff", names.ADMISSION_PARAMETERS, "--type=json", "--patch", variable),
+        "admission": ("delete", binding),
+        "doors": ("label", "namespace", kube.namespace, label),
+    }
+    async with field(kube, 1) as f, leading(f):
+        await make_ready(f)
+        assert (await asked(f)).wrong == {}
+        for check, words in harm.items():
+            user.kubectl(*words)
+            report = await asked(f)
+            assert set(report.wrong) == {check}
+            (found,) = report.of(check, "wrong")
+            await asyncio.to_thread(run_cure, kube, found["cure"])
+            assert (await asked(f)).wrong == {}, found["cure"]
 
 
 def test_gates_that_are_off(gateless: Kube) -> None:

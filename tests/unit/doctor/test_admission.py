@@ -91,7 +91,7 @@ def test_a_policy_without_its_binding_is_not_applied() -> None:
     facts = admitting(bindings=Seen(), trial=UNTOLD)
     one = the(facts, Check.ADMISSION)
     assert (one.verdict, one.object) == (Health.WRONG, "policy fluence-pods")
-    assert one.cure == "fluence admission render -n fluence-system | kubectl apply -f -"
+    assert one.cure == f"{UPGRADE} --set admission.mode=policy"
     hidden = admitting(bindings=Seen((), "forbidden"), trial=UNTOLD)
     assert the(hidden, Check.ADMISSION).verdict is Health.UNSEEN
 
