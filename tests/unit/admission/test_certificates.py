@@ -8,6 +8,7 @@ import pytest
 from cryptography import x509
 
 from fluence.admission.certificates import MOST, holds, issue, load, server_context, with_authority
+from fluence.admission.keeper import Renewal
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOSTS = ("fluence-webhook.fluence-system.svc", "127.0.0.1")
@@ -78,3 +79,10 @@ def test_a_bundle_has_a_length() -> None:
         bundle = with_authority(bundle, last, NOW)
     assert len(x509.load_pem_x509_certificates(bundle)) == MOST
     assert holds(bundle, last)
+
+
+@pytest.mark.parametrize("life", [timedelta(seconds=10), timedelta(hours=1), timedelta(days=30)])
+def test_a_new_certificate_is_in_use_long_before_the_old_one_ends(life: timedelta) -> None:
+    renewal, issued = Renewal.of(life), issue(HOSTS, NOW, life)
+    latest = issued.renews + timedelta(seconds=renewal.check_s + renewal.settle_s)
+    assert issued.ends - latest >= life / 8

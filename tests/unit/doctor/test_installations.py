@@ -40,6 +40,15 @@ def test_the_chart_is_read_as_it_is_installed(chart: Any) -> None:
     assert (found.wanted, found.ready, found.image) == (2, 0, "fluence:0.1.0")
     assert found.opens_metrics is False
     assert found.selector["app.kubernetes.io/component"] == "scheduler"
+    assert (found.flux_jobs, found.devices_at) == (True, "kube-system/fluence-resources")
+    assert found.release == ""  # the manifest is for those without helm
+
+
+def test_helm_says_which_release_it_is_and_a_file_of_devices_cannot_be_seen(chart: Any) -> None:
+    chart["metadata"]["labels"]["app.kubernetes.io/managed-by"] = "Helm"
+    container(chart)["command"] += ["--no-flux-jobs", "--resources=/etc/devices.yaml"]
+    found = read_installation(chart, config)
+    assert (found.release, found.flux_jobs, found.devices_at) == ("fluence", False, None)
 
 
 def test_settings_that_cannot_be_seen_stay_open(chart: Any) -> None:
