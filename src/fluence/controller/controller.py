@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 import structlog
 
@@ -46,6 +47,7 @@ log = structlog.get_logger("fluence.controller")
 
 IN_FLIGHT = 8
 _ROUND_S = 0.2  # between two rounds
+_SLICE = 256  # workloads that are compared before others have their turn
 _AGAIN_S = 2.0  # until something that failed is tried again
 _LOOK_S = 15.0  # between two looks for FluxJobs on a server that has none
 
@@ -76,6 +78,7 @@ class FluxJobController:
         self._noted_gangs: dict[str, None] = {}
         self._dirty: dict[str, None] = {}  # workloads
         self._dirty_gangs: dict[str, None] = {}
+        self._untold: dict[str, None] = {}  # workloads that changed, and are still to be told why they wait
         self._positions: dict[str, int] = {}  # by gang, as they were told
         self._sent: dict[_Key, tuple[FluxJobSpec, FluxJobStatus]] = {}
         self._unowned: dict[str, Pod] = {}  # held pods whose owner is to be looked at
@@ -116,6 +119,7 @@ class FluxJobController:
             self._leave_gang(uid)
             self._noted.pop(uid, None)
             self._dirty.pop(uid, None)
+            self._untold.pop(uid, None)
             self._cancellations.told.discard(uid)
 
     def decided(self, decisions: Decisions) -> None:
@@ -158,21 +162,29 @@ class FluxJobController:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
-                self.round()
+                while self.round():
+                    await asyncio.sleep(0)
                 await asyncio.sleep(_ROUND_S)
 
-    def round(self) -> None:
-        """Compare what is with what is written, for all that changed."""
+    def round(self) -> bool:
+        """Compare what is with what is written, for some of those that changed; whether there are more."""
+        state = self._state
+        if state.has_touched or state.stand_ins.has_changed:
+            return False  # a cycle took in some of what there is: places and reasons are not known yet
         self._find_owners()
+        if not state.reports.has_more:
+            self._dirty.update(self._untold)
+            self._untold.clear()
         positions = self._places()
         for gang in (*self._dirty_gangs, *self._moved(positions)):
             self._dirty.update(dict.fromkeys(self._of_gang.get(gang, ())))
         self._dirty_gangs.clear()
-        dirty, self._dirty = self._dirty, {}
-        for uid in dirty:
+        for uid in list(islice(self._dirty, _SLICE)):
+            del self._dirty[uid]
             workload = self._workloads.get(uid)
             if workload is not None:
                 self._compare(workload, positions)
+        return bool(self._dirty)
 
     def _find_owners(self) -> None:
         """Pods that are held although their owner was not, such as those of a Job that its user suspended, or
@@ -233,6 +245,9 @@ class FluxJobController:
         pod_sets = state.pod_sets.of_group(gang_key)
         said = (state.reports.said.get(each) for each in (gang_key, *pod_sets))
         told = next((each for each in said if each is not None), None)
+        if told is None and any(map(state.reports.will_say, pod_sets)):
+            self._untold[workload.uid] = None  # its reason is worked out in one of the next cycles
+            return
         standing = Standing(
             workload, gang, pod_sets, None if told is None else told.report, positions.get(gang_key)
         )

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import yaml
-
 from fluence.controller.flux_job import TYPES, FluxJobSpec
 from fluence.model.held import is_cancelled, is_ours, is_seen, places_us
 from fluence.model.meta import OwnerReference
@@ -21,6 +19,31 @@ from fluence.schedule.stand_ins import is_stand_in, stand_in
 
 _VERSIONS = {kind: version for version, kind in OWNERS}
 _MOST_SECONDS = (1 << 31) - 1
+_WORDS = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")  # that YAML takes for something else
+_JOBSPEC = """\
+attributes:
+  system:
+    duration: {seconds}
+resources:
+- count: {pods}
+  type: node
+  with:
+  - count: 1
+    label: {name}
+    type: slot
+    with:
+    - count: {cores}
+      type: core
+tasks:
+- command:
+  - echo
+  - {namespace}
+  - {name}
+  count:
+    per_slot: 1
+  slot: {name}
+version: 1
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,18 +137,16 @@ def _jobspec(workload: Workload, pods: int, seconds: int) -> str:
     """The jobspec that fluxqueue writes: so many nodes with a slot of whole cores each. What is planned with
     are the pods themselves, with all that they ask for."""
     cores = -(-pod_requests(workload.member()).get("cpu", 0) // 1000)
-    core = {"type": "core", "count": max(1, cores)}
-    slot = {"type": "slot", "count": 1, "label": workload.name, "with": [core]}
-    document = {
-        "version": 1,
-        "resources": [{"type": "node", "count": max(1, pods), "with": [slot]}],
-        "tasks": [
-            {
-                "command": ["echo", workload.namespace, workload.name],
-                "slot": workload.name,
-                "count": {"per_slot": 1},
-            }
-        ],
-        "attributes": {"system": {"duration": seconds}},
-    }
-    return yaml.safe_dump(document, sort_keys=True)
+    # NB a general YAML writer takes a millisecond, and ten thousand workloads are looked at in one go.
+    return _JOBSPEC.format(
+        seconds=seconds,
+        pods=max(1, pods),
+        cores=max(1, cores),
+        namespace=_scalar(workload.namespace),
+        name=_scalar(workload.name),
+    )
+
+
+def _scalar(name: str) -> str:
+    """A name of Kubernetes as YAML that is read as text."""
+    return name if name[:1].isalpha() and name not in _WORDS else f"'{name}'"

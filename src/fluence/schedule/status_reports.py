@@ -75,6 +75,15 @@ class StatusReports:
         self._next.pop(key, None)
         self.said.pop(key, None)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether some that wait are to be told why in one of the next cycles."""
+        return bool(self._next)
+
+    def will_say(self, key: str) -> bool:
+        """Whether a pod set is one of those."""
+        return key in self._next
+
     def next_due(self) -> int | None:
         """When to look again even if nothing happens."""
         if self._next:

@@ -7,10 +7,12 @@ from collections import Counter
 from msgspec.structs import replace
 
 from fluence.controller.controller import FluxJobController
+from fluence.controller.flux_job import FluxJob
+from fluence.controller.workloads import Workload
 from fluence.kube.access import Access
 from fluence.kube.client import Client
 from fluence.live.scheduler import LiveScheduler
-from fluence.model.meta import Condition
+from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.owner import Owner
 from fluence.model.pod import PodStatus
 from fluence.schedule.cycle import Decisions
@@ -29,12 +31,38 @@ class QueueOfJobs:
         self.controller = FluxJobController(self.live)
         self.writes: Counter[str] = Counter()
         self.now = NOW
+        self.nodes = nodes
+        self.jobs: dict[str, Owner] = {}
         for index in range(nodes):
             self.live._put(Changed(None, node(f"n{index}", 1)))
 
     def submit(self, count: int) -> None:
         for index in range(count):
-            self.live._put(Changed(None, held(f"j{index}", 1)))
+            self._put_job(held(f"j{index}", 1))
+
+    def _put_job(self, job: Owner) -> None:
+        self.live._put(Changed(self.jobs.get(job.metadata.name), job))
+        self.jobs[job.metadata.name] = job
+
+    def restarted(self) -> QueueOfJobs:
+        """A fresh process that finds what this one left on the server, with its queue as it is."""
+        found = QueueOfJobs(self.nodes)
+        found.now = self.now
+        for name, job in self.jobs.items():
+            found._put_job(job)
+            written = self.controller._sent.get((job.metadata.namespace, f"{name}-job"))
+            if written is not None:
+                meta = ObjectMeta(
+                    name=f"{name}-job",
+                    namespace=job.metadata.namespace,
+                    uid=f"of-{name}",
+                    generation=1,
+                    owner_references=[Workload(job).reference],
+                )
+                found.controller.flux_jobs.store.put(
+                    FluxJob(metadata=meta, spec=written[0], status=written[1])
+                )
+        return found
 
     def cycle(self) -> Decisions:
         """A cycle, a round of the controller, and what it writes is written."""
@@ -42,7 +70,8 @@ class QueueOfJobs:
         decisions = self.live.scheduler.handle(self.live._take_events(), self.now)
         assert not decisions.faults
         self.controller.decided(decisions)
-        self.controller.round()
+        while self.controller.round():
+            pass
         for (_, name), update in self.controller._writer._waiting.items():
             self.writes[name] += 1 + (update.spec is not None)
         self.controller._writer._waiting.clear()
@@ -59,7 +88,7 @@ class QueueOfJobs:
         """All Jobs that were let go run and end, and the next are let go."""
         for release in decisions.releases:
             job: Owner = let_go(release.owner, Decisions(releases=[release]))
-            self.live._put(Changed(release.owner, job))
+            self._put_job(job)
             pod = rank(job, 0)
             self.live._put(Changed(None, pod))
             (binds,) = self.settle().binds
@@ -68,5 +97,5 @@ class QueueOfJobs:
             self.settle()
             self.live._put(Changed(bound, replace(bound, status=PodStatus(phase="Succeeded"))))
             ended = replace(job.status, succeeded=1, conditions=[Condition(type="Complete", status="True")])
-            self.live._put(Changed(job, replace(job, status=ended)))
+            self._put_job(replace(job, status=ended))
         return self.settle()

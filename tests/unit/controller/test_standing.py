@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+import yaml
 from msgspec.structs import replace
 
 from fluence import names
@@ -157,3 +159,15 @@ def test_the_limit_of_a_job_is_its_duration() -> None:
 
 def test_a_cancelled_workload_says_so() -> None:
     assert Workload(held("j", annotations={names.CANCELLED: "x"})).is_cancelled
+
+
+@pytest.mark.parametrize("name", ["j", "null", "on", "y", "0", "1e3", "12-7", "2026-11-17", "0x1f", "a.b-c"])
+def test_a_jobspec_reads_back_whatever_the_name(name: str) -> None:
+    document = yaml.safe_load(spec_of(Workload(held(name, 3, cpu="1500m")), None).jobspec)
+    slot = {"type": "slot", "count": 1, "label": name, "with": [{"type": "core", "count": 2}]}
+    assert document == {
+        "version": 1,
+        "resources": [{"type": "node", "count": 3, "with": [slot]}],
+        "tasks": [{"command": ["echo", "default", name], "slot": name, "count": {"per_slot": 1}}],
+        "attributes": {"system": {"duration": 0}},
+    }

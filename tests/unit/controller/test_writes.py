@@ -25,3 +25,21 @@ async def test_a_queue_that_stands_still_writes_nothing() -> None:
     for _ in range(20):
         queue.settle()
     assert sum(queue.writes.values()) == before
+
+
+async def test_a_flux_job_is_made_with_the_reason_for_which_its_workload_waits() -> None:
+    queue = QueueOfJobs(nodes=1)
+    queue.submit(1000)
+    queue.settle()
+    assert len(queue.writes) == 1000
+    more = {name: count for name, count in queue.writes.items() if count > 2}
+    assert not more, f"{len(more)} FluxJobs were written more often than once and their status once"
+
+
+async def test_a_restart_writes_nothing_that_stands_there_already() -> None:
+    queue = QueueOfJobs(nodes=0)
+    queue.submit(1000)
+    queue.settle()
+    again = queue.restarted()
+    again.settle()
+    assert not again.writes, again.writes.most_common(3)
