@@ -36,6 +36,10 @@ class CoalescingWriter(Generic[K, V]):
         self._waiting[key] = value
         self._wake.set()
 
+    def get(self, key: K) -> V | None:
+        """What waits to be written of an object; None: nothing, or it is being written."""
+        return self._waiting.get(key)
+
     def drop(self, key: K) -> None:
         self._waiting.pop(key, None)
 

@@ -83,6 +83,7 @@ class FluxJobController:
         self._sent: dict[_Key, tuple[FluxJobSpec, FluxJobStatus]] = {}
         self._unowned: dict[str, Pod] = {}  # held pods whose owner is to be looked at
         self._wake = asyncio.Event()
+        self._has_decided = False
         self.flux_jobs: Reflector[FluxJob] = Reflector(live.client, FLUX_JOBS, optional=True)
         self._writer: CoalescingWriter[_Key, _Update] = CoalescingWriter(self._write, in_flight=IN_FLIGHT)
         self._cancellations = Cancellations(self._client, self._workloads.get, self._runs)
@@ -124,6 +125,7 @@ class FluxJobController:
 
     def decided(self, decisions: Decisions) -> None:
         """A cycle has ended: only now the state has what was noted."""
+        self._has_decided = True
         for noted, dirty in ((self._noted, self._dirty), (self._noted_gangs, self._dirty_gangs)):
             dirty.update(noted)
             noted.clear()
@@ -169,8 +171,8 @@ class FluxJobController:
     def round(self) -> bool:
         """Compare what is with what is written, for some of those that changed; whether there are more."""
         state = self._state
-        if state.has_touched or state.stand_ins.has_changed:
-            return False  # a cycle took in some of what there is: places and reasons are not known yet
+        if not self._has_decided or state.has_touched or state.stand_ins.has_changed:
+            return False  # not all that there is was taken in: places and reasons are not known yet
         self._find_owners()
         if not state.reports.has_more:
             self._dirty.update(self._untold)
@@ -262,7 +264,9 @@ class FluxJobController:
         if there is not None and there[0] == spec and made == before:
             return
         self._sent[key] = (spec, made)
-        self._writer[key] = _Update(workload, None if there is not None and there[0] == spec else spec, made)
+        unwritten = self._writer.get(key)
+        is_there = there is not None and there[0] == spec and (unwritten is None or unwritten.spec is None)
+        self._writer[key] = _Update(workload, None if is_there else spec, made)
 
     async def _write(self, key: _Key, update: _Update) -> None:
         namespace, name = key

@@ -30,6 +30,7 @@ class QueueOfJobs:
         self.live.leads = True
         self.controller = FluxJobController(self.live)
         self.writes: Counter[str] = Counter()
+        self.made: set[str] = set()  # FluxJobs
         self.now = NOW
         self.nodes = nodes
         self.jobs: dict[str, Owner] = {}
@@ -66,16 +67,25 @@ class QueueOfJobs:
 
     def cycle(self) -> Decisions:
         """A cycle, a round of the controller, and what it writes is written."""
+        decisions = self.look()
+        self.write()
+        return decisions
+
+    def look(self) -> Decisions:
+        """A cycle and a round, while the server is slow."""
         self.now += 1000
         decisions = self.live.scheduler.handle(self.live._take_events(), self.now)
         assert not decisions.faults
         self.controller.decided(decisions)
         while self.controller.round():
             pass
+        return decisions
+
+    def write(self) -> None:
         for (_, name), update in self.controller._writer._waiting.items():
             self.writes[name] += 1 + (update.spec is not None)
+            self.made.update([name] if update.spec is not None else [])
         self.controller._writer._waiting.clear()
-        return decisions
 
     def settle(self) -> Decisions:
         decisions = self.cycle()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from fluence.schedule.events import Changed
 from tests.unit.controller.queue_of_jobs import QueueOfJobs
+from tests.unit.schedule.test_held import node
 
 
 async def test_a_job_costs_a_bounded_number_of_writes_over_its_life() -> None:
@@ -41,5 +43,17 @@ async def test_a_restart_writes_nothing_that_stands_there_already() -> None:
     queue.submit(1000)
     queue.settle()
     again = queue.restarted()
+    again.controller._dirty.update(dict.fromkeys(again.controller._workloads))
+    again.controller.round()  # before its first cycle, as when the list of FluxJobs comes first
     again.settle()
     assert not again.writes, again.writes.most_common(3)
+
+
+async def test_a_flux_job_whose_status_changes_before_it_is_written_is_made_all_the_same() -> None:
+    queue = QueueOfJobs(nodes=0)
+    queue.submit(20)
+    queue.look()
+    queue.live._put(Changed(None, node("n0", 1)))
+    assert queue.look().releases
+    queue.write()
+    assert len(queue.made) == 20
