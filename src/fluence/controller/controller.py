@@ -80,6 +80,7 @@ class FluxJobController:
         self._dirty_gangs: dict[str, None] = {}
         self._untold: dict[str, None] = {}  # workloads that changed, and are still to be told why they wait
         self._positions: dict[str, int] = {}  # by gang, as they were told
+        self._now_at: dict[str, int] | None = None  # the same as they are since the last cycle
         self._sent: dict[_Key, tuple[FluxJobSpec, FluxJobStatus]] = {}
         self._unowned: dict[str, Pod] = {}  # held pods whose owner is to be looked at
         self._wake = asyncio.Event()
@@ -125,7 +126,7 @@ class FluxJobController:
 
     def decided(self, decisions: Decisions) -> None:
         """A cycle has ended: only now the state has what was noted."""
-        self._has_decided = True
+        self._has_decided, self._now_at = True, None
         for noted, dirty in ((self._noted, self._dirty), (self._noted_gangs, self._dirty_gangs)):
             dirty.update(noted)
             noted.clear()
@@ -177,8 +178,11 @@ class FluxJobController:
         if not state.reports.has_more:
             self._dirty.update(self._untold)
             self._untold.clear()
-        positions = self._places()
-        for gang in (*self._dirty_gangs, *self._moved(positions)):
+        positions = self._now_at
+        if positions is None:
+            positions = self._now_at = self._places()
+            self._dirty_gangs.update(dict.fromkeys(self._moved(positions)))
+        for gang in self._dirty_gangs:
             self._dirty.update(dict.fromkeys(self._of_gang.get(gang, ())))
         self._dirty_gangs.clear()
         for uid in list(islice(self._dirty, _SLICE)):
