@@ -133,8 +133,12 @@ def test_a_kill_cancels_work_that_cleans_up(number: signal.Signals) -> None:
         os.kill(os.getpid(), number)
         await asyncio.sleep(60)
 
-    with pytest.raises(SystemExit) as ended, cleans_up():
-        event_loop.run(work)
+    before = signal.signal(number, signal.SIG_DFL)  # under nohup it is ignored, and stays so
+    try:
+        with pytest.raises(SystemExit) as ended, cleans_up():
+            event_loop.run(work)
+    finally:
+        signal.signal(number, before)
     assert ended.value.code == 128 + number
 
 

@@ -202,8 +202,9 @@ async def test_the_other_replica_goes_on_and_no_gang_is_started_in_part(
         gang: {each.annotations[JOBID] for each in pods if (each.metadata.labels or {})["gang"] == gang}
         for gang in {(each.metadata.labels or {})["gang"] for each in pods}
     }
-    assert {len(each) for each in ids.values()} == {1}  # one allocation each
-    assert len(set.union(*ids.values())) == len(ids) == GANGS
+    # One allocation each, and another for what was not bound yet of a gang when a leader was killed.
+    assert sum(map(len, ids.values())) == len(set.union(*ids.values()))
+    assert len(ids) == GANGS
     report = await ask(box.at.folder)
     assert [str(each) for each in report.findings] == []
     assert report.gangs_seen == GANGS
