@@ -3,7 +3,8 @@
     FLUENCE_SOAK=200 pytest tests/integration/live/test_leaders.py     what `make soak` runs
 
 Each replica talks through a proxy of its own, which writes down every write in the order in which it came.
-A process leads once and then ends; so the writes of one process are never on both sides of another's.
+A process leads once and then ends; so the writes of one process are never on both sides of another's. Work
+comes as gangs of pods and as Jobs that are held back, let go, and have FluxJobs.
 """
 
 from __future__ import annotations
@@ -28,10 +29,12 @@ from fluence.kube.errors import KubeError
 from fluence.kube.reflector import Reflector, Timing
 from fluence.kube.resource import PODS
 from fluence.model.pod import Pod
+from fluence.names import JOBID
 from fluence.sandbox.auditor import Auditor
 from fluence.sandbox.faults import Rule, verb_of
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
+from tests.integration.controller.doors import held_job, serve_flux_jobs, submit, until_phase
 from tests.integration.live.replica import SOON_S, TERMS, Replica, lease_of, now
 from tests.integration.schedule.field import Field, field
 
@@ -40,7 +43,7 @@ SEED = int(os.environ.get("FLUENCE_SOAK_SEED", "11"))
 PATIENCE_S = 120.0  # what is measured is held against what a restart took
 RUNS = 3.0  # seconds
 CORES = 2  # so few that gangs wait for each other
-_WRITES = re.compile(r"/binding$|/status$|/events|/persistentvolume")
+_WRITES = re.compile(r"/binding$|/status$|/events|/persistentvolume|/jobs/|/fluxjobs/")
 # The first rounds, whatever the seed: all that a short run must have had.
 FIRST = ("stop the leader", "cut off both", "restart the server while the leader is stopped")
 
@@ -244,6 +247,13 @@ async def add_gang(f: Field, index: int, rng: random.Random) -> list[str]:
     return names
 
 
+async def add_job(f: Field, index: int, rng: random.Random) -> int:
+    """A Job as admission leaves it: suspended until it has its seats."""
+    size, mode = rng.randint(2, 3), rng.choice(["Indexed", "NonIndexed"])
+    await submit(f, held_job(f, f"j{index}", size, runs=RUNS, mode=mode))
+    return size
+
+
 def assert_one_writer_at_a_time(writes: list[Write]) -> None:
     """Each process wrote without another one in between."""
     done: set[Writer] = set()
@@ -271,11 +281,14 @@ async def test_never_two_writers_and_never_nobody(own_sandbox: Kube, tmp_path: P
         ends(f) as ended_at,
         two(f, tmp_path, writes) as replicas,
     ):
+        await serve_flux_jobs(f.client)
         trouble = Trouble(f, replicas, rng)
         await led_again(f)
         names: list[str] = []
+        jobs: dict[str, int] = {}
         for index in range(ROUNDS):
             names += await add_gang(f, 2 * index, rng)
+            jobs[f"j{index}"] = await add_job(f, index, rng)
             await asyncio.sleep(rng.uniform(0, 0.3))
             kind = FIRST[index] if index < len(FIRST) else rng.choice(list(trouble.kinds))
             arriving = asyncio.create_task(_arrive(f, 2 * index + 1, rng.randrange(1 << 30)))
@@ -283,12 +296,22 @@ async def test_never_two_writers_and_never_nobody(own_sandbox: Kube, tmp_path: P
             took = await led_again(f)
             waited[kind] = max(took, waited.get(kind, 0.0))
             names += await arriving
-        pods = await f.until(
-            lambda pods: all(name in pods and pods[name].is_terminal for name in names),
-            f"all end; see {tmp_path}",
-            timeout_s=SOON_S + PATIENCE_S,
-        )
-        assert {pods[name].status.phase for name in names} == {"Succeeded"}
+        wanted = len(names) + sum(jobs.values())
+        pods: dict[str, Pod] = {}
+
+        def have_ended(found: dict[str, Pod]) -> bool:
+            """NB of a gang that the server took in part, pods are left."""
+            pods.update((name, pod) for name, pod in found.items() if name in names or name.startswith("j"))
+            return len(pods) >= wanted and all(pod.is_terminal for pod in pods.values())
+
+        await f.until(have_ended, f"all end; see {tmp_path}", timeout_s=SOON_S + PATIENCE_S)
+        assert len(pods) == wanted
+        assert {pod.status.phase for pod in pods.values()} == {"Succeeded"}
+        for job, size in jobs.items():
+            mine = [pod for name, pod in pods.items() if name.startswith(f"{job}-")]
+            assert len(mine) == size
+            assert len({pod.annotations[JOBID] for pod in mine}) == 1, "all of a Job started together"
+            await until_phase(f, f"{job}-job", "Completed")
         report = await auditor.report()
         # NB a watch that begins anew with a list tells of ends and beginnings in the order of names.
         unseen, ours = ({"overcommit", "port"} if report.gaps else set()), f"{f.namespace}/"
@@ -306,9 +329,7 @@ async def test_never_two_writers_and_never_nobody(own_sandbox: Kube, tmp_path: P
         await f.end(*await f.pods())
     worst = ", ".join(f"{kind} {took:.1f} s" for kind, took in sorted(waited.items()))
     processes = sum(each.proxy.generation for each in replicas)
-    print(
-        f"{ROUNDS} rounds, {processes} processes, {len(writes)} writes, {len(names)} pods; led again: {worst}"
-    )
+    print(f"{ROUNDS} rounds, {processes} processes, {len(writes)} writes, {wanted} pods; led again: {worst}")
 
 
 @contextlib.asynccontextmanager
