@@ -6,7 +6,7 @@ The cluster graph of the live scheduler, with nodes of 32 cores and backends of 
 held. Timed is finding the seats of a gang of eight, which is then given back: with one QPU, with 20 qubits of
 one machine, with an attribute that half of the backends have, and without any device; also when all devices
 are held and the first time at which one is free must be found. CPU time, medians, in turns; rows are added to
-BUILD/bench.json.
+build/bench.json.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def main() -> None:
         "ratio": round(reached, 2),
         "reached": reached <= TARGET,
     }
-    path = Path("BUILD") / "bench.json"
+    path = Path("build") / "bench.json"
     path.parent.mkdir(exist_ok=True)
     known = json.loads(path.read_text()) if path.exists() else []
     path.write_text(json.dumps([*known, row], indent=1))

@@ -6,7 +6,7 @@ Nodes are full of gangs with limits, and gangs of two to eight pods of several s
 one thing happens per cycle, in turn: a gang ends before its limit, a gang arrives, a waiting gang is deleted,
 a pod of another scheduler leaves or comes. Timed is each cycle that follows: the first takes the event in,
 and what there is no time for (a cycle has a budget) is left to the next. CPU time; rows are added to
-BUILD/bench.json.
+build/bench.json.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ def main() -> None:
                 f"{row['worst_ms']:>6} ms   {'' if row['reached'] else 'above 50 and 500 ms'}",
                 flush=True,
             )
-    path = Path("BUILD") / "bench.json"
+    path = Path("build") / "bench.json"
     path.parent.mkdir(exist_ok=True)
     known = json.loads(path.read_text()) if path.exists() else []
     path.write_text(json.dumps([*known, *rows], indent=1))

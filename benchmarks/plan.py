@@ -8,7 +8,7 @@
    of a cycle, and how it grows with the queue. Counted (whole nodes) and matched (cores and a GPU per node).
 3. Why a job waits, and what would start it sooner, with 5,000 jobs pending.
 
-Times are CPU time. Rows are added to BUILD/bench.json.
+Times are CPU time. Rows are added to build/bench.json.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--only", action="append", metavar="NAME", help="measurements whose name holds NAME; repeatable"
     )
-    parser.add_argument("--json", metavar="PATH", help="where the rows go (default BUILD/bench.json)")
+    parser.add_argument("--json", metavar="PATH", help="where the rows go (default build/bench.json)")
     parser.add_argument("--build", metavar="DIR", default=str(ROOT / "build"), help="where made files go")
     parser.add_argument(
         "--budget", type=float, default=60, metavar="S", help="stop repeating a measurement after (60)"

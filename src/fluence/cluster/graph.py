@@ -307,10 +307,12 @@ class ClusterGraph:
             self._pods.assume_seats(gang, seated)
         return seated
 
-    def earliest(self, gang: GangRequest, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
-        """When and where a gang could start; nothing is recorded."""
+    def earliest(
+        self, gang: GangRequest, *, now: int, duration: int | None = None, latest: int | None = None
+    ) -> Seated | Wait | Never:
+        """When and where a gang could start; nothing is recorded. ``latest``: later does not matter."""
         self._ready(gang, now)
-        return self._seats.earliest(gang, now=now, duration=duration)
+        return self._seats.earliest(gang, now=now, duration=duration, latest=latest)
 
     def reserve(
         self, gang: GangRequest, *, job: int, now: int, duration: int | None = None

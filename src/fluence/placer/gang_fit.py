@@ -93,9 +93,15 @@ class GangFit:
         return found
 
     def earliest(
-        self, gang: GangRequest, *, now: int, duration: int | None = None, job: int = -1
+        self,
+        gang: GangRequest,
+        *,
+        now: int,
+        duration: int | None = None,
+        job: int = -1,
+        latest: int | None = None,
     ) -> Seated | Wait | Never:
-        """When the gang could start, and where; nothing is recorded."""
+        """When the gang could start, and where; nothing is recorded. ``latest``: later does not matter."""
         view = self.look(now, duration)
         found = self._place(gang, view, now)
         if found is not None:
@@ -103,7 +109,7 @@ class GangFit:
         never = self._never(gang, now)
         if never is not None:
             return never
-        for at, end, view in self._later(gang.devices, duration, gang):
+        for at, end, view in self._later(gang.devices, duration, gang, latest):
             found = self._place(gang, view, at)
             if found is not None:
                 return self._seated(gang, found, view, job, at, end, True)
@@ -122,10 +128,16 @@ class GangFit:
         return None
 
     def _later(
-        self, devices: Sequence[DeviceNeed], duration: int | None, gang: GangRequest | None = None
+        self,
+        devices: Sequence[DeviceNeed],
+        duration: int | None,
+        gang: GangRequest | None = None,
+        latest: int | None = None,
     ) -> Iterator[tuple[int, int, FreeView]]:
         """The times after now at which there could be enough: start, end, and what is free throughout."""
         starts = self.availability.ends()
+        if latest is not None:
+            starts = starts[starts <= latest]
         horizon = self.matcher.horizon
         ends = np.full_like(starts, horizon) if duration is None else np.minimum(starts + duration, horizon)
         profile = self.availability.profile

@@ -350,7 +350,7 @@ class ClusterPlanner:
         try:
             for each in held:
                 self.cluster.prolong(each.number, soon)
-            found = self.cluster.earliest(gang, now=now, duration=_duration(limit))
+            found = self.cluster.earliest(gang, now=now, duration=_duration(limit), latest=soon)
         finally:
             for each in held:
                 self.cluster.prolong(each.number, each.end)

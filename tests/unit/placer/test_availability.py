@@ -67,6 +67,14 @@ def test_nothing_is_promised_on_a_job_past_its_end() -> None:
     assert isinstance(later, Seated) and later.at == 50
 
 
+def test_a_start_after_the_latest_that_matters_is_not_looked_for() -> None:
+    seats = fit(keeps_overdue=True)
+    seats.seat(gang(4, 2), job=1, now=0, duration=10)
+    assert seats.earliest(gang(4), now=5, latest=9) == Wait("busy")
+    later = seats.earliest(gang(4), now=5, latest=10)
+    assert isinstance(later, Seated) and later.at == 10
+
+
 def test_a_promise_past_its_end_is_over() -> None:
     seats = fit(keeps_overdue=True)
     seats.seat(gang(4, 2), job=1, now=0, duration=10)
