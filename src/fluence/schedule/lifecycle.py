@@ -294,6 +294,8 @@ class Lifecycle:
             state.cluster.release(pod_set.number, (uid,), reason=reason)
             state.stand_ins.give_up(owner_uid(uid))
             state.releases.forget(owner_uid(uid))
+        if entry is not None and uid in pod_set.arrived:
+            state.stand_ins.give_up(owner_of(entry.pod))  # those that are left are placed together
         state.cluster.forget(uid)
         if entry is not None:
             state.claims_given_up(entry.pod)

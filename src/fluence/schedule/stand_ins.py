@@ -12,8 +12,10 @@ placed together like any other gang.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from msgspec.structs import replace
 
@@ -374,8 +376,10 @@ class StandIns:
             left = [(index, node) for index, node in left if index not in over]
         else:
             ended = (owner.status.succeeded or 0) + (owner.status.failed or 0)
-            come = max(len(settled), ended, len(met))
-            left = left[max(0, come - len(met)) :]
+            come = max(len(settled), ended, len(met)) - len(met)
+            nodes = Counter(pod.spec.node_name for pod in settled if pod.spec.node_name)
+            nodes -= Counter(node for index, node in note.nodes if index in met)
+            left = _without(left, nodes, come)
         seated = [each for each in left if stand_in_uid(uid, each[0]) in has_seat]
         if len(seated) < len(left):  # found by a fresh process
             template = owner.spec.template
@@ -388,6 +392,15 @@ class StandIns:
                 return
         for index, node in left:
             yield stand_in(owner, index, note=note, node=node)
+
+
+def _without(seats: list[tuple[int, str]], nodes: Counter[str], count: int) -> list[tuple[int, str]]:
+    """Seats of which so many are taken, by pods without an index: those on the nodes where they are first."""
+    there = [each for node, n in nodes.items() for each in [s for s in seats if s[1] == node][:n]]
+    taken = {*there[:count]}
+    others = (each for each in seats if each not in taken)
+    taken.update(islice(others, max(0, count - len(taken))))
+    return [each for each in seats if each not in taken]
 
 
 def _by_uid(pods: Iterable[Pod]) -> dict[str, Pod]:

@@ -383,6 +383,26 @@ def test_a_fresh_process_binds_the_rest_of_a_job_where_its_note_says() -> None:
         assert binds(again.cycle(NOW + 2)) == {"j-2-x": where[2]}
 
 
+def test_the_rest_of_a_job_whose_first_pod_has_ended_is_placed_together() -> None:
+    """A fresh process may see the end of a pod before the Job counts it, and so one too few."""
+    job = held("j", 3, mode=None)
+    first = driver(node("a", 1), node("b", 1), node("c", 1))
+    first.set_owner(job)
+    decisions = first.cycle(NOW)
+    job, note = let_go(job, decisions), decisions.releases[0].note
+    ended = as_bound(rank(job, 0), note.nodes[0][1], {names.JOBID: note.number})
+    again = driver(node("a", 1), node("b", 1), node("c", 1))
+    again.set_owner(job)
+    for each in (replace(ended, status=PodStatus(phase="Succeeded")), rank(job, 1), rank(job, 2)):
+        again.set_pod(each)
+    for later in range(3):
+        assert not again.cycle(NOW + later).binds
+    again.set_owner(replace(job, status=replace(job.status, succeeded=1)))
+    found = [bind for later in range(3) for some in again.cycle(NOW + 9 + later).binds for bind in some]
+    assert {bind.annotations[names.JOBID] for bind in found} == {note.number}
+    assert len(found) == 2
+
+
 def test_a_fresh_process_does_not_believe_a_note_that_names_nodes_which_are_gone() -> None:
     job = held("j", 2)
     first = driver(node("a", 1), node("b", 1))
