@@ -270,6 +270,8 @@ def assert_bound_once(replicas: list[Supervised]) -> None:
     assert bound and max(bound.values()) == 1, bound.most_common(3)
 
 
+# NB a proxy that is taken away leaves the sockets of requests that were under way to the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.timeout(60 + 60 * ROUNDS)
 async def test_never_two_writers_and_never_nobody(own_sandbox: Kube, tmp_path: Path) -> None:
     rng = random.Random(SEED)
