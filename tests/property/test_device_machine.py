@@ -167,7 +167,8 @@ class DeviceMachine(Machine):
         alive = [pod for pod in self.pods.values() if pod.spec.node_name and not pod.is_terminal]
         for pod in alive:
             self.count(held, pod, pod.annotations)
-        for bind in (*self.flight.values(), *new):
+        under_way = [bind for bind in self.flight.values() if not self.is_stale(bind)]
+        for bind in (*under_way, *new):
             self.count(held, bind.pod, bind.annotations)
         for bind in new:
             fresh.update(device.partition("/")[0] for device, _, _ in _devices(bind.annotations))
