@@ -396,10 +396,13 @@ class StandIns:
 
 def _without(seats: list[tuple[int, str]], nodes: Counter[str], count: int) -> list[tuple[int, str]]:
     """Seats of which so many are taken, by pods without an index: those on the nodes where they are first."""
-    there = [each for node, n in nodes.items() for each in [s for s in seats if s[1] == node][:n]]
-    taken = {*there[:count]}
+    left, taken = Counter(nodes), set[tuple[int, str]]()
+    for each in seats:
+        if len(taken) < count and left[each[1]] > 0:
+            left[each[1]] -= 1
+            taken.add(each)
     others = (each for each in seats if each not in taken)
-    taken.update(islice(others, max(0, count - len(taken))))
+    taken.update(list(islice(others, count - len(taken))))
     return [each for each in seats if each not in taken]
 
 
