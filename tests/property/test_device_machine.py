@@ -168,10 +168,16 @@ class DeviceMachine(Machine):
         for pod in alive:
             self.count(held, pod, pod.annotations)
         under_way = [bind for bind in self.flight.values() if not self.is_stale(bind)]
-        for bind in (*under_way, *new):
+        for bind in under_way:
             self.count(held, bind.pod, bind.annotations)
+        # The rest of a gang of which some run shares what these have, whatever the document says by now.
+        has = {(device, who) for (device, _), by in held.items() for who in by}
         for bind in new:
-            fresh.update(device.partition("/")[0] for device, _, _ in _devices(bind.annotations))
+            who = self.holder(bind.pod)
+            said = [device for device, _, _ in _devices(bind.annotations) if (device, who) not in has]
+            fresh.update(device.partition("/")[0] for device in said)
+        for bind in new:
+            self.count(held, bind.pod, bind.annotations)
         for name in fresh:
             assert name in self.present, f"{name} is not there"
             _, type_, qubits, _, _ = next(each for each in BACKENDS if each[0] == name)
@@ -184,12 +190,15 @@ class DeviceMachine(Machine):
             assert sum(parts.values()) <= max(qubits, max(parts.values(), default=0)), told
 
     def count(self, held: dict[tuple[str, str], dict[str, int]], pod: Pod, said: dict[str, str]) -> None:
-        """Pods of a gang share; those that have their own do not."""
-        shared = pod.annotations.get(names.DEVICES) != "per-pod"
-        who = self.scheduler.groups.of(pod) if shared else pod.metadata.uid
+        who = self.holder(pod)
         for device, type_, amount in _devices(said):
             by = held.setdefault((device, type_), {})
             by[who] = max(by.get(who, 0), amount)
+
+    def holder(self, pod: Pod) -> str:
+        """Pods of a gang share; those that have their own do not."""
+        shared = pod.annotations.get(names.DEVICES) != "per-pod"
+        return self.scheduler.groups.of(pod) if shared else pod.metadata.uid
 
     def teardown(self) -> None:
         if not hasattr(self, "scheduler") or sys.exc_info()[0] is not None:

@@ -158,6 +158,7 @@ class SchedulingCycle:
             has_seat=state.pod_sets.by_pod,
             has_job=state.cluster.seats.jobs,
             exclude=state.exclusions.of(group),
+            held=self._lifecycle.held_devices(gang) if gang is not None else None,
         )
 
     def _apply(

@@ -6,7 +6,7 @@ ones hold: the job of the first is the lender, and when it is over the device is
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fluence import names
@@ -53,10 +53,16 @@ def request_of(
     grants: Sequence[DeviceGrant], terms: tuple[DeviceTerm, ...], *, per_pod: bool
 ) -> DeviceRequest | None:
     """The request that some grants are the answer to."""
-    needs: dict[str, int] = {}
-    for each in grants:
-        needs[each.type] = needs.get(each.type, 0) + each.amount
+    needs = amounts(grants)
     return DeviceRequest(tuple(sorted(needs.items())), terms, per_pod) if needs else None
+
+
+def amounts(grants: Iterable[DeviceGrant]) -> dict[str, int]:
+    """How much some grants are together, by type."""
+    found: dict[str, int] = {}
+    for each in grants:
+        found[each.type] = found.get(each.type, 0) + each.amount
+    return found
 
 
 def hand_off(grants: Sequence[DeviceGrant], backends: BackendTable) -> dict[str, str]:

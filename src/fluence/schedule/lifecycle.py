@@ -352,7 +352,14 @@ class Lifecycle:
 
     # -- devices that belong to no node ----------------------------------------------------------------------
 
-    def _holders(self, gang: Gang, *, but: int) -> dict[int, tuple[DeviceGrant, ...]]:
+    def held_devices(self, gang: Gang) -> dict[str, int]:
+        """What a group has of devices in the ledger, by type, for all of it to share."""
+        if not self._state.cluster.seats.backends:
+            return {}
+        grants = [each for some in self._holders(gang).values() for each in some]
+        return group_devices.amounts(grants)
+
+    def _holders(self, gang: Gang, *, but: int = -1) -> dict[int, tuple[DeviceGrant, ...]]:
         """The devices that other jobs of a group hold, by their numbers; none where each pod has its own."""
         jobs = self._state.cluster.seats.jobs
         if gang.per_pod_devices:

@@ -110,9 +110,11 @@ def reconcile(
     has_seat: Container[str],
     has_job: Container[int],
     exclude: frozenset[str],
+    held: Mapping[str, int] | None = None,
 ) -> list[Change]:
     """The changes, in order. ``pod_sets`` are those of the group by key, ``has_seat`` the uids of pods with a
-    seat, ``has_job`` the numbers of jobs in the ledger, ``exclude`` the nodes that the group must not have.
+    seat, ``has_job`` the numbers of jobs in the ledger, ``exclude`` the nodes that the group must not have,
+    ``held`` the devices that it has in the ledger, by type, for all of it to share.
     Where pods are to be adopted, or take the seats of their stand-ins, that is all that is answered:
     afterwards, ask again."""
     queued = [each for each in pod_sets.values() if not each.phase.holds]
@@ -139,7 +141,7 @@ def reconcile(
             return changes
         freed = _free_seats(waiting, [each for each in pod_sets.values() if each.number in has_job])
         changes += freed
-        wanted = _wanted(gang, waiting, pod_sets, exclude, _places(freed))
+        wanted = _wanted(gang, waiting, pod_sets, exclude, _places(freed), held or {})
     if not waiting and gang.shrinks:
         changes += _surplus(gang, [each for each in pod_sets.values() if each.number in has_job])
     kept = {each.key for each in wanted if _is_queued(each, pod_sets.get(each.key), gang)}
@@ -163,12 +165,12 @@ def _wanted(
     pod_sets: Mapping[str, PodSet],
     exclude: frozenset[str],
     places: list[Pod],
+    held: Mapping[str, int],
 ) -> list[Submit]:
     """The pod sets that should be queued: all that must start together in one, or each pod by itself."""
     begun = [each for each in pod_sets.values() if each.phase.holds]
     together = gang.needed - (len(gang.members) - len(waiting))  # the binds of the others are under way
     topology = _topology(gang, begun)
-    held = _held_devices(begun)
 
     def submit(key: str, pods: tuple[Pod, ...], minimum: int) -> Submit:
         in_place = _take_places(pods, places) or _was_in_place(pods, pod_sets.get(key))
@@ -297,15 +299,6 @@ def _topology(gang: Gang, begun: Sequence[PodSet]) -> TopologyDomain | None:
     if topology is None:
         return None
     return TopologyDomain(topology.key, topology.nodes.union(*(each.unbound.values() for each in begun)))
-
-
-def _held_devices(begun: Sequence[PodSet]) -> dict[str, int]:
-    """What those of a group that have begun hold of devices, for all of it to share."""
-    held: dict[str, int] = {}
-    for each in begun:
-        for type_, count in each.request.devices.needs if each.request.devices is not None else ():
-            held[type_] = held.get(type_, 0) + count
-    return held
 
 
 def _is_queued(wanted: Submit, found: PodSet | None, gang: Gang) -> bool:

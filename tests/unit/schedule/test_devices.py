@@ -385,6 +385,34 @@ def test_who_takes_the_place_of_a_member_shares_its_device_until_the_last_has_en
     assert world.run().keys() == {"other"}
 
 
+def test_who_is_left_of_a_gang_whose_nodes_went_has_its_own_device() -> None:
+    """The binds of the others are under way to a node that is gone, and what the gang held went with it."""
+    world = World(ONE, "n1", "n2", cpu="2")
+    for pod in gang(3, qpu=1):
+        world.set_pod(pod)
+    (binds,) = world.cycle(NOW).binds
+    (lonely,) = [each for each in binds if sum(other.node == each.node for other in binds) == 1]
+    (lost,) = {each.node for each in binds} - {lonely.node}
+    world.set_node(node("n3", cpu="2"))
+    world.told(BindResult(lonely, BindOutcome.IMPOSSIBLE), NOW)
+    world.remove_node(lost)
+    again = [bind for some in world.cycle(NOW).binds for bind in some]
+    assert again and all(backend(bind) == "fez" for bind in again)
+
+
+def test_who_is_placed_anew_asks_again_for_what_it_alone_had() -> None:
+    """The others of its gang hold another device."""
+    world = World()
+    of: dict[str, Any] = {"labels": {kit.GROUP: "g"}, "annotations": {kit.SIZE: "2"}}
+    world.set_pod(asks("a", qpu=1, **of))
+    world.set_pod(asks("b", licence=1, **of))
+    binds = {bind.pod.metadata.name: bind for some in world.cycle(NOW).binds for bind in some}
+    assert (backend(binds["a"]), backend(binds["b"])) == ("ibm_fez", "solver")
+    world.told(BindResult(binds["a"], BindOutcome.IMPOSSIBLE), NOW)
+    ((again,),) = world.cycle(NOW).binds
+    assert (again.pod.metadata.name, backend(again)) == ("a", "ibm_fez")
+
+
 def test_after_a_restart_devices_are_found_again_from_the_pods_alone() -> None:
     world = World()
     binds = world.run(*gang(2, qpu=1, limit=60), asks("l", licence=2))
