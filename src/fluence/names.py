@@ -59,6 +59,11 @@ ALLOCATION: Final = f"{PREFIX}/allocation"
 """When that job starts and ends, as JSON."""
 EXCLUDED: Final = f"{PREFIX}/excluded-nodes"
 """Nodes that a pod's group must not have, with commas between them: the server refused its pods there."""
+QUEUED: Final = f"{PREFIX}/queued"
+"""When a pod that waits was first seen, to the microsecond: who came first of those made in one second."""
+START_PROMISED: Final = f"{PREFIX}/StartPromised"
+"""The condition of a pod that was told of its start. The message is that time, or the expected one and that
+time as an interval, with a slash between them (ISO 8601)."""
 WARNED: Final = f"{PREFIX}/limit-warned"
 """When a pod was warned that it runs past its limit."""
 

@@ -1,4 +1,4 @@
-"""Kubernetes quantities and durations as exact integers.
+"""Kubernetes quantities, durations and times as exact integers.
 
 A quantity is a decimal number with a suffix: ``100m``, ``1.5Gi``, ``2e3``. The API server keeps nothing
 finer than 10^-9 and rounds up to it (apimachinery ``resource.Quantity``), so an integer count of nanos holds
@@ -9,6 +9,7 @@ whole units for the rest.
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 
 from fluence.errors import InvalidInput
@@ -32,6 +33,8 @@ _TIMES = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 8
 _LENGTHS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 _MAX_DIGITS = 64  # the API server writes none that is longer; a hostile string must not cost time
 _MAX_EXPONENT = 200
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LAST = 253_402_300_799_999_999  # microseconds: the end of the year 9999
 
 
 @lru_cache(maxsize=65_536)
@@ -146,6 +149,30 @@ def spell_duration(milliseconds: int) -> str:
         if count:
             parts.append(f"{count} {unit}")
     return " ".join(parts[:2]) or "0 s"
+
+
+def rfc3339(microseconds: int, timespec: str = "seconds") -> str:
+    """A time as the API server writes it; ``timespec``: minutes, seconds, milliseconds or microseconds.
+
+    >>> rfc3339(1_500_000), rfc3339(1_500_000, "microseconds")
+    ('1970-01-01T00:00:01Z', '1970-01-01T00:00:01.500000Z')
+    """
+    when = _EPOCH + timedelta(microseconds=max(0, min(microseconds, _LAST)))
+    return when.replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
+
+
+def parse_rfc3339(text: str) -> int | None:
+    """A time with its zone, in microseconds since 1970; None: it is none.
+
+    >>> parse_rfc3339("1970-01-01T00:00:01.5Z"), parse_rfc3339("tomorrow")
+    (1500000, None)
+    """
+    try:
+        since = datetime.fromisoformat(text) - _EPOCH
+    except (ValueError, TypeError, OverflowError):  # no time, one without a zone, one beyond all years
+        return None
+    found = since // timedelta(microseconds=1)
+    return found if found >= 0 else None
 
 
 def _milliseconds(number: str, unit: str) -> int:

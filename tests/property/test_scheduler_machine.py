@@ -214,7 +214,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def cycle(self) -> None:
-        for _ in range(50):
+        for _ in range(50 + 2 * len(self.pods)):  # with one look at the clock, a cycle may try one job
             decisions = self.scheduler.cycle(self.now)
             self.judge(decisions)
             self.judge_times()
@@ -433,7 +433,7 @@ class Machine(RuleBasedStateMachine):
     def live(self, ms: int) -> None:
         """As the live loop does: a cycle whenever one is due."""
         end = self.now + ms
-        for _ in range(200):
+        for _ in range(200 + 10 * len(self.pods)):
             due = self.scheduler.next_due()
             if due is None or due > end:
                 break

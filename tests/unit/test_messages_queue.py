@@ -102,6 +102,10 @@ EXAMPLES: list[tuple[Reason, str]] = [
     (Reason.of(Code.RESOURCES_LOST), "resources were lost"),
     (Reason.of(Code.RUNS_PAST_LIMIT, job="long"), "job long runs past its limit"),
     (Reason.of(Code.OVERTAKEN), "jobs that came later were backfilled ahead of it"),
+    (
+        Reason.of(Code.RESTARTED),
+        "the scheduler was restarted, and what it found leaves no room for it by then",
+    ),
 ]
 
 

@@ -7,6 +7,8 @@ the time; one that was written stays until the new one is clearly another.
     pods        PodScheduled=False      Unschedulable      it waits, or it never fits; autoscalers read this
                                         WaitingForGroup    its siblings or its PodGroup are not there yet
                                         WaitingForVolumes  it has a node, and its claims are being bound
+                StartPromised=True      LimitsEnforced     the start that it was told, as the message
+                                        LimitsDeclared     the same, if durations hold
     PodGroups   PodGroupScheduled (1.36), PodGroupInitiallyScheduled (1.37)
                 True Scheduled; False Unschedulable; False SchedulerError for a group that is refused
 
@@ -19,17 +21,19 @@ import re
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from datetime import datetime
+from typing import Literal, NamedTuple, cast
 
 from fluence import messages, names
 from fluence.model.group import Group
 from fluence.model.meta import Condition
 from fluence.model.pod import Pod
 from fluence.model.reason import COUNTS, Code, Reason, Value
+from fluence.schedule import recovery
 from fluence.schedule.producer_gates import GateOutcome, OpenGate
 from fluence.schedule.stand_ins import ReleaseNote
 from fluence.schedule.status import SchedulingStatus, StatusReport
+from fluence.units import rfc3339
 
 Json = dict[str, object]
 
@@ -242,8 +246,17 @@ def pod_condition(
     new = {key: note for key, note in (notes or {}).items() if pod.annotations.get(key) != note}
     if there.status == "False" and there.reason == reason and not changed and not new:
         return None
-    patch = _patch(pod.metadata.uid, there, POD_SCHEDULED, "False", reason, text, now)
-    return {**patch, "metadata": {"uid": pod.metadata.uid, "annotations": new}} if new else patch
+    condition = {"type": POD_SCHEDULED, "status": "False", "reason": reason, "message": text}
+    return {
+        "metadata": {"uid": pod.metadata.uid, **({"annotations": new} if new else {})},
+        "status": {"conditions": [_timed(condition, there, now), *_promise(pod, report, now)]},
+    }
+
+
+def text_of(patch: Json) -> str:
+    """What a patch of `pod_condition` tells people."""
+    status = cast("dict[str, list[dict[str, str]]]", patch["status"])
+    return status["conditions"][0]["message"]
 
 
 def group_condition(
@@ -267,14 +280,17 @@ def group_condition(
     return _patch(group.uid, there, kind, "False", reason, text, now)
 
 
-def note(report: StatusReport, *, pod: Pod | None = None, node: str = "") -> EventNote:
-    """The event that goes with a change: kube-scheduler's reasons, under our own name."""
-    if report.outcome is SchedulingStatus.SCHEDULED:
-        what = f"Successfully assigned {pod.key} to {node}" if pod is not None else "All its pods have a node"
-        return EventNote("Normal", "Scheduled", "Binding", clip(what, NOTE_BYTES))
+def bound(pod: Pod, node: str) -> EventNote:
+    """The event about a pod that has its node: kube-scheduler's words, under our own name."""
+    text = f"Successfully assigned {pod.key} to {node}"
+    return EventNote("Normal", "Scheduled", "Binding", clip(text, NOTE_BYTES))
+
+
+def note(report: StatusReport, text: str) -> EventNote:
+    """The event that goes with a condition, whose text it has: what is rounded there is rounded here."""
     if report.outcome is SchedulingStatus.PREPARES:
-        return EventNote("Normal", "WaitingForVolumes", "Scheduling", clip(message(report), NOTE_BYTES))
-    return EventNote("Warning", "FailedScheduling", "Scheduling", clip(message(report), NOTE_BYTES))
+        return EventNote("Normal", "WaitingForVolumes", "Scheduling", clip(text, NOTE_BYTES))
+    return EventNote("Warning", "FailedScheduling", "Scheduling", clip(text, NOTE_BYTES))
 
 
 def warning(reason: Reason) -> EventNote:
@@ -319,12 +335,30 @@ def gate_note(order: OpenGate, error: str = "") -> EventNote:
     return EventNote(kind, reason.code.value, "OpeningGate", clip(messages.text(reason), NOTE_BYTES))
 
 
+def _promise(pod: Pod, report: StatusReport, now: int) -> list[Json]:
+    """The condition with the start that a pod is told, for programs and for the scheduler after this one: to
+    the millisecond. It goes with the other one and never alone."""
+    there = pod.condition(names.START_PROMISED) or Condition()
+    if report.no_later_than is not None:
+        told = recovery.Promise(report.no_later_than, report.expected, report.firm)
+        made = recovery.promise_condition(told)
+    elif there.status == "True" and report.outcome is not SchedulingStatus.PREPARES:
+        made = recovery.no_promise()
+    else:
+        return []
+    return [_timed(made, there, now)]
+
+
 def _patch(uid: str, there: Condition, kind: str, status: str, reason: str, text: str, now: int) -> Json:
-    condition: Json = {"type": kind, "status": status, "reason": reason, "message": text}
-    if there.status != status:
-        condition["lastTransitionTime"] = _stamp(now, seconds=True)
     # The uid is a precondition: an object made anew under this name does not get the old one's status.
+    condition = _timed({"type": kind, "status": status, "reason": reason, "message": text}, there, now)
     return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
+
+
+def _timed(condition: Mapping[str, str], there: Condition, now: int) -> Json:
+    """A condition with the time since which it has its status, where that is another."""
+    since = {} if there.status == condition["status"] else {"lastTransitionTime": rfc3339(now * 1000)}
+    return {**condition, **since}
 
 
 # -- times ---------------------------------------------------------------------------------------------------
@@ -341,9 +375,9 @@ def _round(at: int | None, before: int | None, now: int, *, is_bound: bool = Fal
     return -(-max(at, now) // step) * step
 
 
-def _stamp(ms: int, *, seconds: bool = False) -> str:
-    when = datetime.fromtimestamp(min(ms, 253_402_300_799_000) / 1000, UTC)  # year 9999
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ" if seconds else "%Y-%m-%dT%H:%MZ")
+def _stamp(ms: int) -> str:
+    """To the minute: people read it."""
+    return rfc3339(ms * 1000, "minutes")
 
 
 def _millis(stamp: str) -> int | None:

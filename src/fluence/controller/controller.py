@@ -28,7 +28,7 @@ from fluence.controller.flux_job import (
     applied_status,
 )
 from fluence.controller.refusals import Refusals
-from fluence.controller.standing import Standing, is_unschedulable, rounded, status
+from fluence.controller.standing import Standing, is_unschedulable, rounded, status, told
 from fluence.controller.unschedulable import Unschedulable
 from fluence.controller.workloads import Workload, spec_of, workload_of
 from fluence.kube.client import PatchType
@@ -85,6 +85,7 @@ class FluxJobController:
         self._unowned: dict[str, Pod] = {}  # held pods whose owner is to be looked at
         self._wake = asyncio.Event()
         self._has_decided = False
+        self.ready = asyncio.Event()  # what waiting workloads were told before is known, or there is nothing
         self.flux_jobs: Reflector[FluxJob] = Reflector(live.client, FLUX_JOBS, optional=True)
         self._writer: CoalescingWriter[_Key, _Update] = CoalescingWriter(self._write, in_flight=IN_FLIGHT)
         self._cancellations = Cancellations(self._client, self._workloads.get, self._runs)
@@ -158,6 +159,8 @@ class FluxJobController:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.flux_jobs.run())
             await self.flux_jobs.synced.wait()
+            self._remember()
+            self.ready.set()
             self.flux_jobs.store.on_change(self._flux_job_changed)
             for part in (self._writer, self._cancellations, self._unschedulable, self._refusals):
                 tasks.create_task(part.run())
@@ -206,9 +209,19 @@ class FluxJobController:
                 self._names[workload.namespace, workload.flux_job] = workload.uid
                 self._dirty[workload.uid] = None
 
+    def _remember(self) -> None:
+        """What workloads were told by the leader before this one. Of pods that wait it stands on the pods;
+        those of a Job that is held are not there yet, and gated ones have the server's own condition."""
+        said = {
+            found.owner.uid: what
+            for found in self.flux_jobs.store
+            if found.owner is not None and (what := told(found.status)) is not None
+        }
+        self._live.scheduler.remember(said)
+
     async def _served(self) -> None:
         """Until the server has FluxJobs."""
-        told = False
+        said = False
         while True:
             try:
                 if FLUX_JOBS.plural in await resources_of(self._client, GROUP, VERSION):
@@ -217,9 +230,10 @@ class FluxJobController:
                 pass
             except KubeError as error:
                 log.warning("cannot find out whether FluxJobs are served", reason=str(error))
-            if not told:
+            self.ready.set()
+            if not said:
                 log.info("no FluxJobs: the server does not have fluxjobs.jobs.converged-computing.org")
-                told = True
+                said = True
             await asyncio.sleep(_LOOK_S)
 
     def _places(self) -> dict[str, int]:
@@ -250,12 +264,12 @@ class FluxJobController:
         gang = state.groups.gang(gang_key)
         pod_sets = state.pod_sets.of_group(gang_key)
         said = (state.reports.said.get(each) for each in (gang_key, *pod_sets))
-        told = next((each for each in said if each is not None), None)
-        if told is None and any(map(state.reports.will_say, pod_sets)):
+        waiting = next((each for each in said if each is not None), None)
+        if waiting is None and any(map(state.reports.will_say, pod_sets)):
             self._untold[workload.uid] = None  # its reason is worked out in one of the next cycles
             return
         standing = Standing(
-            workload, gang, pod_sets, None if told is None else told.report, positions.get(gang_key)
+            workload, gang, pod_sets, None if waiting is None else waiting.report, positions.get(gang_key)
         )
         there = self._sent.get(key) or (None if found is None else (found.spec, found.status))
         spec = spec_of(workload, gang)

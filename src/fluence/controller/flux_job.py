@@ -41,6 +41,7 @@ class FluxJobStatus(Wire, frozen=True):
     position: int | None = None
     reason: str = ""
     message: str = ""
+    queued: str | None = None  # to the microsecond: who came first of those made in one second
     no_later_than: str | None = None
     expected: str | None = None
     started: str | None = None

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
@@ -26,8 +25,11 @@ from fluence.model.reason import Code, Reason
 from fluence.queue.job import Phase
 from fluence.schedule.gang import Gang
 from fluence.schedule.pod_set import PodSet
+from fluence.schedule.recovery import Promise
 from fluence.schedule.stand_ins import is_stand_in
 from fluence.schedule.status import StatusReport
+from fluence.schedule.takeover import Told
+from fluence.units import parse_rfc3339, rfc3339
 
 _EXACT = 10  # places that are told exactly; then 20, 50, 100, 200, 500 …
 _MESSAGE_BYTES = 1024
@@ -71,6 +73,7 @@ def status(found: Standing, before: FluxJobStatus, *, generation: int, now: int)
         position=position,
         reason=reason,
         message=conditions.clip(text, _MESSAGE_BYTES),
+        queued=before.queued or _queued(found),
         no_later_than=latest,
         expected=expected,
         started=_stamp(main.started) if main is not None and holds else before.started,
@@ -99,6 +102,14 @@ def status(found: Standing, before: FluxJobStatus, *, generation: int, now: int)
             for kind, is_so, why, said in pairs
         ],
     )
+
+
+def told(before: FluxJobStatus) -> Told | None:
+    """What one that waits was told, for a scheduler that takes over."""
+    at = _millis(before.no_later_than) if before.phase in ("Pending", "Reserved") else None
+    promise = None if at is None else Promise(at, _millis(before.expected))
+    queued = parse_rfc3339(before.queued or "")
+    return None if promise is None and queued is None else Told(promise, queued)
 
 
 def rounded(position: int | None) -> int | None:
@@ -181,6 +192,12 @@ def _main(found: Standing) -> PodSet | None:
     return found.pod_sets.get(key) or next(held, None)
 
 
+def _queued(found: Standing) -> str | None:
+    came = (each.job.queued for each in found.pod_sets.values() if each.job.queued)
+    first = min(came, default=None)
+    return None if first is None else rfc3339(first, "microseconds")
+
+
 def _nodes(found: Standing) -> list[str] | None:
     """The nodes that it has, in the order of its pods, each once."""
     if found.gang is None:
@@ -223,14 +240,9 @@ def _is_near(at: int | None, now: int) -> bool:
 
 
 def _stamp(ms: int | None) -> str | None:
-    if ms is None:
-        return None
-    when = datetime.fromtimestamp(min(ms, 253_402_300_799_000) / 1000, UTC)  # year 9999
-    return when.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None if ms is None else rfc3339(ms * 1000)
 
 
 def _millis(stamp: str | None) -> int | None:
-    try:
-        return None if stamp is None else int(datetime.fromisoformat(stamp).timestamp() * 1000)
-    except ValueError:
-        return None
+    at = parse_rfc3339(stamp or "")
+    return None if at is None else at // 1000

@@ -118,7 +118,7 @@ class Reporter:
             if age is not None:
                 self._metrics.sli.observe(age)
             self._writer.forget(PODS, bind.pod.metadata.namespace, bind.pod.metadata.name)
-            self._record(bind.pod, conditions.note(_SCHEDULED, pod=bind.pod, node=bind.node))
+            self._record(bind.pod, conditions.bound(bind.pod, bind.node))
             return
         if result.outcome is BindOutcome.HANDED_OVER:
             log.info("handed over to kube-scheduler", **_of(bind))
@@ -179,13 +179,13 @@ class Reporter:
         log.info("waits", group=gang.key, pods=len(waiting.pods), reason=messages.texts(report.reasons))
         refused = self._refused(gang.key)
         notes = recovery.excluded_note(refused | gang.excluded) if refused else {}
+        notes |= recovery.queued_note(waiting.queued)
         self._tell_pods(waiting.pods, report, notes, now)
         self._tell_group(gang, report, now)
 
     def _tell_pods(
         self, pods: tuple[Pod, ...], report: StatusReport, notes: dict[str, str], now: int
     ) -> None:
-        said = conditions.note(report)
         for each in pods:
             pod = self._find(each)
             if pod is None:
@@ -194,7 +194,7 @@ class Reporter:
             if patch is not None:
                 self._metrics.attempts["unschedulable"].inc()
                 self._writer.write(PODS, pod.metadata.namespace, pod.metadata.name, patch)
-                self._record(pod, said)
+                self._record(pod, conditions.note(report, conditions.text_of(patch)))
 
     def _tell_group(self, gang: Gang, report: StatusReport, now: int) -> None:
         group = gang.group

@@ -59,6 +59,7 @@ from fluence.schedule.settings import SchedulerSettings
 log = structlog.get_logger("fluence.scheduler")
 
 _LIST_S = 30.0  # how long lists are waited for before what is known is used
+_READY_S = 10.0  # how long companions are waited for before the first cycle
 _MOST_S = 600.0  # between two starts from nothing
 _AGAIN_S = 2.0  # between two looks for an API server that is not there
 _SCRAPE_S = 0.5  # how long a scrape waits for a core that is busy
@@ -253,6 +254,10 @@ class LiveScheduler:
 
     async def _cycles(self) -> None:
         loop = asyncio.get_running_loop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_READY_S):
+                for companion in self._companions:
+                    await companion.ready.wait()
         timer: asyncio.TimerHandle | None = None
         while True:
             await self._wake.wait()

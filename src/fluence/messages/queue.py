@@ -70,6 +70,7 @@ QUEUE: Templates = {
     Code.RESOURCES_LOST: "resources were lost",
     Code.RUNS_PAST_LIMIT: "job {job} runs past its limit",
     Code.OVERTAKEN: "jobs that came later were backfilled ahead of it",
+    Code.RESTARTED: "the scheduler was restarted, and what it found leaves no room for it by then",
 }
 
 VOLUMES: Templates = {

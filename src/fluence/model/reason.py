@@ -82,6 +82,7 @@ class Code(StrEnum):
     RESOURCES_LOST = "ResourcesLost"
     RUNS_PAST_LIMIT = "RunsPastLimit"
     OVERTAKEN = "Overtaken"
+    RESTARTED = "Restarted"
 
     # -- limits: who overruns, and what becomes of it --
     WAITS_FOR_OVERRUN = "WaitsForOverrun"  # what, limit, since

@@ -12,8 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-Order = tuple[int, int, int]  # a job's place in the queue
-_FIRST: Order = (-(1 << 62), 0, 0)
+from fluence.queue.job import Order
+
+_FIRST: Order = (-(1 << 62), 0, 0, 0)
 _WEIGHT = 0.2  # of the last pass, in what a try is thought to cost
 
 

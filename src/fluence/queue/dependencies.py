@@ -82,7 +82,7 @@ class Dependencies:
         if dependency.job:
             return (self._records[dependency.job],)
         namesakes = self._namesakes.get((record.job.user, record.job.name), {})
-        return (other for other in namesakes.values() if other.order[2] < record.order[2])
+        return (other for other in namesakes.values() if other.order[-1] < record.order[-1])
 
 
 def _failed(record: JobRecord) -> Reason:

@@ -23,7 +23,7 @@ class DueTimes:
         self._most = _FEW
 
     def add(self, at: int, record: JobRecord) -> None:
-        heappush(self._heap, (at, record.order[2], record))
+        heappush(self._heap, (at, record.order[-1], record))
 
     def tidy(self) -> None:
         """Drop what is out of date, if that may be much. Not while records are being changed that may be

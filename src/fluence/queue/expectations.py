@@ -43,6 +43,14 @@ class Expectations:
         times = (self._passing.next(), self._renewed + _RENEW if self._stale else None)
         return min((at for at in times if at is not None), default=None)
 
+    def resume(self, record: JobRecord, expected: int | None) -> None:
+        """What a job was told before a restart holds until it has passed."""
+        record.expected = record.first_expected = expected
+        if expected is None:
+            self._stale[record] = None
+        elif self._renews:
+            self._passing.add(expected + 1, record)
+
     def is_due(self, now: int) -> bool:
         """Whether some are to be worked out anew although nobody else is told anything."""
         return bool(self._stale) and now >= self._renewed + _RENEW

@@ -29,6 +29,8 @@ KNOWN_REQUESTS = 100_000  # jobspecs that are kept compiled
 class GraphPlanner:
     """All that a matcher can place, one request at a time."""
 
+    is_exact = False
+
     def __init__(self, matcher: Matcher, allocations: Allocations | None = None) -> None:
         self.matcher = matcher
         self.freed = self.opened = self.lost = 0

@@ -25,6 +25,7 @@ from fluence.model.reason import Reason
 from fluence.queue.allocations import Allocation
 
 SECOND = 1000
+Order = tuple[int, int, int, int]  # rank, submit, queued, serial: less is earlier
 FOREVER = 100 * 365 * 86_400 * SECOND  # the limit of a job that has none
 
 
@@ -116,6 +117,7 @@ class Submission:
     after: tuple[Dependency, ...] = ()
     tasks: int = 1  # an array: so many equal tasks under one record, each placed by itself
     devices: tuple[tuple[str, int], ...] = ()  # units by type that belong to no node: limits count them
+    queued: int = 0  # microseconds: who came first of those with one submit time, also after a restart
 
     def __post_init__(self) -> None:
         for what in ("limit", "soft_limit"):
@@ -150,7 +152,7 @@ class JobRecord:
 
     job: Submission
     phase: Phase = Phase.PENDING
-    order: tuple[int, int, int] = (0, 0, 0)  # the queue's order: less is earlier
+    order: Order = (0, 0, 0, 0)  # its place in the queue
     shape: int = -1  # jobs of equal shape get equal answers
     limit: int = FOREVER  # what is planned with: the job's own limit, its queue's default, or history
     bounded: bool = False  # False: it has no limit that can be planned with

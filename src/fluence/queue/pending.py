@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from fluence.graph.graph import Ints
-from fluence.queue.job import JobRecord
+from fluence.queue.job import JobRecord, Order
 
 _CHUNK = 1024
 
@@ -18,7 +18,7 @@ class Pending:
 
     def __init__(self) -> None:
         self.records: list[JobRecord] = []
-        self._orders: list[tuple[int, int, int]] = []
+        self._orders: list[Order] = []
         self._shape: Ints = np.zeros(16, np.int64)
         self._limit: Ints = np.zeros(16, np.int64)
 
@@ -59,7 +59,7 @@ class Pending:
             raise KeyError(record.key)
         return place
 
-    def first(self, order: tuple[int, int, int]) -> int:
+    def first(self, order: Order) -> int:
         """The place of the first record that is not before this order."""
         return bisect_left(self._orders, order)
 

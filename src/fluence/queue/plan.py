@@ -23,8 +23,10 @@ from fluence.queue.pending import Pending
 from fluence.queue.planner import Planner
 from fluence.queue.policy import QueuePolicy
 from fluence.queue.rules import RuleBook
-from fluence.queue.scheduling_pass import OutOfTime, PassMode, PromiseAtRisk, SchedulingPass
+from fluence.queue.scheduling_pass import OtherOrder, OutOfTime, PassMode, PromiseAtRisk, SchedulingPass
 
+_REORDERS = 6  # of those that were told of a start before a restart, where one of them would be late
+_FEW_LATE = 32  # more than these, and another order will not help
 _UNBLOCKED = np.iinfo(np.int64).max
 
 Reservations = dict[JobRecord, Allocation | None]
@@ -68,6 +70,8 @@ class Plan:
         self.reserved: set[JobRecord] = set()
         self.progress = SweepProgress()
         self._budget = budget
+        self._resumed: dict[JobRecord, None] = {}  # were told of a start, and are still to get their place
+        self._reorders = 0  # tries to find an order for them
         self._pending = pending
         self._policy = policy
         self._rules = rules
@@ -89,8 +93,14 @@ class Plan:
         self.reserved.add(record)
         self._note_due(record, held)
 
+    def resume(self, record: JobRecord) -> None:
+        """A job was told of a start by another queue: it gets a place before those that were not."""
+        record.deadline = record.no_later_than
+        self._resumed[record] = None
+
     def withdraw(self, record: JobRecord, planner: Planner) -> bool:
         """Give up the place of a job that leaves the queue; says whether it had one."""
+        self._resumed.pop(record, None)
         if record.reservation is None:
             return False
         planner.drop(record.reservation)
@@ -151,9 +161,12 @@ class Plan:
             made = self._make(planner, now, mode, since, keep and mode is PassMode.REBUILD, chosen)
             try:
                 self._begin(made, planner, before, news.due)
-                if goes_on and chosen.promise != "order" and not made.owed:
+                if self._resumed:
+                    self._resume(made)
+                if goes_on and chosen.promise != "order" and not made.owed and not made.is_cut:
                     made.start_newcomers(news.jobs)
-                chosen.run(made)
+                if not made.is_cut:
+                    chosen.run(made)
                 if mode is PassMode.REBUILD and keep and any(map(_is_broken, before.keys() - made.begun)):
                     raise PromiseAtRisk
                 self._end(made, mode)
@@ -164,6 +177,8 @@ class Plan:
                     mode = PassMode.AMEND
             except OutOfTime:
                 mode = PassMode.AMEND
+            except OtherOrder:
+                pass
             except Exception as fault:
                 if chosen.built_in:
                     self._undo(made, planner, mark, before)  # whoever takes the job out can go on
@@ -177,6 +192,31 @@ class Plan:
             self._budget.learn(made.tries)
             self._undo(made, planner, mark, before)
             mark, since = planner.mark(), 0
+
+    def _resume(self, made: SchedulingPass) -> None:
+        """Give places to those that were told of a start before a restart, in the order of those starts.
+
+        If the plan of then had them at these times, each gets its place or an earlier one: when its turn
+        comes, what is there of the others was there in that plan too. In the queue's order one that moves
+        ahead might take what another counts on. Some had been moved ahead since they were told; where that
+        leaves somebody late, it is tried before those that are in its way, as long as there is time."""
+        if self._reorders == 0:
+            self._resumed = dict.fromkeys(
+                sorted(self._resumed, key=lambda each: (each.deadline or 0, each.order))
+            )
+        made.resume(self._resumed)
+        if made.is_cut and made.owed:
+            raise OutOfTime  # those that had places are to keep them
+        few = 0 < len(made.resumed_late) <= _FEW_LATE
+        if few and not made.is_cut and self._reorders < _REORDERS and not self._budget.is_spent:
+            self._reorders += 1
+            order = _reordered(list(self._resumed), made.resumed_late)
+            if self._reorders == _REORDERS:  # in vain: as the queue has them
+                order.sort(key=lambda each: each.order)
+            self._resumed = dict.fromkeys(order)
+            raise OtherOrder
+        if not made.is_cut:
+            self._reorders = 0
 
     def _mode(self, news: News, now: int) -> PassMode:
         """What is to become of the reservations, and which sweeps are wanted."""
@@ -193,6 +233,8 @@ class Plan:
 
     def _end(self, made: SchedulingPass, mode: PassMode) -> None:
         """What is left to do, and for when."""
+        for record in made.resumed:
+            self._resumed.pop(record, None)
         if not made.is_cut:
             self.progress.end(Sweep.TRY)
         if mode in (PassMode.REBUILD, PassMode.COMPRESS):
@@ -290,6 +332,20 @@ def _is_broken(record: JobRecord) -> bool:
     if not record.waiting or record.deadline is None:
         return False
     return record.reserved_at is None or record.reserved_at > record.deadline
+
+
+def _reordered(order: list[JobRecord], late: list[JobRecord]) -> list[JobRecord]:
+    """The same with those that are late before whoever has, in this order, what they were told."""
+    for record in late:
+        place, told = order.index(record), record.deadline or 0
+        ahead = ((at, each.reservation) for at, each in enumerate(order[:place]))
+        in_the_way = (
+            at
+            for at, held in ahead
+            if held is not None and held.start < told + record.limit and told < held.end
+        )
+        order.insert(next(in_the_way, 0), order.pop(place))
+    return order
 
 
 def _lateness(due: list[JobRecord], now: int) -> int:

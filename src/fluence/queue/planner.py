@@ -47,6 +47,7 @@ class Planner(Protocol):
     opened: int
     lost: int
     allocations: Allocations
+    is_exact: bool  # a sketch is what the plan will be; else it counts sums, and what is free is in pieces
 
     def understands(self, request: Hashable) -> bool:
         """Whether this planner can plan for the request; if not, `widened` gives one that can."""

@@ -50,6 +50,8 @@ def counted(matcher: Matcher, request: Request) -> tuple[int, int] | None:
 class PoolPlanner:
     """Units of one type, interchangeable; everything else about them does not matter to its jobs."""
 
+    is_exact = True
+
     def __init__(self, matcher: Matcher, unit: str | int, now: int = 0) -> None:
         self.matcher = matcher
         code = matcher.graph.types.find(unit) if isinstance(unit, str) else unit

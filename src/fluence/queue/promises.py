@@ -35,6 +35,7 @@ BREAKS = (
     Code.OVERTAKEN,
     Code.NODE_GONE,
     Code.NODE_CHANGED,
+    Code.RESTARTED,
     Code.RESOURCES_LOST,
 )
 """What can break a promise. Other causes count as the last of these."""
@@ -82,6 +83,7 @@ class Promises:
         self._most = most  # so many of the first are told
         self._forecasts = forecasts
         self._pause = pause
+        self._rests_on_record = policy.promise == "record"
         self._last_round = -pause
         self._next_round: int | None = None  # when there is somebody to tell, if nothing happens before
         self._passing = DueTimes(_stands)  # when a promise will have passed
@@ -111,6 +113,21 @@ class Promises:
         found, self._changed = list(self._changed), {}
         return found
 
+    def resume(self, record: JobRecord, at: int, now: int, *, expected: int | None, firm: bool) -> None:
+        """A job was told this start before a restart."""
+        record.no_later_than = record.promised = at
+        record.firm = firm
+        self.expectations.resume(record, expected)
+        record.told = now - 1  # NB before the restart: that is the cause if nothing else has broken it
+        self.note_loss(now, Reason.of(Code.RESTARTED))
+        self._untold.pop(record, None)
+        self._passing.add(at + _PASSED, record)
+
+    def rests_on_record(self, planner: Planner) -> bool:
+        """Whether a bound is a sketch that is widened by how earlier ones held. In order nobody overtakes,
+        but that is a bound only where sums are all there is to know."""
+        return self._policy.promise == "record" or (self._policy.promise == "order" and not planner.is_exact)
+
     def is_late(self, now: int) -> bool:
         """Whether those who wait have heard nothing for long."""
         return now >= self._last_round + _ASK_AGAIN
@@ -132,7 +149,7 @@ class Promises:
             self._break(record, now)
         else:
             self.tally.kept += 1
-        if self._policy.promise == "record":
+        if self._rests_on_record:
             self.calibration.observe(missed=missed)
 
     def withdraw_passed(self, now: int) -> None:
@@ -141,7 +158,7 @@ class Promises:
             self._break(record, now)
             record.no_later_than = record.deadline = None
             self._changed[record] = None
-            if self._policy.promise == "record":
+            if self._rests_on_record:
                 self.calibration.observe(missed=True)
             self.owe(record)
         for record in self.expectations.withdraw_passed(now):
@@ -277,7 +294,7 @@ class Promises:
                 record.no_later_than = record.reserved_at
             return [record.reserved_at for record in ahead]
         in_order = planner.sketch(now, requests, in_order=True)
-        recorded = self._policy.promise == "record"
+        recorded = self._rests_on_record = self.rests_on_record(planner)
         planned = planner.sketch(now, requests, in_order=False) if recorded else in_order
         supported: dict[tuple[int, int], int | None] = {}
         for place, record in zip(places, records, strict=True):

@@ -20,7 +20,7 @@ from fluence.queue.budget import CycleBudget, Sweep
 from fluence.queue.dependencies import Dependencies
 from fluence.queue.guard import PluginFault, PluginGuard
 from fluence.queue.history import History, Predictor
-from fluence.queue.job import SECOND, Charge, JobRecord, Phase, StoryStep, Submission
+from fluence.queue.job import SECOND, Charge, JobRecord, Order, Phase, StoryStep, Submission
 from fluence.queue.overruns import Overruns
 from fluence.queue.pending import Pending
 from fluence.queue.plan import News, Plan, Reservations
@@ -179,6 +179,15 @@ class Queue:
         if record.phase is Phase.PENDING:
             record.move(Phase.RESERVED, self.now, Reason.of(Code.PLANNED))
 
+    def resume_promise(self, key: str, at: int, *, expected: int | None, firm: bool) -> None:
+        """A job was told of its start before this queue knew it, by one that is no more: that holds."""
+        record = self._record(key)
+        if record.phase is not Phase.PENDING or key in self.held:
+            return
+        self.promises.resume(record, at, self.now, expected=expected, firm=firm)
+        if self.policy.promise == "reservation":
+            self.plan.resume(record)
+
     def cancel(self, key: str, now: int, reason: Reason | None = None) -> None:
         """Take a job out, waiting or running."""
         self.now = now
@@ -247,7 +256,7 @@ class Queue:
         record.job = replace(record.job, priority=priority)
         # Whoever moves a job gives up what it was promised in its old place.
         record.deadline = record.no_later_than = record.promised = None
-        record.order = self._order(record.job, record.order[2])
+        record.order = self._order(record.job, record.order[-1])
         if not is_held:
             self._enter(record)
 
@@ -319,8 +328,10 @@ class Queue:
         self._disturbed = False
         self.tries += done.tries
         starts = self._keep(done, before, now)
-        if lost != was_lost or repairs:
-            self.promises.broken_by_loss(before, now)
+        if done.resumed:
+            self.promises.note_loss(now, self._cause or Reason.of(Code.RESTARTED))
+        if lost != was_lost or repairs or done.resumed:
+            self.promises.broken_by_loss((*before, *done.resumed), now)
             self._cause = None
         self._seen = (self.planner.freed, self.planner.opened, self.planner.lost)
         if self._disturbed:  # the matcher refused what was counted on, and the planner was widened
@@ -359,7 +370,7 @@ class Queue:
         self.plan.keep(done, before, now)
         return starts
 
-    def _begin(self, record: JobRecord, now: int, first_waiting: tuple[int, int, int] | None) -> None:
+    def _begin(self, record: JobRecord, now: int, first_waiting: Order | None) -> None:
         record.backfilled = first_waiting is not None and record.order > first_waiting
         record.started = now
         reason = Reason.of(Code.BACKFILLED if record.backfilled else Code.ITS_TURN)
@@ -394,11 +405,11 @@ class Queue:
         self.overruns.over(task)
         self.rules.count(record, -1)
 
-    def _order(self, job: Submission, serial: int | None = None) -> tuple[int, int, int]:
+    def _order(self, job: Submission, serial: int | None = None) -> Order:
         if serial is None:
             self._serial += 1
             serial = self._serial
-        return -self.rules.rank(job, self.now), job.submit, serial
+        return -self.rules.rank(job, self.now), job.submit, job.queued, serial
 
     def _admit_or_hold(self, record: JobRecord, now: int) -> None:
         hopeless = self.dependencies.hold(record)

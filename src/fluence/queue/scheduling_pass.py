@@ -7,7 +7,7 @@ wait and may start them or reserve a start for them, and nothing else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 
 from fluence.graph.graph import Ints
@@ -28,6 +28,10 @@ class PromiseAtRisk(Exception):
 
 class OutOfTime(Exception):
     """The plan cannot be made anew as a whole within a cycle."""
+
+
+class OtherOrder(Exception):
+    """Those that were told of their start before a restart are to be placed in another order."""
 
 
 class PassMode(Enum):
@@ -80,6 +84,8 @@ class SchedulingPass:
         self._progress = progress
         self._resumes = resumes and mode is not PassMode.REBUILD  # False: begin with the first
         self.is_cut = False  # there was no time for all
+        self.resumed: list[JobRecord] = []  # were told of a start before a restart, and have had their turn
+        self.resumed_late: list[JobRecord] = []  # those whose place is later than that
         self._looked_at = 0
         self._hopeless = 0
         # Of a plan that is made anew: those that had a place. Until they have one again, there is no end.
@@ -158,6 +164,23 @@ class SchedulingPass:
         for record in due:
             if record.waiting and record.reservation is None:
                 raise PromiseAtRisk(record.key)
+
+    def resume(self, records: Iterable[JobRecord]) -> None:
+        """Give places to jobs that were told of their start before a restart, in this order."""
+        for record in records:
+            if self.resumed and self._budget.is_spent:
+                self._progress.want(Sweep.TRY)
+                self.is_cut = True
+                return
+            self.resumed.append(record)
+            if record.waiting and record.reservation is None:
+                # What cannot be kept is told: there is no better plan to go back to.
+                deadline, record.deadline = record.deadline, None
+                self.start_or_reserve(record)
+                record.deadline = deadline
+                at = record.reserved_at
+                if record.waiting and deadline is not None and (at is None or at > deadline):
+                    self.resumed_late.append(record)
 
     def compress(self) -> None:
         """Move every reservation ahead as far as the others allow, in order, and none back. Where the time of

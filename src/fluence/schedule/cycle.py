@@ -80,8 +80,10 @@ class SchedulingCycle:
         state.touch(state.exclusions.expire(now))
         self._judge_again(now)
         # 5. The queue is brought up to date with the groups that changed.
+        state.takeover.begin(state.touched, now)
         for group in state.take_touched():
             self._reconcile(group, now, decisions)
+            state.takeover.took(group, now)
         # 6. The plan is asked for starts, and what starts is assumed.
         self._schedule(now, decisions)
         # 7. Jobs that have their seats are let go, and pods that came for such seats are bound together.
@@ -95,7 +97,8 @@ class SchedulingCycle:
         # 11. Gates open whose pods waited for a producer, once that has done its part.
         decisions.gates += state.producer_gates.round(now)
         # 12. Whoever waits is told why.
-        decisions.waiting += state.reports.round(now, state.pod_sets.by_key)
+        if not state.takeover.holds_back:  # else nobody has looked whether it must wait
+            decisions.waiting += state.reports.round(now, state.pod_sets.by_key)
         decisions.claim_updates = state.volumes.take_updates()
         decisions.plugin_faults = state.queue.take_faults()
         # 13. The history learns what changed.
@@ -179,7 +182,7 @@ class SchedulingCycle:
             case changes.Begun():
                 decisions.begun.append(gang)
             case changes.Gather(pods, missing):
-                self._lifecycle.gather(gang, change)
+                self._lifecycle.gather(gang, change, now)
                 incomplete = StatusReport(SchedulingStatus.INCOMPLETE, (missing,))
                 decisions.waiting += reports.gathers(Waiting(gang, pods, incomplete), now)
             case changes.Refuse(pods, fault):
@@ -190,7 +193,7 @@ class SchedulingCycle:
 
     def _schedule(self, now: int, decisions: Decisions) -> None:
         state = self.state
-        if not (state.queue_changed or state.plan_is_due(now)):
+        if not (state.queue_changed or state.plan_is_due(now)) or state.takeover.holds_back:
             return
         state.queue_changed = False
         for start in state.queue.cycle(now):

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 
 from fluence import names
@@ -21,6 +20,7 @@ from fluence.model.pod import Pod
 from fluence.queue.overruns import Overruns
 from fluence.schedule.groups import Groups
 from fluence.schedule.pod_set import PodSet, PodSets
+from fluence.units import parse_rfc3339, rfc3339
 
 _FIRST_PAUSE = 10_000  # between tries to end the same pods; it doubles,
 _LONGEST_PAUSE = 300_000  # up to this
@@ -109,7 +109,7 @@ class Enforcement:
 
 def warned_note(at: int) -> dict[str, str]:
     """What a pod says of its warning."""
-    return {names.WARNED: datetime.fromtimestamp(at / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+    return {names.WARNED: rfc3339(at * 1000, "microseconds")}
 
 
 def _told(pods: tuple[Pod, ...], passed: int, now: int) -> int | None:
@@ -117,11 +117,8 @@ def _told(pods: tuple[Pod, ...], passed: int, now: int) -> int | None:
     limit, or one to come, is none."""
     found = []
     for pod in pods:
-        try:
-            at = datetime.fromisoformat(pod.annotations.get(names.WARNED, ""))
-        except ValueError:
-            continue
-        if at.tzinfo is not None and passed <= (ms := round(at.timestamp() * 1000)) <= now:
+        at = parse_rfc3339(pod.annotations.get(names.WARNED, ""))
+        if at is not None and passed <= (ms := round(at / 1000)) <= now:
             found.append(ms)
     return min(found, default=None)
 

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
 
 from fluence import names
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.schedule.group_labels import GroupLabel, group_field, group_label
+from fluence.units import parse_rfc3339, rfc3339
 
 PRODUCER_SUFFIX = "-producer"
 MAX_TASK = 1024  # characters of a task's id; a vendor's are below a hundred
@@ -140,18 +140,14 @@ class ProducerNote:
     at: int
 
     def annotation(self) -> dict[str, str]:
-        time = datetime.fromtimestamp(self.at / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3]
-        return {names.PRODUCER_STARTED: f"{self.uid} {time}Z"}
+        return {names.PRODUCER_STARTED: f"{self.uid} {rfc3339(self.at * 1000, 'milliseconds')}"}
 
 
 def producer_note(pod: Pod, now: int) -> ProducerNote | None:
     """What was written on a pod. Anybody may write annotations: a time to come is none."""
     uid, _, text = pod.annotations.get(names.PRODUCER_STARTED, "").partition(" ")
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
+    at = parse_rfc3339(text)
+    if not uid or at is None:
         return None
-    if not uid or at.tzinfo is None:
-        return None
-    found = round(at.timestamp() * 1000)
-    return ProducerNote(uid, found) if 0 <= found <= now else None
+    found = round(at / 1000)
+    return ProducerNote(uid, found) if found <= now else None

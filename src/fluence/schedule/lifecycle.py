@@ -34,6 +34,7 @@ from fluence.schedule.stand_ins import (
     owner_uid,
 )
 from fluence.schedule.state import SchedulerState
+from fluence.schedule.takeover import Told
 from fluence.schedule.volume_binding import VolumeBinding
 
 
@@ -48,10 +49,13 @@ class Lifecycle:
     def submit(self, gang: Gang, wanted: Submit, now: int) -> None:
         """Have pods in the queue under a key."""
         state = self._state
+        pods = wanted.request.pods
+        told = state.takeover.told(gang.key, wanted.key, gang.uid, pods)
         job = Submission(
             key=wanted.key,
             request=replace(wanted.request, number=self._free_number(wanted.uid)),
             submit=min(gang.submit, now),
+            queued=self._queued(wanted.key, pods, told, now),
             limit=gang.limit,
             enforced=gang.bounded,
             soft_limit=gang.soft_limit,
@@ -63,17 +67,22 @@ class Lifecycle:
         )
         pod_set = self._record(gang, job)
         state.queue.submit(job, pod_set)
+        if told is not None and told.promise is not None:
+            at, expected, firm = told.promise
+            state.queue.resume_promise(job.key, at, expected=expected, firm=firm)
         state.journal.note(pod_set)
         state.reports.want(pod_set.key)
         state.queue_changed = True
 
-    def gather(self, gang: Gang, gathered: Gather) -> None:
+    def gather(self, gang: Gang, gathered: Gather, now: int) -> None:
         """Some members are there; the record is theirs from now on."""
         known = self._state.pod_sets.by_key.get(gang.key)
         if known is not None and known.phase is not Phase.GATHERING:
             return  # the first of the group have begun, and this is about late members
         request = PodSetRequest(-1, gathered.pods, max(1, gang.needed), gang.policy)
-        self._record(gang, Submission(gang.key, request, gang.submit, user=gang.user, queue=gang.queue))
+        queued = known.job.queued if known is not None else self._state.next_queued(now)
+        job = Submission(gang.key, request, gang.submit, user=gang.user, queue=gang.queue, queued=queued)
+        self._record(gang, job)
 
     def withdraw(self, pod_set: PodSet, now: int, reason: Reason) -> None:
         """A pod set that waits is not wanted any more."""
@@ -386,6 +395,14 @@ class Lifecycle:
             self._state.cluster.share_devices(number, lent.grants, lent.lender)
 
     # -- inside ----------------------------------------------------------------------------------------------
+
+    def _queued(self, key: str, pods: Iterable[Pod], told: Told | None, now: int) -> int:
+        """When pods came: as was said before a restart, as they say, when the first of them was seen, now."""
+        if told is not None and told.queued:
+            return told.queued
+        gathering = self._state.pod_sets.by_key.get(key)
+        seen = gathering.job.queued if gathering is not None else 0
+        return recovery.queued_of(pods) or seen or self._state.next_queued(now)
 
     def _record(self, gang: Gang, job: Submission) -> PodSet:
         """The record of a job: the one that gathered under its key, if there is one."""

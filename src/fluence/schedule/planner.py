@@ -52,6 +52,8 @@ class PodSetRequest:
 class ClusterPlanner:
     """What a cluster's seats look like to the queue."""
 
+    is_exact = False
+
     def __init__(self, cluster: ClusterGraph) -> None:
         self.cluster = cluster
         self.freed = self.opened = self.lost = 0

@@ -2,7 +2,8 @@
 
 A pod that was bound by Fluence carries ``jobid`` and ``allocation`` annotations, written with the binding. So
 a scheduler that knows nothing finds the jobs that run, under the numbers that they had, with the same ends.
-Nodes that the server refused for a group are written on its pods, too, so that they are not tried again.
+Nodes that the server refused for a group are written on its pods, too, so that they are not tried again. Pods
+that wait say when they came, and what start they were told: in their status, which users cannot write.
 """
 
 from __future__ import annotations
@@ -10,15 +11,18 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import msgspec
 
 from fluence.model.device import DeviceGrant
 from fluence.model.pod import Pod
-from fluence.names import ALLOCATION, EXCLUDED, JOBID, REQUIRE
+from fluence.names import ALLOCATION, EXCLUDED, JOBID, QUEUED, REQUIRE, START_PROMISED
 from fluence.schedule.annotations import MAX_EXCLUDED_NODES
 from fluence.schedule.device_requests import asked_by
+from fluence.units import parse_rfc3339, rfc3339
 
+_FIRM, _LOOSE = "LimitsEnforced", "LimitsDeclared"  # what a promise rests on
 _MOST_DEVICES = 256  # that one pod is believed to have
 
 
@@ -63,6 +67,56 @@ def annotations_for(
 def excluded_note(nodes: Collection[str]) -> dict[str, str]:
     """What a pod says of the nodes that its group must not have."""
     return {EXCLUDED: ",".join(sorted(nodes)[:MAX_EXCLUDED_NODES])} if nodes else {}
+
+
+def queued_note(at: int) -> dict[str, str]:
+    """What a pod that waits says of when it came; microseconds."""
+    return {QUEUED: rfc3339(at, "microseconds")} if at else {}
+
+
+def queued_of(pods: Iterable[Pod]) -> int | None:
+    """When the first of some pods came, as they say. Anybody may write annotations: it counts only among
+    those whom the server made in the same second."""
+    said = (parse_rfc3339(pod.annotations.get(QUEUED, "")) for pod in pods)
+    return min((each for each in said if each is not None), default=None)
+
+
+class Promise(NamedTuple):
+    """A start that one that waits was told; milliseconds."""
+
+    no_later_than: int
+    expected: int | None = None
+    firm: bool = False
+
+
+def promise_condition(told: Promise) -> dict[str, str]:
+    """The condition that says until when a pod starts."""
+    times = (each for each in (told.expected, told.no_later_than) if each is not None)
+    return {
+        "type": START_PROMISED,
+        "status": "True",
+        "reason": _FIRM if told.firm else _LOOSE,
+        "message": "/".join(rfc3339(each * 1000, "milliseconds") for each in times),
+    }
+
+
+def no_promise() -> dict[str, str]:
+    """The same where no start is told any more."""
+    return {"type": START_PROMISED, "status": "False", "reason": "Unknown", "message": ""}
+
+
+def promise_of(pods: Iterable[Pod]) -> Promise | None:
+    """The start that some pods were told. Where they differ, the latest."""
+    found = []
+    for pod in pods:
+        said = pod.condition(START_PROMISED)
+        if said is None or said.status != "True":
+            continue
+        expected, _, latest = said.message.rpartition("/")
+        at, likely = parse_rfc3339(latest), parse_rfc3339(expected)
+        if at is not None:
+            found.append(Promise(at // 1000, likely and likely // 1000, said.reason == _FIRM))
+    return max(found, key=lambda each: each.no_later_than, default=None)
 
 
 def running(

@@ -39,8 +39,10 @@ from fluence.schedule.groups import Groups
 from fluence.schedule.planner import HORIZON, ClusterPlanner
 from fluence.schedule.producer_gates import ProducerGates
 from fluence.schedule.quarantine import Fault, Quarantine, Subject
+from fluence.schedule.recovery import Promise
 from fluence.schedule.stand_ins import release_note, stand_in
 from fluence.schedule.state import SchedulerState
+from fluence.schedule.takeover import Takeover, Told
 
 _PROMISES = 256  # waiting jobs that are told when they start; others when they come so far ahead
 _BUDGET_S = 2.0  # for the faults of one call
@@ -138,6 +140,10 @@ class Scheduler:
         are not forgotten."""
         self._objects = {subject_of(each): each for each in objects}
         self._rebuild(now)
+
+    def remember(self, told: Mapping[str, Told]) -> None:
+        """What workloads that are held were told before, by their uids; before the first cycle."""
+        self.state.takeover.remember(told)
 
     def refuses(self, bind: Bind) -> bool:
         """Whether the room for a bind was taken by somebody else since it was decided."""
@@ -316,7 +322,7 @@ class Scheduler:
         """Build the state anew from the objects that were seen, without those in quarantine. An object that
         fails here is left out and the rest goes on."""
         promises = self.state.queue.promises
-        self._cycle = SchedulingCycle(self._fresh_state())
+        self._cycle = SchedulingCycle(self._fresh_state(self._told()))
         self.state.queue.promises.predictor = promises.predictor
         self.state.queue.promises.calibration = promises.calibration
         self.state.queue.promises.tally = promises.tally
@@ -374,7 +380,16 @@ class Scheduler:
             if isinstance(each, Pod) and each.metadata.namespace == namespace:
                 yield each
 
-    def _fresh_state(self) -> SchedulerState:
+    def _told(self) -> dict[str, Told]:
+        """What those that wait were told."""
+        found = dict(self.state.takeover.said)
+        for record in self.state.queue.waiting():
+            at = record.no_later_than
+            promise = None if at is None else Promise(at, record.expected, record.firm)
+            found[record.key] = Told(promise, record.job.queued)
+        return found
+
+    def _fresh_state(self, told: Mapping[str, Told] | None = None) -> SchedulerState:
         config = self.config
         groups = Groups(scheduler=config.scheduler_name, native=config.native)
         cluster = cluster_for(config.layout, policy=config.match_policy, release_each=config.release_each)
@@ -408,6 +423,7 @@ class Scheduler:
             ),
             report_budget=CycleBudget(config.cycle_budget / 4, config.timer),
             devices=self.devices,
+            takeover=Takeover(told),
             history=config.history,
         )
 

@@ -33,7 +33,7 @@ def seed(queue: Queue, runs: Iterable[PastRun]) -> int:
             queue=run.queue,
         )
         promises.learn(job, _NO_SHAPE, run.ended - run.started)
-        if run.no_later_than is not None and queue.policy.promise == "record":
+        if run.no_later_than is not None and promises.rests_on_record(queue.planner):
             missed = run.broken > 0 or run.started > run.no_later_than + LATE
             promises.calibration.observe(missed=missed)
         count += 1

@@ -27,6 +27,7 @@ from fluence.schedule.producer_gates import ProducerGates
 from fluence.schedule.releases import Releases
 from fluence.schedule.stand_ins import StandIns
 from fluence.schedule.status_reports import StatusReports
+from fluence.schedule.takeover import Takeover
 from fluence.schedule.volume_binding import VolumeBindings
 from fluence.schedule.warnings import Warnings
 
@@ -50,6 +51,7 @@ class SchedulerState:
         producer_gates: ProducerGates,
         report_budget: CycleBudget,
         devices: DeviceConfig,
+        takeover: Takeover,
         history: bool = False,
     ) -> None:
         self.groups = groups
@@ -69,6 +71,8 @@ class SchedulerState:
         self.warnings = Warnings()
         self.enforcement = enforcement
         self.producer_gates = producer_gates
+        self.takeover = takeover
+        self._last_queued = 0
         self.devices = devices
         cluster.set_devices(devices.tree)
         self.subject = ""  # the group that is being worked on, to name it if that fails
@@ -99,6 +103,15 @@ class SchedulerState:
     @property
     def has_touched(self) -> bool:
         return bool(self._touched)
+
+    @property
+    def touched(self) -> Iterable[str]:
+        return self._touched
+
+    def next_queued(self, now: int) -> int:
+        """When something that is new came, in microseconds; no two at once."""
+        self._last_queued = max(now * 1000, self._last_queued + 1)
+        return self._last_queued
 
     def touch(self, groups: Iterable[str]) -> None:
         for group in groups:

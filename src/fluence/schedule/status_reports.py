@@ -41,6 +41,7 @@ class Waiting:
     gang: Gang
     pods: tuple[Pod, ...]
     report: StatusReport
+    queued: int = 0  # when it came, in microseconds; 0: that is not to be written
 
     @property
     def reasons(self) -> tuple[Reason, ...]:
@@ -148,7 +149,7 @@ class StatusReports:
                 firm=pod_set.firm,
                 expected=pod_set.expected,
             )
-            yield from self.say(key, Waiting(gang, pod_set.pods, report))
+            yield from self.say(key, Waiting(gang, pod_set.pods, report, pod_set.job.queued))
 
     def say(self, key: str, waiting: Waiting) -> Iterable[Waiting]:
         """The same again, unless all of its pods were told so before."""

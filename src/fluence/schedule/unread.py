@@ -37,6 +37,8 @@ _WRITTEN = frozenset(  # by programs
         names.JOBID,
         names.ALLOCATION,
         names.WARNED,
+        names.QUEUED,
+        names.START_PROMISED,
         names.SELECT_RESULT,
         names.BACKEND,
         names.PRODUCER_STARTED,

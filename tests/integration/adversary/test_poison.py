@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from fluence import names
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.ids import job_number
-from fluence.kube.resource import NODES, PODS
+from fluence.kube.client import Client
+from fluence.kube.errors import Forbidden
+from fluence.kube.resource import NODES, PODS, Resource
+from fluence.model.meta import Condition
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.testing import Kube
 from fluence.schedule.cycle import Decisions, SchedulingCycle
@@ -49,6 +55,37 @@ async def test_a_node_that_says_it_has_more_than_can_be_counted(kube: Kube, audi
         status: Any = {"status": {"allocatable": large, "capacity": large}}
         await f.client.patch(NODES.raw(), f.nodes[0], status, subresource="status")
         await behaves(f, "good")
+
+
+async def test_users_cannot_promise_themselves_a_start(kube: Kube, audited: None) -> None:
+    """Who may do all that the role `edit` allows, makes a pod that says it was promised a start long ago."""
+    binding: Any = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": "mallory"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "mallory"}],
+    }
+    said = Condition(
+        type=names.START_PROMISED, status="True", reason="LimitsEnforced", message="1970-01-01T00:00:00Z"
+    )
+    status: Any = {"status": {"conditions": [msgspec.to_builtins(said)]}}
+    notes = {names.DURATION: "1h"}
+    async with field(kube, 1, cpu=2) as f, Client(replace(kube.access(), impersonate="mallory")) as mallory:
+        bindings = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", dict)
+        await f.client.create(bindings, binding, namespace=f.namespace)
+        await f.add(f.pod("runs", cpu="2", nodeName=f.nodes[0]), f.pod("first", cpu="2", annotations=notes))
+        await asyncio.sleep(1.1)  # creation times are whole seconds
+        forged = {**notes, names.QUEUED: "1970-01-01T00:00:00Z"}
+        await mallory.create(PODS, f.pod("evil", cpu="2", annotations=forged) | status, namespace=f.namespace)
+        with pytest.raises(Forbidden):
+            await mallory.patch(PODS, "evil", status, namespace=f.namespace, subresource="status")
+        async with f.scheduler(queue_policy="conservative") as live:
+            await f.until_told("evil")
+            waiting = live.scheduler.state.queue.waiting()
+            assert [each.key.rpartition(":")[2] for each in waiting] == ["first", "evil"]
+            await f.end("runs")
+            await f.until_bound(["first"])
 
 
 async def test_a_forged_job_id_claims_nothing_of_another_group(kube: Kube, audited: None) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 
-from fluence import messages
+from fluence import messages, names
 from fluence.kube.resource import PODS
 from fluence.live.scheduler import LiveScheduler
 from fluence.sandbox.faults import Rule
@@ -26,6 +26,11 @@ def reasons(live: LiveScheduler) -> dict[str, str]:
     """Without numbers: other tests' nodes come and go."""
     said = live.scheduler.state.reports.said
     return {key: re.sub(r"\d+", "#", messages.texts(each.reasons)) for key, each in said.items()}
+
+
+def places(live: LiveScheduler) -> list[str]:
+    """The pods that wait, in the queue's order."""
+    return [record.key.rpartition(":")[2] for record in live.scheduler.state.queue.waiting()]
 
 
 async def begun(f: Field) -> None:
@@ -56,6 +61,34 @@ async def test_a_restart_rebuilds_the_same_jobs_and_plan(kube: Kube, audited: No
             assert (holds(live), until(live), reasons(live)) == (before, ends, told)
             await f.client.delete(PODS, "single", namespace=f.namespace, grace_s=0)
             await f.until_bound([f"waits-{i}" for i in range(5)])
+
+
+async def test_a_restart_keeps_places_and_promises(kube: Kube, audited: None) -> None:
+    """Pods of one second, in another order than the server lists them: each keeps its place and the start
+    that it was told, and nothing is written again."""
+    notes = {names.DURATION: "1h"}
+    waiting = ["m", "c", "z", "a", "k", "b"]
+    async with field(kube, 1, cpu=2) as f:
+        async with f.scheduler(queue_policy="conservative") as live:
+            await f.add(f.pod("runs", cpu="2", annotations=notes))
+            await f.until_bound(["runs"])
+            for name in waiting:
+                await f.add(f.pod(name, cpu="2", annotations=notes))
+            for name in waiting:
+                await f.until_told(name, "Starts no later than")
+            await f.settled(quiet_s=2.0)
+            before, order = await f.pods(), places(live)
+            assert [before[name].condition(names.START_PROMISED).status for name in waiting] == ["True"] * 6
+            assert order == sorted(order, key=lambda name: before[name].annotations[names.QUEUED])
+        async with f.scheduler(queue_policy="conservative") as live:
+            await f.settled(quiet_s=3.0)
+            after = await f.pods()
+            assert places(live) == order
+            assert {name: pod.metadata.resource_version for name, pod in after.items()} == {
+                name: pod.metadata.resource_version for name, pod in before.items()
+            }
+            await f.end("runs")
+            await f.until_bound([order[0]])
 
 
 async def test_a_gang_that_was_half_bound_is_completed_after_a_restart(kube: Kube, audited: None) -> None:

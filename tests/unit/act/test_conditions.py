@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from msgspec.structs import replace
 from fluence import messages, names
 from fluence.act.conditions import (
     WrittenMessages,
+    bound,
     fingerprint,
     group_condition,
     message,
@@ -47,7 +49,7 @@ SIZE_1 = (Reason.of(Code.PODS_MISSING, pods=1, minimum=2),)
 
 def written(patch: dict[str, Any] | None) -> Condition:
     assert patch is not None
-    (condition,) = patch["status"]["conditions"]
+    condition = patch["status"]["conditions"][0]
     return Condition(
         type=condition["type"],
         status=condition["status"],
@@ -90,6 +92,45 @@ def test_a_start_says_whether_something_enforces_what_it_rests_on(firm: bool, ex
     assert pod_condition(with_(pod("a"), found), report, now=NOW + 5_000) is None
     changed = StatusReport(SchedulingStatus.WAITS, why("busy"), at, expected, firm=not firm)
     assert pod_condition(with_(pod("a"), found), changed, now=NOW) is not None
+
+
+def _told(of: Pod, report: StatusReport, now: int = NOW) -> Pod:
+    """A pod with all that is written on it."""
+    patch: Any = pod_condition(of, report, now=now)
+    kept = {each.type: each for each in of.status.conditions or ()}
+    kept |= {each.type: each for each in msgspec.convert(patch["status"]["conditions"], list[Condition])}
+    return replace(of, status=PodStatus(phase="Pending", conditions=list(kept.values())))
+
+
+@pytest.mark.parametrize("firm", [True, False])
+def test_a_start_that_was_told_is_read_again_to_the_millisecond(firm: bool) -> None:
+    at = NOW + 90 * MINUTE + 123
+    told = _told(pod("a"), StatusReport(SchedulingStatus.WAITS, why("busy"), at, firm=firm))
+    found = told.condition(names.START_PROMISED)
+    assert found is not None and (found.status, found.message) == ("True", "2026-09-01T13:30:00.123Z")
+    assert recovery.promise_of([pod("b"), told]) == (at, None, firm)
+    later = _told(pod("c"), StatusReport(SchedulingStatus.WAITS, why("busy"), at + 1, firm=firm))
+    assert recovery.promise_of([later, told]) == (at + 1, None, firm)
+    likely = StatusReport(SchedulingStatus.WAITS, why("busy"), at, at - 7, firm=firm)
+    assert recovery.promise_of([_told(pod("d"), likely)]) == (at, at - 7, firm)
+
+
+def test_a_start_that_is_told_no_more_is_not_read_again() -> None:
+    told = _told(pod("a"), BUSY)
+    gone = _told(told, StatusReport(SchedulingStatus.WAITS, why("a node went")))
+    assert recovery.promise_of([gone]) is None
+    assert recovery.promise_of([_told(pod("b"), StatusReport(SchedulingStatus.WAITS, why("busy")))]) is None
+    # Whoever has its seats, and waits for its volumes, keeps it: they may not come.
+    prepares = StatusReport(SchedulingStatus.PREPARES, why("waits for its claims"))
+    assert recovery.promise_of([_told(told, prepares)]) == (BUSY.no_later_than, None, True)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "2026-09-01", "2026-09-01T12:00:00", "99999-01-01T00:00:00Z", "a/b"]
+)
+def test_a_start_that_cannot_be_read_is_none(text: str) -> None:
+    said = Condition(type=names.START_PROMISED, status="True", reason="LimitsEnforced", message=text)
+    assert recovery.promise_of([with_(pod("a"), said)]) is None
 
 
 def test_small_moves_of_the_start_and_of_node_counts_are_not_written() -> None:
@@ -271,10 +312,10 @@ def test_groups_without_a_status_of_ours_get_none(source: str) -> None:
 
 
 def test_events_have_kube_schedulers_reasons() -> None:
-    bound = note(StatusReport(SchedulingStatus.SCHEDULED), pod=pod("a"), node="n1")
-    assert (bound.kind, bound.reason, bound.action) == ("Normal", "Scheduled", "Binding")
-    assert bound.text == "Successfully assigned default/a to n1"
-    failed = note(BUSY)
+    done = bound(pod("a"), "n1")
+    assert (done.kind, done.reason, done.action) == ("Normal", "Scheduled", "Binding")
+    assert done.text == "Successfully assigned default/a to n1"
+    failed = note(BUSY, "busy")
     assert (failed.kind, failed.reason, failed.action) == ("Warning", "FailedScheduling", "Scheduling")
 
 
@@ -291,7 +332,7 @@ def test_whatever_is_told_is_short_and_settles_at_once(
     one = pod("a")
     text = written(pod_condition(one, report, now=now)).message
     assert len(text.encode()) <= 4200 and "\n" not in text
-    assert len(note(report).text.encode()) <= 1024
+    assert len(note(report, text).text.encode()) <= 1024
     there = with_(one, Condition(type="PodScheduled", status="False", reason="Unschedulable", message=text))
     assert pod_condition(there, report, now=now) is None
     memory = WrittenMessages()

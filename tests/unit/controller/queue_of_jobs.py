@@ -38,8 +38,11 @@ class QueueOfJobs:
             self.live._put(Changed(None, node(f"n{index}", 1)))
 
     def submit(self, count: int) -> None:
-        for index in range(count):
-            self._put_job(held(f"j{index}", 1))
+        self.submit_named(*(f"j{index}" for index in range(count)))
+
+    def submit_named(self, *names: str) -> None:
+        for name in names:
+            self._put_job(held(name, 1))
 
     def _put_job(self, job: Owner) -> None:
         self.live._put(Changed(self.jobs.get(job.metadata.name), job))
@@ -49,7 +52,7 @@ class QueueOfJobs:
         """A fresh process that finds what this one left on the server, with its queue as it is."""
         found = QueueOfJobs(self.nodes)
         found.now = self.now
-        for name, job in self.jobs.items():
+        for name, job in sorted(self.jobs.items()):  # as a server lists them
             found._put_job(job)
             written = self.controller._sent.get((job.metadata.namespace, f"{name}-job"))
             if written is not None:
@@ -63,7 +66,12 @@ class QueueOfJobs:
                 found.controller.flux_jobs.store.put(
                     FluxJob(metadata=meta, spec=written[0], status=written[1])
                 )
+        found.controller._remember()
         return found
+
+    def order(self) -> list[str]:
+        """The jobs that wait, in the queue's order."""
+        return [record.key for record in self.live.scheduler.state.queue.waiting()]
 
     def cycle(self) -> Decisions:
         """A cycle, a round of the controller, and what it writes is written."""

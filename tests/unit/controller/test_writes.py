@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from fluence.schedule.events import Changed
 from tests.unit.controller.queue_of_jobs import QueueOfJobs
 from tests.unit.schedule.test_held import node
@@ -47,6 +49,22 @@ async def test_a_restart_writes_nothing_that_stands_there_already() -> None:
     again.controller.round()  # before its first cycle, as when the list of FluxJobs comes first
     again.settle()
     assert not again.writes, again.writes.most_common(3)
+
+
+async def test_jobs_of_one_second_keep_their_places_over_a_restart() -> None:
+    queue = QueueOfJobs(nodes=1)
+    for name in random.Random(12).sample([f"j{index}" for index in range(300)], 300):
+        queue.submit_named(name)
+        if name.endswith("7"):
+            queue.cycle()
+    queue.settle()
+    before = queue.order()
+    assert before != sorted(before)
+    again = queue.restarted()
+    again.settle()
+    assert again.order() == before
+    # The one that was being let go is let go again.
+    assert len(again.writes) <= 1, again.writes.most_common(3)
 
 
 async def test_a_flux_job_whose_status_changes_before_it_is_written_is_made_all_the_same() -> None:

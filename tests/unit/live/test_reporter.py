@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -10,6 +11,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from fluence import names
+from fluence.act.conditions import read_message
 from fluence.act.status_writer import StatusWriter
 from fluence.clock import ManualClock
 from fluence.kube.client import Client
@@ -126,6 +128,18 @@ ONE, TWO = kit.ranks(2)
 
 
 # -- who waits -----------------------------------------------------------------------------------------------
+
+
+async def test_an_event_says_what_the_condition_says() -> None:
+    """A start is rounded up, so that what is written holds."""
+    world = World(ONE, TWO)
+    found = waiting(ONE, TWO)
+    at = NOW + 1_799_999
+    await world.report(waiting=[replace(found, report=replace(found.report, no_later_than=at, expected=at))])
+    said = {each["message"] for each in world.conditions().values()}
+    assert {event["note"] for event in world.server.events} == said
+    ((_, latest, expected),) = map(read_message, said)
+    assert latest is not None and latest >= at and expected is not None and expected >= at
 
 
 async def test_every_pod_of_a_gang_that_waits_and_its_group_are_told() -> None:

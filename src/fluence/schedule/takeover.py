@@ -1,0 +1,76 @@
+"""Takeover: what those that wait were told by the scheduler before this one, until all of them are taken in.
+
+A start that was told stands on the pods (`recovery.promise_of`) or on a FluxJob; where the state is built
+anew within a process, its last queue knows it. The cycle asks for it as it takes in the groups that were
+there at its beginning, and plans when it has them all: a plan made for the first of them would give away
+what the others were told. Changes that come later are another matter: who asks for something else is told
+anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from fluence.model.pod import Pod
+from fluence.schedule.recovery import Promise, promise_of
+from fluence.schedule.stand_ins import owner_of
+
+_LONGEST = 10_000  # that a plan waits for groups to be taken in
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one that waits was told of its start, and when it came."""
+
+    promise: Promise | None = None
+    queued: int | None = None  # microseconds
+
+
+class Takeover:
+    """``said`` by the key of a pod set, or by the uid of a workload that is held."""
+
+    def __init__(self, said: Mapping[str, Told] | None = None) -> None:
+        self.said = dict(said or {})
+        self._backlog: set[str] | None = None  # groups that were there, and are not taken in
+        self._ends = 0
+        self._has_told = False
+
+    def remember(self, said: Mapping[str, Told]) -> None:
+        """What others know of what was told. After the first cycle it is too late for it."""
+        if self._backlog is None:
+            self.said.update(said)
+
+    def begin(self, groups: Iterable[str], now: int) -> None:
+        """A cycle runs; the first one finds these groups."""
+        if self._backlog is None:
+            self._backlog, self._ends = set(groups), now + _LONGEST
+            if not self._backlog:
+                self.said.clear()  # nobody is there any more
+            self._has_told = bool(self.said)
+
+    def took(self, group: str, now: int) -> None:
+        """A group was taken in."""
+        if self._backlog:
+            self._backlog.discard(group)
+            if not self._backlog or now > self._ends:
+                self._backlog.clear()
+                self.said.clear()
+
+    @property
+    def holds_back(self) -> bool:
+        """Whether the plan waits for others that were told of a start."""
+        return self._has_told and bool(self._backlog)
+
+    def told(self, group: str, key: str, uid: str, pods: Iterable[Pod]) -> Told | None:
+        """What the pods of a group were told, under the key of their pod set; ``uid``: of the group."""
+        if self._backlog is not None and group not in self._backlog:
+            return None
+        pods = tuple(pods)
+        uids = [each for pod in pods for each in (pod.metadata.uid, owner_of(pod))]
+        known = (self.said.get(each) for each in (key, uid.partition("/")[0], *uids))
+        found = next((each for each in known if each is not None), None)
+        if found is None and (promise := promise_of(pods)) is not None:
+            found = Told(promise)
+        self._has_told = self._has_told or (found is not None and found.promise is not None)
+        return found
