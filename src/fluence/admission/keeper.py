@@ -1,7 +1,8 @@
 """Keeper: sees to it that the API server trusts the webhook: its certificate is made, told and renewed.
 
 The authority of a new certificate is added to the webhook configuration first, and the certificate is used
-only when the server has had time to read that; so no call fails while they change.
+only when the server has had time to read that; so no call fails while they change. A server that cannot be
+asked for a while changes nothing: what it was told it still knows.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ WEBHOOK_CONFIGURATIONS: Final[Resource[Json]] = Resource(
     namespaced=False,
 )
 _TRIES: Final = 8
+_AGAIN_S: Final = 5.0
+"""After a server that was not told."""
+_UNKNOWN: Final = "the API server does not know our certificate yet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +45,14 @@ class Renewal:
     check_s: float = 60.0
     settle_s: float = 30.0
     """Between telling the API server of a new one and using it."""
+    first_s: float = 3.0
+    """Between telling it of the first one and being ready."""
 
     @classmethod
     def of(cls, life: timedelta) -> Renewal:
         """For certificates that live this long: all is done well before one ends."""
         usual, part = cls(), life.total_seconds() / 10
-        return cls(life, min(usual.check_s, part), min(usual.settle_s, part))
+        return cls(life, min(usual.check_s, part), min(usual.settle_s, part), min(usual.first_s, part))
 
 
 class CertificateKeeper:
@@ -62,7 +68,7 @@ class CertificateKeeper:
         renewal: Renewal | None = None,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        self.problem = "the API server does not know our certificate yet"
+        self.problem = _UNKNOWN
         self.rotations = 0
         self._client = client
         self._name = name
@@ -77,12 +83,19 @@ class CertificateKeeper:
         while True:
             due = self._now() >= self.current.renews
             issued = issue(self._hosts, self._now(), self._renewal.life) if due else self.current
-            if await self._told(issued) and due:
+            if not await self._told(issued):
+                await asyncio.sleep(min(_AGAIN_S, self._renewal.check_s))
+                continue
+            if due:
                 await asyncio.sleep(self._renewal.settle_s)
                 load(self._context, issued)
                 self.current = issued
                 self.rotations += 1
                 logger.info("a new certificate is in use: %r", issued)
+            elif self.problem:
+                self.problem = _UNKNOWN
+                await asyncio.sleep(self._renewal.first_s)
+            self.problem = ""
             await asyncio.sleep(self._renewal.check_s)
 
     async def _told(self, issued: Issued) -> bool:
@@ -91,12 +104,13 @@ class CertificateKeeper:
             await self._tell(issued.authority)
         except Missing:
             self.problem = f"mutatingwebhookconfiguration {self._name} does not exist; apply it first"
+            logger.warning("%s", self.problem)
         except KubeError as error:
-            self.problem = f"the API server was not told our certificate: {error}"
+            wrong = f"the API server was not told our certificate: {error}"
+            self.problem = self.problem and wrong
+            logger.warning("%s", wrong)
         else:
-            self.problem = ""
             return True
-        logger.warning("%s", self.problem)
         return False
 
     async def _tell(self, authority: bytes) -> None:

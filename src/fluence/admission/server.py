@@ -44,7 +44,7 @@ class WebhookPlace:
 
 
 class Webhook:
-    """Answers reviews while ``serving``."""
+    """Answers reviews while ``serving``; who is told to stop calls ``drain`` before it leaves."""
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class Webhook:
         renewal: Renewal | None = None,
     ) -> None:
         self.answered = 0
+        self._drains = False
         self._scopes = {each.name: each for each in scopes(options)}
         self._place = place
         self._context = server_context()
@@ -76,6 +77,8 @@ class Webhook:
 
     def unready(self) -> str:
         """What is missing; empty: nothing."""
+        if self._drains:
+            return "it was told to stop"
         return self.keeper.problem or (
             "" if self._parameters.synced.is_set() else "the parameters are not read yet"
         )
@@ -97,6 +100,15 @@ class Webhook:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
 
+    async def drain(self, seconds: float) -> None:
+        """Go on for so long, and have connections closed after their next answer.
+
+        The API server learns that a pod goes only after the pod does, and does not call again where a call
+        fails: one that stopped at once would leave new pods as they are.
+        """
+        self._drains = True
+        await asyncio.sleep(seconds)
+
     async def _review(self, request: web.Request) -> web.Response:
         scope = self._scopes.get(request.match_info.get("scope", "pods"))
         if scope is None:
@@ -107,7 +119,10 @@ class Webhook:
         except InvalidInput as error:
             return web.Response(status=400, text=f"{error}\n")
         self.answered += 1
-        return web.Response(body=found, content_type="application/json")
+        response = web.Response(body=found, content_type="application/json")
+        if self._drains:
+            response.force_close()
+        return response
 
     def _answer(self, body: bytes, scope: AdmissionScope) -> bytes:
         return answer(body, scope, self.variables)

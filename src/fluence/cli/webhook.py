@@ -18,6 +18,7 @@ from fluence.cli.choice import Length
 from fluence.cli.following import run_until_stopped
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
+from fluence.units import spell_duration
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,16 @@ def webhook() -> None:
     "[WEBHOOK_CERTIFICATE_LIFE]",
 )
 @click.option(
+    "--shutdown-delay",
+    "delay_ms",
+    envvar="WEBHOOK_SHUTDOWN_DELAY",
+    type=Length(),
+    default="10s",
+    show_default=True,
+    help="How long it answers after it was told to stop, until nobody calls it any more; told twice, it "
+    "stops at once. [WEBHOOK_SHUTDOWN_DELAY]",
+)
+@click.option(
     "--kubeconfig", metavar="FILE", help="Without it: KUBECONFIG, ~/.kube/config, the pod's account."
 )
 @click.option("--context", metavar="NAME", help="The context in the kubeconfig.")
@@ -99,6 +110,7 @@ def run(
     address: str,
     hosts: tuple[str, ...],
     life_ms: int,
+    delay_ms: int,
     kubeconfig: str | None,
     context: str | None,
     log_level: str,
@@ -107,7 +119,8 @@ def run(
     """Answer the API server's reviews with the same rules as the policy.
 
     The certificate is made in memory, told to the API server and renewed long before it ends; no key is
-    stored, and no Secret is read. Whatever comes, objects are allowed: they are only changed.
+    stored, and no Secret is read. Whatever comes, objects are allowed: they are only changed. Told to stop,
+    it says that it is not ready and answers until the API server calls other replicas.
 
     \b
     Examples:
@@ -130,9 +143,15 @@ def run(
 
     async def work() -> None:
         access = find_access(kubeconfig=kubeconfig, context=context)
-        async with Client(access) as client, Webhook(client, options, place, renewal).serving() as port:
-            logger.info("answering on port %d; handlers: %s", port, ", ".join(options.order))
-            await asyncio.Event().wait()
+        async with Client(access) as client:
+            hook = Webhook(client, options, place, renewal)
+            async with hook.serving() as port:
+                logger.info("answering on port %d; handlers: %s", port, ", ".join(options.order))
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    logger.info("told to stop: answering for %s more", spell_duration(delay_ms))
+                    await hook.drain(delay_ms / 1000)
 
     run_until_stopped(work, log_level=log_level)
 

@@ -135,12 +135,15 @@ async def webhook_for(
     """The webhook on loopback, once the server calls it; it acts as somebody else if that is said."""
     options = at.options
     place = WebhookPlace(("127.0.0.1", 0), at.run, ("127.0.0.1",), at.plain)
-    hook = Webhook(acting or client, options, place, renewal or Renewal(check_s=0.1))
+    hook = Webhook(acting or client, options, place, renewal or Renewal(check_s=0.1, first_s=0.0))
     async with hook.serving() as port:
         url = {"url": f"https://127.0.0.1:{port}"}
         await client.create(WEBHOOK_CONFIGURATIONS, webhook_configuration(options, client=url, name=at.run))
         try:
             await _effective(client, at)
+            async with asyncio.timeout(60):
+                while "parameters" in hook.unready():  # a Service leads only to those that have read them
+                    await asyncio.sleep(0.05)
             yield hook
         finally:
             await client.delete(WEBHOOK_CONFIGURATIONS, at.run)

@@ -1,0 +1,162 @@
+"""The webhook when something goes: told to stop it answers until others are called, and a server that cannot
+be asked for a while leaves it as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import ssl
+import sys
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+import aiohttp
+import pytest
+
+from fluence.admission.hooks import webhook_configuration
+from fluence.admission.keeper import WEBHOOK_CONFIGURATIONS, Renewal
+from fluence.kube.client import Client
+from fluence.sandbox.faults import Rule
+from fluence.sandbox.proxy import Proxy
+from fluence.sandbox.sandbox import Sandbox
+from tests.integration.admission.field import Field, field, gone, is_effective, webhook_for
+from tests.integration.live.replica import SOON_S, free_port
+
+CONFIGURATIONS = "mutatingwebhookconfigurations"
+
+
+@dataclass(frozen=True)
+class Program:
+    """`fluence webhook run`, which the server calls at a port of this machine."""
+
+    process: asyncio.subprocess.Process
+    url: str
+
+    async def get(self, path: str) -> tuple[int, str]:
+        tls = ssl.create_default_context()
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # as a kubelet
+        async with aiohttp.ClientSession() as session, session.get(f"{self.url}{path}", ssl=tls) as answer:
+            return answer.status, await answer.text()
+
+    async def ended(self) -> int:
+        async with asyncio.timeout(SOON_S):
+            return await self.process.wait()
+
+
+@contextlib.asynccontextmanager
+async def program(sandbox: Sandbox, client: Client, at: Field, delay: str) -> AsyncIterator[Program]:
+    """It answers, and is called."""
+    port = free_port()
+    places = ("--address", f"127.0.0.1:{port}", "--host", "127.0.0.1", "--parameters-namespace", at.plain)
+    process = await asyncio.create_subprocess_exec(
+        *(
+            sys.executable,
+            "-m",
+            "fluence.cli",
+            "webhook",
+            "run",
+            "--kubeconfig",
+            str(sandbox.at.kubeconfig()),
+        ),
+        *("--configuration", at.run, *places, "--doors", "namespaces", "--shutdown-delay", delay),
+    )
+    found = Program(process, f"https://127.0.0.1:{port}")
+    body = webhook_configuration(at.options, client={"url": found.url}, name=at.run)
+    await client.create(WEBHOOK_CONFIGURATIONS, body)
+    try:
+        async with asyncio.timeout(SOON_S):
+            while not await is_effective(client, at):
+                await asyncio.sleep(0.1)
+        yield found
+    finally:
+        await client.delete(WEBHOOK_CONFIGURATIONS, at.run)
+        await gone(client, at)
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+
+
+async def test_told_to_stop_it_answers_on_and_told_again_it_stops_at_once(sandbox: Sandbox) -> None:
+    async with (
+        Client(sandbox.access()) as client,
+        field(client) as at,
+        program(sandbox, client, at, "1h") as found,
+    ):
+        async with asyncio.timeout(SOON_S):
+            while await found.get("/readyz") != (200, "ok\n"):
+                await asyncio.sleep(0.1)
+        found.process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(SOON_S):
+            while await found.get("/readyz") != (503, "it was told to stop\n"):
+                await asyncio.sleep(0.01)
+        assert (await found.get("/healthz"))[0] == 200  # nobody is to kill it meanwhile
+        for _ in range(20):
+            assert await is_effective(client, at)
+        assert found.process.returncode is None
+        found.process.send_signal(signal.SIGTERM)
+        assert await found.ended() == 0
+
+
+async def test_told_to_stop_it_ends_by_itself(sandbox: Sandbox) -> None:
+    async with (
+        Client(sandbox.access()) as client,
+        field(client) as at,
+        program(sandbox, client, at, "1s") as found,
+    ):
+        found.process.send_signal(signal.SIGTERM)
+        assert await found.ended() == 0
+
+
+async def test_it_is_ready_only_when_the_server_has_had_time_to_read_its_certificate(
+    sandbox: Sandbox,
+) -> None:
+    never = Renewal(check_s=0.1, first_s=3600)
+    async with (
+        Client(sandbox.access()) as client,
+        field(client) as at,
+        webhook_for(client, at, renewal=never) as hook,
+    ):
+        assert await is_effective(client, at)
+        assert hook.unready() == "the API server does not know our certificate yet"
+
+
+async def test_a_server_that_cannot_be_asked_leaves_it_ready(
+    sandbox: Sandbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Else every replica would be taken out of the Service at once, for as long as nobody looks again."""
+    async with (
+        Client(sandbox.access()) as client,
+        field(client) as at,
+        Proxy(sandbox.access()) as proxy,
+        Client(proxy.access) as acting,
+        webhook_for(client, at, acting=acting) as hook,
+    ):
+        assert hook.unready() == ""
+        fault = Rule(path=CONFIGURATIONS, status=500)
+        with caplog.at_level(logging.WARNING, "fluence.admission.keeper"):
+            proxy.rules.append(fault)
+            async with asyncio.timeout(SOON_S):
+                while "was not told" not in caplog.text:
+                    await asyncio.sleep(0.05)
+                    assert hook.unready() == ""
+        assert fault.used and hook.unready() == "" and await is_effective(client, at)
+        proxy.rules.clear()
+
+
+async def test_a_configuration_that_is_gone_is_missed(sandbox: Sandbox) -> None:
+    async with (
+        Client(sandbox.access()) as client,
+        field(client) as at,
+        webhook_for(client, at) as hook,
+    ):
+        body = webhook_configuration(at.options, client={"url": "https://127.0.0.1:1"}, name=at.run)
+        await client.delete(WEBHOOK_CONFIGURATIONS, at.run)
+        async with asyncio.timeout(SOON_S):
+            while not hook.unready().endswith("does not exist; apply it first"):
+                await asyncio.sleep(0.05)
+        await client.create(WEBHOOK_CONFIGURATIONS, body)
+        async with asyncio.timeout(SOON_S):
+            while hook.unready():
+                await asyncio.sleep(0.05)
