@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -35,6 +34,7 @@ from fluence.schedule.gang import Gang
 from fluence.schedule.group_labels import group_field, group_label
 from fluence.schedule.inquiry import Inquiry, NextCycle
 from fluence.schedule.settings import SchedulerSettings
+from fluence.units import parse_rfc3339, rfc3339
 
 _FOR_SEATS = ("nodes", "pods of other namespaces", "other pods")
 _FOR_VOLUMES = ("volume claims", "persistentvolumes", "storageclasses", "csinodes")
@@ -391,7 +391,7 @@ def _texts(reasons: tuple[Reason, ...]) -> list[str]:
 
 
 def _stamp(ms: int) -> str:
-    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return rfc3339(ms * 1000)
 
 
 # -- the page ------------------------------------------------------------------------------------------------
@@ -439,4 +439,4 @@ def _titled(title: str, texts: list[str]) -> list[tuple[str, str]]:
 
 
 def _millis(stamp: str) -> int:
-    return int(datetime.fromisoformat(stamp).timestamp() * 1000)
+    return (parse_rfc3339(stamp) or 0) // 1000

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -21,6 +20,7 @@ from fluence.controller.workloads import Workload
 from fluence.kube.client import Client, PatchType
 from fluence.kube.errors import ApiConflict, Invalid, KubeError, Missing
 from fluence.kube.resource import DEPLOYMENTS, JOBS, PODS, REPLICASETS, STATEFULSETS, Json, Resource
+from fluence.units import rfc3339
 
 log = structlog.get_logger("fluence.controller")
 
@@ -73,7 +73,7 @@ class Cancellations:
         is_job = workload.kind == "Job"
         if not is_job and self._runs(workload):
             return
-        now = datetime.fromtimestamp(self._client.clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = rfc3339(int(self._client.clock.now() * 1e6))
         body: Json = {"metadata": {"uid": workload.uid, "annotations": {names.CANCELLED: now}}}
         if is_job:
             body["spec"] = {"suspend": True}

@@ -12,7 +12,6 @@ import asyncio
 import logging
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Literal
 
 import msgspec
@@ -22,6 +21,7 @@ from fluence.kube.client import Client
 from fluence.kube.errors import Forbidden, KubeError, Missing, NotHeld
 from fluence.kube.limit import TokenBucket
 from fluence.kube.resource import EVENTS, Json
+from fluence.units import rfc3339
 
 logger = logging.getLogger(__name__)
 
@@ -217,7 +217,7 @@ class Recorder:
         series.is_created = True
 
     def _stamp(self) -> str:
-        return datetime.fromtimestamp(self._clock.now(), UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        return rfc3339(int(self._clock.now() * 1e6), "microseconds")
 
 
 def clip(text: str, limit: int) -> str:

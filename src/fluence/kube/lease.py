@@ -32,7 +32,6 @@ import random
 import socket
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
 
 import msgspec
 
@@ -41,6 +40,7 @@ from fluence.kube.client import Client
 from fluence.kube.errors import ApiConflict, Forbidden, KubeError, Missing, Unauthorized
 from fluence.kube.resource import LEASES
 from fluence.kube.retry import ONCE
+from fluence.units import rfc3339
 
 logger = logging.getLogger(__name__)
 
@@ -321,4 +321,4 @@ def _whole(seconds: float) -> int:
 
 
 def _stamp(now: float) -> str:
-    return datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return rfc3339(int(now * 1e6), "microseconds")

@@ -7,7 +7,6 @@ a restart; where the history has seen the end already, that stands.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
-from datetime import datetime
 
 from fluence.cluster.ids import job_number
 from fluence.model.device import DeviceGrant
@@ -18,6 +17,7 @@ from fluence.names import JOBID
 from fluence.schedule import recovery
 from fluence.schedule.gang import Gang
 from fluence.schedule.groups import Groups
+from fluence.units import parse_rfc3339
 
 
 def late_ends(groups: Groups, there: Container[int], now: int) -> Iterator[JobEntry]:
@@ -106,7 +106,5 @@ def _ended_at(pod: Pod) -> int | None:
     ready = pod.condition("Ready")
     if ready is None or ready.status == "True" or not ready.last_transition_time:
         return None
-    try:
-        return int(datetime.fromisoformat(ready.last_transition_time).timestamp() * 1000)
-    except ValueError:
-        return None  # anybody may write a status
+    at = parse_rfc3339(ready.last_transition_time)
+    return None if at is None else at // 1000
