@@ -63,7 +63,7 @@ QUEUED: Final = f"{PREFIX}/queued"
 """When a pod that waits was first seen, to the microsecond: who came first of those made in one second."""
 START_PROMISED: Final = f"{PREFIX}/StartPromised"
 """The condition of a pod that was told of its start. The message is that time, or the expected one and that
-time as an interval, with a slash between them (ISO 8601)."""
+time as an interval, with a slash between them (ISO 8601); where the pod has a limit, ` for ` and that."""
 WARNED: Final = f"{PREFIX}/limit-warned"
 """When a pod was warned that it runs past its limit."""
 

@@ -244,7 +244,11 @@ def pod_condition(
     # NB autoscalers add nodes for Unschedulable, and more nodes would help neither of the other two.
     reason = _POD_REASONS.get(report.outcome, "Unschedulable")
     new = {key: note for key, note in (notes or {}).items() if pod.annotations.get(key) != note}
-    if there.status == "False" and there.reason == reason and not changed and not new:
+    if (
+        there.status == "False"
+        and there.reason == reason
+        and not (changed or new or _asks_other(pod, report))
+    ):
         return None
     condition = {"type": POD_SCHEDULED, "status": "False", "reason": reason, "message": text}
     return {
@@ -340,13 +344,19 @@ def _promise(pod: Pod, report: StatusReport, now: int) -> list[Json]:
     the millisecond. It goes with the other one and never alone."""
     there = pod.condition(names.START_PROMISED) or Condition()
     if report.no_later_than is not None:
-        told = recovery.Promise(report.no_later_than, report.expected, report.firm)
+        told = recovery.Promise(report.no_later_than, report.expected, report.firm, report.limit)
         made = recovery.promise_condition(told)
     elif there.status == "True" and report.outcome is not SchedulingStatus.PREPARES:
         made = recovery.no_promise()
     else:
         return []
     return [_timed(made, there, now)]
+
+
+def _asks_other(pod: Pod, report: StatusReport) -> bool:
+    """Whether the start that a pod was told is for another length of time, though it may be the same."""
+    told = recovery.promise_of([pod]) if report.no_later_than is not None else None
+    return told is not None and told.limit != report.limit
 
 
 def _patch(uid: str, there: Condition, kind: str, status: str, reason: str, text: str, now: int) -> Json:

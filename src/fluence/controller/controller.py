@@ -215,7 +215,7 @@ class FluxJobController:
         said = {
             found.owner.uid: what
             for found in self.flux_jobs.store
-            if found.owner is not None and (what := told(found.status)) is not None
+            if found.owner is not None and (what := told(found.spec, found.status)) is not None
         }
         self._live.scheduler.remember(said)
 

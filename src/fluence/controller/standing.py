@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from fluence import messages
 from fluence.act import conditions
-from fluence.controller.flux_job import FluxCondition, FluxJobStatus, SubmitStatus
+from fluence.controller.flux_job import FluxCondition, FluxJobSpec, FluxJobStatus, SubmitStatus
 from fluence.controller.refusals import refusal
 from fluence.controller.workloads import Workload
 from fluence.model.held import pinned_node
@@ -104,10 +104,12 @@ def status(found: Standing, before: FluxJobStatus, *, generation: int, now: int)
     )
 
 
-def told(before: FluxJobStatus) -> Told | None:
+def told(spec: FluxJobSpec, before: FluxJobStatus) -> Told | None:
     """What one that waits was told, for a scheduler that takes over."""
     at = _millis(before.no_later_than) if before.phase in ("Pending", "Reserved") else None
-    promise = None if at is None else Promise(at, _millis(before.expected))
+    promise = (
+        None if at is None else Promise(at, _millis(before.expected), limit=spec.duration * 1000 or None)
+    )
     queued = parse_rfc3339(before.queued or "")
     return None if promise is None and queued is None else Told(promise, queued)
 

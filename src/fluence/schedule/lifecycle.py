@@ -51,6 +51,7 @@ class Lifecycle:
         state = self._state
         pods = wanted.request.pods
         told = state.takeover.told(gang.key, wanted.key, gang.uid, pods)
+        promise = None if told is None else told.promise
         job = Submission(
             key=wanted.key,
             request=replace(wanted.request, number=self._free_number(wanted.uid)),
@@ -67,9 +68,10 @@ class Lifecycle:
         )
         pod_set = self._record(gang, job)
         state.queue.submit(job, pod_set)
-        if told is not None and told.promise is not None:
-            at, expected, firm = told.promise
-            state.queue.resume_promise(job.key, at, expected=expected, firm=firm)
+        if promise is not None and promise.covers(gang.limit):
+            state.queue.resume_promise(
+                job.key, promise.no_later_than, expected=promise.expected, firm=promise.firm
+            )
         state.journal.note(pod_set)
         state.reports.want(pod_set.key)
         state.queue_changed = True

@@ -20,9 +20,10 @@ from fluence.model.pod import Pod
 from fluence.names import ALLOCATION, EXCLUDED, JOBID, QUEUED, REQUIRE, START_PROMISED
 from fluence.schedule.annotations import MAX_EXCLUDED_NODES
 from fluence.schedule.device_requests import asked_by
-from fluence.units import parse_rfc3339, rfc3339
+from fluence.units import parse_duration, parse_rfc3339, rfc3339
 
 _FIRM, _LOOSE = "LimitsEnforced", "LimitsDeclared"  # what a promise rests on
+_FOR = " for "
 _MOST_DEVICES = 256  # that one pod is believed to have
 
 
@@ -82,21 +83,27 @@ def queued_of(pods: Iterable[Pod]) -> int | None:
 
 
 class Promise(NamedTuple):
-    """A start that one that waits was told; milliseconds."""
+    """A start that one that waits was told, and for how long; milliseconds."""
 
     no_later_than: int
     expected: int | None = None
     firm: bool = False
+    limit: int | None = None
+
+    def covers(self, limit: int | None) -> bool:
+        """Whether a job with this limit asks for no more than the one that was told."""
+        return self.limit is None or (limit is not None and limit <= self.limit)
 
 
 def promise_condition(told: Promise) -> dict[str, str]:
     """The condition that says until when a pod starts."""
     times = (each for each in (told.expected, told.no_later_than) if each is not None)
+    until = "/".join(rfc3339(each * 1000, "milliseconds") for each in times)
     return {
         "type": START_PROMISED,
         "status": "True",
         "reason": _FIRM if told.firm else _LOOSE,
-        "message": "/".join(rfc3339(each * 1000, "milliseconds") for each in times),
+        "message": until if told.limit is None else f"{until}{_FOR}{told.limit}ms",
     }
 
 
@@ -112,10 +119,12 @@ def promise_of(pods: Iterable[Pod]) -> Promise | None:
         said = pod.condition(START_PROMISED)
         if said is None or said.status != "True":
             continue
-        expected, _, latest = said.message.rpartition("/")
+        until, _, length = said.message.partition(_FOR)
+        expected, _, latest = until.rpartition("/")
         at, likely = parse_rfc3339(latest), parse_rfc3339(expected)
-        if at is not None:
-            found.append(Promise(at // 1000, likely and likely // 1000, said.reason == _FIRM))
+        limit = parse_duration(length)
+        if at is not None and (limit is not None or not length):
+            found.append(Promise(at // 1000, likely and likely // 1000, said.reason == _FIRM, limit))
     return max(found, key=lambda each: each.no_later_than, default=None)
 
 

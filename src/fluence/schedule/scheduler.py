@@ -385,7 +385,7 @@ class Scheduler:
         found = dict(self.state.takeover.said)
         for record in self.state.queue.waiting():
             at = record.no_later_than
-            promise = None if at is None else Promise(at, record.expected, record.firm)
+            promise = None if at is None else Promise(at, record.expected, record.firm, record.job.limit)
             found[record.key] = Told(promise, record.job.queued)
         return found
 

@@ -31,3 +31,4 @@ class StatusReport:
     no_later_than: int | None = None
     expected: int | None = None
     firm: bool = True  # *no later than* rests only on limits which something enforces
+    limit: int | None = None  # ms: what it was told that start for

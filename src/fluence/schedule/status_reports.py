@@ -148,6 +148,7 @@ class StatusReports:
                 no_later_than=pod_set.no_later_than,
                 firm=pod_set.firm,
                 expected=pod_set.expected,
+                limit=pod_set.job.limit,
             )
             yield from self.say(key, Waiting(gang, pod_set.pods, report, pod_set.job.queued))
 

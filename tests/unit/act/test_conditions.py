@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import msgspec
@@ -108,11 +109,24 @@ def test_a_start_that_was_told_is_read_again_to_the_millisecond(firm: bool) -> N
     told = _told(pod("a"), StatusReport(SchedulingStatus.WAITS, why("busy"), at, firm=firm))
     found = told.condition(names.START_PROMISED)
     assert found is not None and (found.status, found.message) == ("True", "2026-09-01T13:30:00.123Z")
-    assert recovery.promise_of([pod("b"), told]) == (at, None, firm)
+    assert recovery.promise_of([pod("b"), told]) == (at, None, firm, None)
     later = _told(pod("c"), StatusReport(SchedulingStatus.WAITS, why("busy"), at + 1, firm=firm))
-    assert recovery.promise_of([later, told]) == (at + 1, None, firm)
+    assert recovery.promise_of([later, told]) == (at + 1, None, firm, None)
     likely = StatusReport(SchedulingStatus.WAITS, why("busy"), at, at - 7, firm=firm)
-    assert recovery.promise_of([_told(pod("d"), likely)]) == (at, at - 7, firm)
+    assert recovery.promise_of([_told(pod("d"), likely)]) == (at, at - 7, firm, None)
+
+
+def test_a_start_is_told_for_a_length_of_time() -> None:
+    """The same start for another length is written, though people read the same."""
+    at = NOW + 90 * MINUTE
+    report = StatusReport(SchedulingStatus.WAITS, why("busy"), at, limit=MINUTE)
+    told = _told(pod("a"), report)
+    assert recovery.promise_of([told]) == (at, None, True, MINUTE)
+    assert pod_condition(told, report, now=NOW) is None
+    again = _told(told, dataclasses.replace(report, limit=2 * MINUTE))
+    assert recovery.promise_of([again]) == (at, None, True, 2 * MINUTE)
+    endless = _told(told, dataclasses.replace(report, limit=None))
+    assert recovery.promise_of([endless]) == (at, None, True, None)
 
 
 def test_a_start_that_is_told_no_more_is_not_read_again() -> None:
@@ -122,11 +136,20 @@ def test_a_start_that_is_told_no_more_is_not_read_again() -> None:
     assert recovery.promise_of([_told(pod("b"), StatusReport(SchedulingStatus.WAITS, why("busy")))]) is None
     # Whoever has its seats, and waits for its volumes, keeps it: they may not come.
     prepares = StatusReport(SchedulingStatus.PREPARES, why("waits for its claims"))
-    assert recovery.promise_of([_told(told, prepares)]) == (BUSY.no_later_than, None, True)
+    assert recovery.promise_of([_told(told, prepares)]) == (BUSY.no_later_than, None, True, None)
 
 
 @pytest.mark.parametrize(
-    "text", ["", "soon", "2026-09-01", "2026-09-01T12:00:00", "99999-01-01T00:00:00Z", "a/b"]
+    "text",
+    [
+        "",
+        "soon",
+        "2026-09-01",
+        "2026-09-01T12:00:00",
+        "99999-01-01T00:00:00Z",
+        "a/b",
+        "2026-09-01T12:00:00Z for ever",
+    ],
 )
 def test_a_start_that_cannot_be_read_is_none(text: str) -> None:
     said = Condition(type=names.START_PROMISED, status="True", reason="LimitsEnforced", message=text)

@@ -27,7 +27,7 @@ def waits(name: str, *, told: int | None = None, queued: str = "", cpu: str = "2
     made = kit.pod(name, annotations=notes, cpu=cpu, age=age)
     if told is None:
         return made
-    said = recovery.promise_condition(Promise(NOW + told))
+    said = recovery.promise_condition(Promise(NOW + told, limit=HOUR))
     return replace(made, status=PodStatus(phase="Pending", conditions=[Condition(**said)]))
 
 
@@ -95,6 +95,17 @@ def test_a_forged_time_of_arrival_counts_within_one_second_only(forged: str) -> 
 def test_a_time_of_arrival_that_cannot_be_read_is_none(nonsense: str) -> None:
     driver = taken_over(runs(), waits("odd", queued=nonsense), waits("told", queued="2026-09-01T12:00:00.5Z"))
     assert set(starts(driver)) == {"told", "odd"}
+
+
+@pytest.mark.parametrize(
+    ("length", "start"), [("30m", 5 * HOUR), ("1h", 5 * HOUR), ("61m", HOUR), ("", HOUR)]
+)
+def test_who_asks_for_longer_while_nobody_looks_is_told_anew(length: str, start: int) -> None:
+    pod = waits("one", told=5 * HOUR)
+    changed = replace(pod.metadata, annotations={names.DURATION: length} if length else {})
+    driver = taken_over(runs(), replace(pod, metadata=changed))
+    assert starts(driver) == {"one": start}
+    assert not driver.pod_sets.by_key["default/pod:one"].broken
 
 
 def test_who_changes_what_it_asks_for_is_told_anew() -> None:
