@@ -230,6 +230,8 @@ class FluxJobController:
                 pass
             except KubeError as error:
                 log.warning("cannot find out whether FluxJobs are served", reason=str(error))
+                await asyncio.sleep(_AGAIN_S)
+                continue
             self.ready.set()
             if not said:
                 log.info("no FluxJobs: the server does not have fluxjobs.jobs.converged-computing.org")

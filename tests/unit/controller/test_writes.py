@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
+
+from structlog.testing import capture_logs
 
 from fluence.schedule.events import Changed
 from tests.unit.controller.queue_of_jobs import QueueOfJobs
@@ -75,3 +78,16 @@ async def test_a_flux_job_whose_status_changes_before_it_is_written_is_made_all_
     assert queue.look().releases
     queue.write()
     assert len(queue.made) == 20
+
+
+async def test_nothing_is_decided_before_the_server_has_said_whether_it_has_flux_jobs() -> None:
+    """A scheduler that takes over would not know what held Jobs were told."""
+    controller = QueueOfJobs(nodes=0).controller  # whose server is not there
+    with capture_logs() as said:
+        async with controller._client, asyncio.timeout(60):
+            looks = asyncio.create_task(controller._served())
+            while not said:
+                await asyncio.sleep(0.01)
+            looks.cancel()
+    assert [each["event"] for each in said] == ["cannot find out whether FluxJobs are served"]
+    assert not controller.ready.is_set()
