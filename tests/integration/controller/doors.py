@@ -53,8 +53,9 @@ def held_pod(f: Field, name: str, **more: Any) -> Json:
     return f.pod(name, labels=labels, schedulingGates=more.pop("gates", GATES), **more)
 
 
-def held_job(f: Field, name: str, size: int = 3, *, runs: float | None = None, **more: Any) -> Json:
-    notes = {} if runs is None else {RUN: str(runs)}
+def held_job(f: Field, name: str, size: int = 3, *, runs: float = 600, **more: Any) -> Json:
+    """Its pods run for so many seconds."""
+    notes = {RUN: str(runs)}
     deadline = more.pop("deadline", None)
     mode = more.pop("mode", "Indexed")
     spec: Json = {

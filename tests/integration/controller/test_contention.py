@@ -103,7 +103,7 @@ async def test_a_group_of_ten_and_a_job_that_kubernetes_ends_at_its_deadline(
         await submit(f, held_job(f, "ten", 10, runs=1))
         await f.until_bound(10)
         await until_phase(f, "ten-job", "Completed")
-        await submit(f, held_job(f, "late", 1, runs=600, deadline=2))
+        await submit(f, held_job(f, "late", 1, deadline=2))
         found = await until_phase(f, "late-job", "Failed")
         assert found.spec.duration == 2
         async with asyncio.timeout(30):
