@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 from cryptography import x509
@@ -22,7 +23,9 @@ from deploy.helm.program import find_helm
 
 from fluence import names
 from fluence.kube.client import Client
+from fluence.kube.errors import TooManyRequests
 from fluence.kube.resource import PODS
+from fluence.model.pod import Pod
 from fluence.sandbox.programs import find_programs
 from fluence.sandbox.releases import release
 from fluence.sandbox.sandbox import Sandbox
@@ -244,6 +247,25 @@ def test_nobody_is_missed_while_its_pods_and_then_their_certificates_are_replace
     assert Doctor(box).complaints == []
     admin.kubectl("set", "env", WEBHOOK, "WEBHOOK_CERTIFICATE_LIFE-")
     admin.kubectl("rollout", "status", WEBHOOK, "--timeout=170s")
+
+
+def test_a_drain_takes_one_at_a_time_and_nobody_is_missed(box: Sandbox, admin: HelmUser) -> None:
+    until(lambda: len(webhooks(admin)) == 2, "the former pods are gone")
+    budget = ("poddisruptionbudget", "fluence-webhook")
+    until(lambda: admin.get(*budget)["status"]["disruptionsAllowed"] == 1, "both are counted")
+    first, second = (msgspec.convert(each, Pod) for each in webhooks(admin))
+
+    async def drain() -> None:
+        async with Client(box.access()) as client:
+            await client.evict(first)
+            with pytest.raises(TooManyRequests):
+                await client.evict(second)
+
+    with Asking(box) as asking:
+        asyncio.run(drain())
+        admin.kubectl("rollout", "status", WEBHOOK, "--timeout=170s")
+        until(lambda: first.metadata.uid not in {each["metadata"]["uid"] for each in webhooks(admin)}, "gone")
+    assert asking.missed == [] and asking.count
 
 
 def test_without_it_the_server_goes_on_and_the_doctor_knows_the_cure(
