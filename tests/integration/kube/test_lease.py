@@ -147,11 +147,23 @@ def at(time: object) -> float:
     return datetime.fromisoformat(str(time)).timestamp()
 
 
+def stands(client: Client, kube: Kube, identity: str, terms: LeaseTerms | None = None) -> Elector:
+    """For a lease of the test's own."""
+    return Elector(
+        client,
+        name="l",
+        namespace=kube.namespace,
+        identity=identity,
+        terms=terms or LeaseTerms(),
+        annotations=candidate.NAMED,
+    )
+
+
 async def test_a_lease_is_given_back_on_the_way_out(kube: Kube) -> None:
     terms = LeaseTerms(duration_s=30, renew_s=20, retry_s=0.2)
     async with kube.client() as client, kube.client() as other:
-        first = Elector(client, name="l", namespace=kube.namespace, identity="a", terms=terms)
-        second = Elector(other, name="l", namespace=kube.namespace, identity="b", terms=terms)
+        first = stands(client, kube, "a", terms)
+        second = stands(other, kube, "b", terms)
         await first.stand()
         two = asyncio.create_task(second.stand())
         await asyncio.sleep(1.0)
@@ -166,7 +178,7 @@ async def test_a_lease_is_given_back_on_the_way_out(kube: Kube) -> None:
 async def test_a_lease_is_not_renewed_for_the_dead(kube: Kube) -> None:
     async with kube.client() as client:
         terms = LeaseTerms(duration_s=30, renew_s=20, retry_s=0.2)
-        elector = Elector(client, name="l", namespace=kube.namespace, identity="a", terms=terms)
+        elector = stands(client, kube, "a", terms)
         await elector.stand()
         assert await elector.keep(lambda: "it hangs") == "it hangs"
         assert not elector.held
@@ -179,7 +191,7 @@ async def test_without_permission_nobody_leads_and_the_reason_is_kept(kube: Kube
         Proxy(kube.access(), [Rule(path="leases", status=403)]) as proxy,
         Client(proxy.access) as client,
     ):
-        elector = Elector(client, name="l", namespace=kube.namespace, identity="a")
+        elector = stands(client, kube, "a")
         assert not await elector._try(1.0)
         assert "403" in elector.last_error
 
@@ -188,7 +200,7 @@ async def test_a_lease_that_another_had_meanwhile_is_lost_although_it_is_free_ag
     """The other took it and gave it back: a free lease must not be taken for ours, kept all the time."""
     terms = LeaseTerms(duration_s=30, renew_s=20, retry_s=0.3)
     async with kube.client() as client:
-        elector = Elector(client, name="l", namespace=kube.namespace, identity="a", terms=terms)
+        elector = stands(client, kube, "a", terms)
         await elector.stand()
         held = await client.get(LEASES, "l", namespace=kube.namespace)
         held["spec"] = {**held["spec"], "holderIdentity": "", "leaseTransitions": 2}  # type: ignore[dict-item]
@@ -202,8 +214,8 @@ async def test_a_lease_that_vanished_is_not_taken_before_its_holder_stops(kube: 
     """Somebody deletes it; its holder has not noticed yet, and still writes."""
     terms = LeaseTerms(duration_s=30, renew_s=20, retry_s=0.2)
     async with kube.client() as client:
-        first = Elector(client, name="l", namespace=kube.namespace, identity="a", terms=terms)
-        second = Elector(client, name="l", namespace=kube.namespace, identity="b", terms=terms)
+        first = stands(client, kube, "a", terms)
+        second = stands(client, kube, "b", terms)
         await first.stand()
         assert not await second._try(1.0)
         await client.delete(LEASES, "l", namespace=kube.namespace)
