@@ -2,7 +2,7 @@
 
 The authority of a new certificate is added to the webhook configuration first, and the certificate is used
 only when the server has had time to read that; so no call fails while they change. A server that cannot be
-asked for a while changes nothing: what it was told it still knows.
+asked for a while changes nothing, until the certificate ends: what it was told it still knows.
 """
 
 from __future__ import annotations
@@ -107,7 +107,8 @@ class CertificateKeeper:
             logger.warning("%s", self.problem)
         except KubeError as error:
             wrong = f"the API server was not told our certificate: {error}"
-            self.problem = self.problem and wrong
+            if self.problem or self._now() >= self.current.ends:
+                self.problem = wrong
             logger.warning("%s", wrong)
         else:
             return True

@@ -11,6 +11,7 @@ import ssl
 import sys
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 import aiohttp
 import pytest
@@ -143,6 +144,22 @@ async def test_a_server_that_cannot_be_asked_leaves_it_ready(
                     assert hook.unready() == ""
         assert fault.used and hook.unready() == "" and await is_effective(client, at)
         proxy.rules.clear()
+
+
+async def test_a_certificate_that_ended_while_the_server_could_not_be_told_is_said(sandbox: Sandbox) -> None:
+    short = Renewal(life=timedelta(seconds=10), check_s=0.1, settle_s=0.1, first_s=0.0)
+    async with (
+        Client(sandbox.access()) as client,
+        field(client) as at,
+        Proxy(sandbox.access()) as proxy,
+        Client(proxy.access) as acting,
+        webhook_for(client, at, renewal=short, acting=acting) as hook,
+    ):
+        proxy.rules.append(Rule(path=CONFIGURATIONS, status=500))
+        async with asyncio.timeout(SOON_S):
+            while not hook.unready().startswith("the API server was not told our certificate: "):
+                await asyncio.sleep(0.05)
+        assert datetime.now(UTC) >= hook.keeper.current.ends
 
 
 async def test_a_configuration_that_is_gone_is_missed(sandbox: Sandbox) -> None:
