@@ -221,7 +221,7 @@ class FluxJobController:
 
     async def _served(self) -> None:
         """Until the server has FluxJobs."""
-        said = False
+        said, pause = False, _AGAIN_S
         while True:
             try:
                 if FLUX_JOBS.plural in await resources_of(self._client, GROUP, VERSION):
@@ -230,7 +230,8 @@ class FluxJobController:
                 pass
             except KubeError as error:
                 log.warning("cannot find out whether FluxJobs are served", reason=str(error))
-                await asyncio.sleep(_AGAIN_S)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, _LOOK_S)
                 continue
             self.ready.set()
             if not said:
