@@ -113,11 +113,13 @@ def no_promise() -> dict[str, str]:
 
 
 def promise_of(pods: Iterable[Pod]) -> Promise | None:
-    """The start that some pods were told. Where they differ, the latest."""
-    found = []
+    """The start that some pods were told. Where they differ, the latest. None if a pod came later that was
+    told nothing: a group that grows while no scheduler looks asks for more than it was told a start for."""
+    found, since, untold = [], 0, 0
     for pod in pods:
         said = pod.condition(START_PROMISED)
         if said is None or said.status != "True":
+            untold = max(untold, _ms(pod.metadata.creation_timestamp) or 0)
             continue
         until, _, length = said.message.partition(_FOR)
         expected, _, latest = until.rpartition("/")
@@ -125,6 +127,9 @@ def promise_of(pods: Iterable[Pod]) -> Promise | None:
         limit = parse_duration(length)
         if at is not None and (limit is not None or not length):
             found.append(Promise(at // 1000, likely and likely // 1000, said.reason == _FIRM, limit))
+            since = max(since, (parse_rfc3339(said.last_transition_time or "") or 0) // 1000)
+    if since < untold:
+        return None
     return max(found, key=lambda each: each.no_later_than, default=None)
 
 

@@ -13,6 +13,7 @@ from fluence.schedule import recovery
 from fluence.schedule.recovery import Promise
 from fluence.schedule.state import SLICE
 from fluence.schedule.takeover import Takeover, Told
+from fluence.units import rfc3339
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.test_promised_starts import node
@@ -21,13 +22,22 @@ NOW = int(kit.T0.timestamp() * 1000)
 HOUR = 3_600_000
 
 
-def waits(name: str, *, told: int | None = None, queued: str = "", cpu: str = "2", age: int = 0) -> Pod:
+def waits(
+    name: str,
+    *,
+    told: int | None = None,
+    queued: str = "",
+    cpu: str = "2",
+    age: int = 0,
+    group: str | None = None,
+) -> Pod:
     """A pod for an hour, which was told a start so many ms from now, or none."""
     notes = {names.DURATION: "1h"} | ({names.QUEUED: queued} if queued else {})
-    made = kit.pod(name, annotations=notes, cpu=cpu, age=age)
+    made = kit.pod(name, annotations=notes, cpu=cpu, age=age, field=group)
     if told is None:
         return made
     said = recovery.promise_condition(Promise(NOW + told, limit=HOUR))
+    said["last_transition_time"] = rfc3339((NOW - 1000 * age) * 1000)
     return replace(made, status=PodStatus(phase="Pending", conditions=[Condition(**said)]))
 
 
@@ -106,6 +116,22 @@ def test_who_asks_for_longer_while_nobody_looks_is_told_anew(length: str, start:
     driver = taken_over(runs(), replace(pod, metadata=changed))
     assert starts(driver) == {"one": start}
     assert not driver.pod_sets.by_key["default/pod:one"].broken
+
+
+@pytest.mark.parametrize(("age", "start"), [(8, HOUR), (9, 5 * HOUR), (10, 5 * HOUR)])
+def test_a_group_that_grows_while_nobody_looks_is_told_anew(age: int, start: int) -> None:
+    """A member that was there and was told nothing is another matter: then a scheduler ended as it wrote."""
+    driver = Driver(queue_policy="conservative")
+    driver.now = NOW
+    driver.set_node(node("n0", 2))
+    driver.set_group(kit.group("g", 1))
+    members = [waits(f"g{i}", told=5 * HOUR, age=9, group="g", cpu="500m") for i in range(2)]
+    for pod in (runs(), *members, waits("new", age=age, group="g", cpu="500m")):
+        driver.set_pod(pod)
+    driver.cycle(NOW)
+    assert [each.no_later_than for each in driver.pod_sets.by_key.values() if not each.phase.holds] == [
+        NOW + start
+    ]
 
 
 def test_who_changes_what_it_asks_for_is_told_anew() -> None:
