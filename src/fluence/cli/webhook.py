@@ -92,7 +92,8 @@ def webhook() -> None:
     default="10s",
     show_default=True,
     help="How long it answers after it was told to stop, until nobody calls it any more; told twice, it "
-    "stops at once. [WEBHOOK_SHUTDOWN_DELAY]",
+    "stops at once. Above 25s its pod needs a longer terminationGracePeriodSeconds. "
+    "[WEBHOOK_SHUTDOWN_DELAY]",
 )
 @click.option(
     "--kubeconfig", metavar="FILE", help="Without it: KUBECONFIG, ~/.kube/config, the pod's account."
