@@ -131,6 +131,7 @@ class AdmissionFacts:
     has_policies: bool | None = None
     has_hand_offs: bool | None = None
     has_flux_jobs: bool | None = None
+    dropped: tuple[str, ...] = ()  # fields of a FluxJob's status that the server would not keep
     policies: Seen[Policy] = Seen()
     bindings: Seen[Binding] = Seen()
     hooks: Seen[Hook] = Seen()

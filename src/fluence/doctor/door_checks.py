@@ -14,6 +14,7 @@ from fluence.doctor.finding import Check, DoctorFinding, Health
 _LABEL = names.NAMESPACE_OPT_IN
 _DISABLED = "disabled"
 _CLOSED = "kube-system"
+_APPLY = "kubectl apply -f deploy/crds/fluxjobs.yaml"
 
 
 def check_doors(facts: ClusterFacts) -> Iterator[DoctorFinding]:
@@ -92,6 +93,10 @@ def _let_go(facts: ClusterFacts, space: Space, holders: list[Policy | Hook]) -> 
 def _flux_jobs(facts: ClusterFacts) -> DoctorFinding:
     check, kind = Check.FLUX_JOBS, FLUX_JOBS.name
     there = facts.admission.has_flux_jobs
+    dropped = ", ".join(f"status.{each}" for each in facts.admission.dropped)
+    if there and dropped and any(each.flux_jobs for each in facts.own):
+        message = f"{kind} is of another version, and the server drops what it does not know: {dropped}"
+        return DoctorFinding(check, Health.WARN, message, cure=_APPLY)
     if there:
         return DoctorFinding(check, Health.OK, f"{kind} is installed")
     if there is None:
@@ -106,4 +111,4 @@ def _flux_jobs(facts: ClusterFacts) -> DoctorFinding:
     message = (
         f"{kind} is not installed, and flux-jobs is on: nobody sees where held work stands, or can cancel it"
     )
-    return DoctorFinding(check, Health.WARN, message, cure="kubectl apply -f deploy/crds/fluxjobs.yaml")
+    return DoctorFinding(check, Health.WARN, message, cure=_APPLY)

@@ -12,8 +12,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, Final
 
+import msgspec
+
 from fluence import names
-from fluence.controller.flux_job import FLUX_JOBS
+from fluence.controller.flux_job import FLUX_JOBS, FluxJobStatus
 from fluence.doctor.admission_facts import (
     AdmissionFacts,
     Backing,
@@ -34,7 +36,7 @@ from fluence.doctor.facts import ClusterFacts
 from fluence.doctor.reading import may, refusal
 from fluence.doctor.seen import Seen
 from fluence.kube.client import Client
-from fluence.kube.discovery import resources_of
+from fluence.kube.discovery import resources_of, status_fields
 from fluence.kube.errors import ApiError, Missing
 from fluence.kube.resource import CONFIG_MAPS, DEPLOYMENTS, HAND_OFFS, NAMESPACES, PODS, Json, Resource
 from fluence.model import resource_document
@@ -66,6 +68,7 @@ async def look_at_admission(client: Client, facts: ClusterFacts, namespace: str 
         has_policies=await _serves(client, _GROUP, "v1", "mutatingadmissionpolicies"),
         has_hand_offs=await _serves(client, HAND_OFFS.group, HAND_OFFS.version, HAND_OFFS.plural),
         has_flux_jobs=await _serves(client, FLUX_JOBS.group, FLUX_JOBS.version, FLUX_JOBS.plural),
+        dropped=await _dropped(client),
         policies=Seen(ours, policies.unseen),
         bindings=Seen(tuple(bound), bindings.unseen),
         hooks=Seen(hooks, configurations.unseen),
@@ -85,6 +88,13 @@ async def look_at_admission(client: Client, facts: ClusterFacts, namespace: str 
 async def _serves(client: Client, group: str, version: str, plural: str) -> bool | None:
     got = await may(resources_of(client, group, version))
     return None if isinstance(got, ApiError) else plural in got
+
+
+async def _dropped(client: Client) -> tuple[str, ...]:
+    """What a CRD of another version, or of fluxqueue, does not know of a FluxJob's status."""
+    got = await may(status_fields(client, FLUX_JOBS))
+    written = msgspec.structs.fields(FluxJobStatus)
+    return () if isinstance(got, ApiError) else tuple(sorted({x.encode_name for x in written} - got))
 
 
 async def _all(client: Client, plural: str) -> Seen[dict[str, Any]]:

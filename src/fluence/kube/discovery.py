@@ -1,4 +1,4 @@
-"""Discovery: which release the server is, which APIs it serves, and which fields it silently dropped."""
+"""Discovery: which release the server is, which APIs and fields it serves, and which it silently dropped."""
 
 from __future__ import annotations
 
@@ -74,6 +74,28 @@ async def resources_of(client: Client, group: str, version: str) -> dict[str, Ap
     except Missing:
         return {}
     return {each.name: each for each in msgspec.json.decode(answer, type=_ResourceList).resources or ()}
+
+
+class _Schema(msgspec.Struct, frozen=True):
+    properties: dict[str, _Schema] = {}  # msgspec copies it
+    kinds: list[dict[str, str]] = msgspec.field(default=[], name="x-kubernetes-group-version-kind")
+
+
+class _Schemas(msgspec.Struct, frozen=True):
+    schemas: dict[str, _Schema] = {}
+
+
+class _OpenApi(msgspec.Struct, frozen=True):
+    components: _Schemas = _Schemas()
+
+
+async def status_fields(client: Client, resource: Resource[Any]) -> frozenset[str]:
+    """The fields of a custom resource's status that the server keeps: it drops all others."""
+    answer = await client.request("GET", f"/openapi/v3/apis/{resource.group}/{resource.version}")
+    for schema in msgspec.json.decode(answer, type=_OpenApi).components.schemas.values():
+        if any(each.get("kind") == resource.kind for each in schema.kinds):
+            return frozenset(schema.properties.get("status", _Schema()).properties)
+    return frozenset()
 
 
 async def create_noticing(

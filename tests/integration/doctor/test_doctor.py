@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -185,6 +186,35 @@ def test_an_account_without_rights_has_each_named_and_the_cures_give_them(kube: 
             listed = user.kubectl("get", kind, "--output", "name").split()
             made = [each for each in listed if f"/{account}-" in each]
             user.kubectl("delete", *made)
+
+
+def test_flux_jobs_of_another_version_are_told_and_cured(own_sandbox: Kube, tmp_path: Path) -> None:
+    """fluxqueue's kind has the same name, helm upgrades none, and the server drops what it does not know."""
+    kube = own_sandbox
+    user = HelmUser(kube.sandbox, kube.namespace, kube.version, tmp_path)
+    stale = yaml.safe_load((ROOT / "deploy" / "crds" / "fluxjobs.yaml").read_text())
+    for version in stale["spec"]["versions"]:
+        status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
+        del status["queued"], status["noLaterThan"]
+    (tmp_path / "stale.yaml").write_text(yaml.safe_dump(stale))
+    try:
+        user.kubectl("apply", "-f", str(tmp_path / "stale.yaml"))
+        install(user, kube)
+        (told,) = said(kube, "flux-jobs", "warn")
+        assert told["message"].endswith(": status.noLaterThan, status.queued")
+        run_cure(kube, told["cure"])
+        assert said(kube, "flux-jobs", "ok")
+    finally:
+        user.helm("uninstall", f"fluence-{kube.namespace}", "--no-hooks")
+        user.kubectl("delete", "crd", stale["metadata"]["name"])
+
+
+def said(kube: Kube, check: str, verdict: str) -> list[dict[str, str]]:
+    """What a check says once the server publishes what it was given."""
+    until = time.monotonic() + 30
+    while not (found := ask(kube).of(check, verdict)) and time.monotonic() < until:
+        time.sleep(0.5)
+    return found
 
 
 def test_who_may_do_nothing_is_told_what_he_cannot_see_and_nothing_wrong(

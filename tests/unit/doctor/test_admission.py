@@ -306,6 +306,16 @@ def test_labels_that_do_nothing(name: str, value: str, verdict: Health | None) -
     assert [each.verdict for each in found(facts, Check.DOORS)] == ([verdict] if verdict else [])
 
 
+def test_a_kind_of_flux_jobs_from_another_version_is_told() -> None:
+    """helm installs CRDs once and never upgrades them, and fluxqueue has one of the same name."""
+    stale = admitting(dropped=("noLaterThan", "queued"))
+    one = the(stale, Check.FLUX_JOBS)
+    assert (one.verdict, one.cure) == (Health.WARN, "kubectl apply -f deploy/crds/fluxjobs.yaml")
+    assert one.message.endswith("drops what it does not know: status.noLaterThan, status.queued")
+    off = replace(stale, installations=Seen((replace(INSTALLED, flux_jobs=False),)))
+    assert found(off, Check.FLUX_JOBS) == []
+
+
 def test_flux_jobs_need_their_kind_where_they_are_on() -> None:
     without = admitting(has_flux_jobs=False)
     one = the(without, Check.FLUX_JOBS)
