@@ -8,7 +8,6 @@ is sent without the lease.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,8 +20,6 @@ from fluence.kube.resource import JOBS, Json
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.schedule.enforcement import EndOverrun
-
-logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 2  # binds come first
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -26,8 +25,6 @@ from fluence.kube.reflector import Reflector
 from fluence.kube.resource import HAND_OFFS
 from fluence.live.health import health_routes, serve
 from fluence.model.hand_off import BASE, HandOff
-
-logger = logging.getLogger(__name__)
 
 _LARGEST = 8 << 20  # a review holds one object, of at most 1.5 MiB, and its old self
 

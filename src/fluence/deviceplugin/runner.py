@@ -22,7 +22,6 @@ from fluence.model.device import DeviceTree
 
 logger = logging.getLogger(__name__)
 
-DEFAULT_FOLDER: Final = Path("/var/lib/kubelet/device-plugins")
 LOOK_S: Final = 1.0
 _UNHEARD_S: Final = 10.0  # registered, and the kubelet does not listen: then once more
 _PAUSE_S: Final = (1.0, 30.0)  # after a registration that failed: the first, doubled up to the longest

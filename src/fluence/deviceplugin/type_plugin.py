@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import logging
 import re
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -24,8 +23,6 @@ import grpc
 import grpc.aio
 
 from fluence.deviceplugin import v1beta1_pb2 as api
-
-logger = logging.getLogger(__name__)
 
 VERSION: Final = "v1beta1"
 KUBELET_SOCKET: Final = "kubelet.sock"

@@ -33,7 +33,7 @@ from fluence.model.pod import Pod
 
 T = TypeVar("T")
 
-REMOTE_QPS, REMOTE_BURST = 50.0, 100.0  # kube-scheduler's own defaults; loopback has no limit
+REMOTE_QPS = 50.0  # kube-scheduler's own default, with twice as many saved up; loopback has no limit
 CALL_TIMEOUT_S = 60.0
 ATTEMPT_TIMEOUT_S = 30.0
 

@@ -73,7 +73,6 @@ class Stats(msgspec.Struct):
     failures: int = 0
     denied: int = 0
     undecodable: int = 0
-    last_event_at: float | None = None  # monotonic
     last_error: str = ""
 
 
@@ -129,11 +128,6 @@ class Reflector(Generic[T]):
         self._failures = 0
         self._gone_pages = 0
         self._stream_faults = 0
-
-    @property
-    def last_event_age_s(self) -> float | None:
-        at = self.stats.last_event_at
-        return None if at is None else self._client.clock.monotonic() - at
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -283,7 +277,6 @@ class Reflector(Generic[T]):
         added, changed, removed = self.store.replace(items, keep=unread)
         self._version = version or None
         self._listed.set()
-        self._touch()
         if not self.synced.is_set():
             self.synced.set()
         elif added or changed or removed:
@@ -307,7 +300,6 @@ class Reflector(Generic[T]):
         if kind == "BOOKMARK":
             self._version = _meta_decoder.decode(raw).metadata.resource_version
             self.stats.bookmarks += 1
-            self._touch()
             return
         item = self._decode(raw, [])
         if item is None:
@@ -319,7 +311,6 @@ class Reflector(Generic[T]):
             self.store.put(item)
         self._version = item.metadata.resource_version
         self.stats.events += 1
-        self._touch()
 
     async def _events(self, params: dict[str, str]) -> AsyncGenerator[tuple[str, msgspec.Raw], None]:
         """The events of one watch; ERROR becomes an exception, the stream's end becomes _Ended."""
@@ -371,9 +362,6 @@ class Reflector(Generic[T]):
             unread.append((meta.namespace, meta.name))
             logger.error("%s %s/%s cannot be read: %s", self._resource.name, meta.namespace, meta.name, error)
             return None
-
-    def _touch(self) -> None:
-        self.stats.last_event_at = self._client.clock.monotonic()
 
 
 def _error_event(name: str, raw: msgspec.Raw) -> ApiError:
