@@ -28,6 +28,7 @@ _ASIDE = (
     (re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d(:\d\d)?( UTC|Z)"), "<time>"),
     (re.compile(r"\b(\d+ (d|h|min|s)\b ?)+"), "<length> "),
     (re.compile(r"\b(never|size|busy|over)-[a-z0-9]{5}\b"), r"\1-<x>"),
+    (re.compile(r"\bnode-\d{3}\b"), "node-<x>"),  # the one that was made first is taken last
 )
 
 
