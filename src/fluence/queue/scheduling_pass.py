@@ -183,19 +183,26 @@ class SchedulingPass:
                     self.resumed_late.append(record)
 
     def compress(self) -> None:
-        """Move every reservation ahead as far as the others allow, in order, and none back. Where the time of
-        some has come they go first, and then the others in the order of the plan: all are late by as much."""
+        """Move every reservation ahead as far as the others allow, in order, and none back. Those whose time
+        has come start first; where one of them cannot, all are late by as much, and the others get their
+        places anew in the order of the plan."""
         reserved = [record for record in self._pending.records if record.reservation is not None]
-        if any((record.reserved_at or 0) <= self.now for record in reserved):
-            reserved.sort(key=lambda record: record.reserved_at or 0)
-            for record in reserved:
+        due = sorted(
+            (record for record in reserved if (record.reserved_at or 0) <= self.now),
+            key=lambda record: record.reserved_at or 0,
+        )
+        late = [record for record in due if not self._start_in_time(record)]
+        later = [record for record in reserved if record.reservation is not None]
+        if late:
+            later.sort(key=lambda record: record.reserved_at or 0)
+            for record in later:
                 self._release(record)
-            for record in reserved:
+            for record in (*late, *later):
                 self._redeem(record)
-            self._start_next_tasks(reserved)
-            return
-        for record in reserved:
-            self._move_ahead(record)
+        self._start_next_tasks([*due, *later])
+        if not late:
+            for record in later:
+                self._move_ahead(record)
 
     # -- the same over several cycles ------------------------------------------------------------------------
 
@@ -207,15 +214,8 @@ class SchedulingPass:
             if self.tries and self._budget.is_spent:
                 left.append(record)
                 continue
-            held = record.reservation
-            assert held is not None
-            self._release(record)
-            # Others are planned behind it by the end that it had there. A cycle that comes late by a little
-            # makes it end later by as much, which is within what ending a job may take.
-            clear = max(1, held.end - self.now)
-            if self._admitted(record) and self._start(record, clear) is not None:
-                continue
-            self.start_or_reserve(record)
+            if not self._start_in_time(record):
+                self.start_or_reserve(record)
         self._start_next_tasks(due)
         if self._progress.at(Sweep.REPAIR) is not None:
             displaced = set(self._planner.displaced())
@@ -292,6 +292,16 @@ class SchedulingPass:
         if self._admitted(record) and self._start(record, record.limit) is not None:
             return
         self.start_or_reserve(record)
+
+    def _start_in_time(self, record: JobRecord) -> bool:
+        """Start a job whose time has come while all others keep their places; False: it has none any more."""
+        held = record.reservation
+        assert held is not None
+        self._release(record)
+        # Others are planned behind it by the end that it had there. A cycle that comes late by a little makes
+        # it end later by as much, which is within what ending a job may take.
+        clear = max(1, held.end - self.now)
+        return self._admitted(record) and self._start(record, clear) is not None
 
     def _start_next_tasks(self, records: list[JobRecord]) -> None:
         """The next task of an array, when all others have their places again."""
