@@ -163,9 +163,16 @@ class GraphPlanner:
 
     # -- thinking ahead --------------------------------------------------------------------------------------
 
-    def sketch(self, now: int, waiting: Sequence[PlanRequest], *, in_order: bool) -> list[int | None]:
-        wanted = ((self._amounts(self._known(ask.request)), ask.limit) for ask in waiting)
-        return self._totals(now, {}).place_all(wanted, now, in_order=in_order)
+    def sketch(
+        self,
+        now: int,
+        waiting: Sequence[PlanRequest],
+        *,
+        in_order: bool,
+        wanted: Collection[int] | None = None,
+    ) -> list[int | None]:
+        asks = ((self._amounts(self._known(ask.request)), ask.limit) for ask in waiting)
+        return self._totals(now, {}).place_all(asks, now, in_order=in_order)
 
     def expect(
         self, now: int, ends: Mapping[str, int], waiting: Sequence[PlanRequest], wanted: Collection[int]

@@ -106,10 +106,18 @@ class Planner(Protocol):
         """A shape did not fit with this limit: note it in ``blocked`` (per shape, the shortest limit that
         failed), for this shape and for all that need as much."""
 
-    def sketch(self, now: int, waiting: Sequence[PlanRequest], *, in_order: bool) -> list[int | None]:
+    def sketch(
+        self,
+        now: int,
+        waiting: Sequence[PlanRequest],
+        *,
+        in_order: bool,
+        wanted: Collection[int] | None = None,
+    ) -> list[int | None]:
         """Where a plan over what runs now would put each of these, by limits; nothing is held.
 
-        ``in_order``: none before the one in front of it.
+        ``in_order``: none before the one in front of it. ``wanted``: the places that are asked about, if not
+        all: for the others, which are in their way, less may be known.
         """
 
     def expect(

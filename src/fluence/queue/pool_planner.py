@@ -240,7 +240,14 @@ class PoolPlanner:
 
     # -- thinking ahead --------------------------------------------------------------------------------------
 
-    def sketch(self, now: int, waiting: Sequence[PlanRequest], *, in_order: bool) -> list[int | None]:
+    def sketch(
+        self,
+        now: int,
+        waiting: Sequence[PlanRequest],
+        *,
+        in_order: bool,
+        wanted: Collection[int] | None = None,
+    ) -> list[int | None]:
         plan = self._base.copy()
         after: dict[tuple[int, int], int] = {}
         starts: list[int | None] = []

@@ -293,11 +293,17 @@ class Promises:
             for record in records:
                 record.no_later_than = record.reserved_at
             return [record.reserved_at for record in ahead]
-        in_order = planner.sketch(now, requests, in_order=True)
+        in_order = planner.sketch(now, requests, in_order=True, wanted=places)
         recorded = self._rests_on_record = self.rests_on_record(planner)
-        planned = planner.sketch(now, requests, in_order=False) if recorded else in_order
+        planned = planner.sketch(now, requests, in_order=False, wanted=places) if recorded else in_order
         supported: dict[tuple[int, int], int | None] = {}
+        turn, asked = now, 0  # where nobody overtakes, none starts before those in front of it
         for place, record in zip(places, records, strict=True):
+            if self._policy.promise == "order":
+                front = [each.no_later_than for each in ahead[asked:place]]
+                if None in front:
+                    break
+                turn, asked = max(turn, *(each for each in front if each is not None), now), place
             plan, late = planned[place], in_order[place]
             if plan is None or late is None:
                 continue
@@ -311,7 +317,7 @@ class Promises:
                 at = supported[like]
             if at is not None:  # else sums would suffice, and where they are, or the rules, do not
                 bound = self.calibration.bound(now, plan, late) if recorded else late
-                record.no_later_than = max(bound, at)
+                record.no_later_than = max(bound, at, turn)
         return planned
 
     def _places(self, held: Collection[str], now: int, seen: int) -> list[int]:

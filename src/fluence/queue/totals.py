@@ -52,15 +52,30 @@ class Totals:
         return begin
 
     def place_all(
-        self, asks: Iterable[tuple[Amounts, int]], start: int, *, in_order: bool = False
+        self,
+        asks: Iterable[tuple[Amounts, int]],
+        start: int,
+        *,
+        in_order: bool = False,
+        beside: Sequence[Amounts] = (),
     ) -> list[int | None]:
-        """The same for several, one after the other; ``in_order``: none before the one in front of it."""
+        """The same for several, one after the other; ``in_order``: none before the one in front of it.
+        ``beside``: what each might take in addition, where that is free."""
         starts: list[int | None] = []
-        for amounts, duration in asks:
+        for place, (amounts, duration) in enumerate(asks):
             at = self.place(amounts, duration, start)
             starts.append(at)
-            if in_order and at is not None:
+            if at is None:
+                continue
+            if in_order:
                 start = at
+            if beside and beside[place]:
+                end = at + duration
+                free = {
+                    kind: min(amount, self._lines[kind].least(at, end))
+                    for kind, amount in beside[place].items()
+                }
+                self._take(at, end, {kind: amount for kind, amount in free.items() if amount > 0})
         return starts
 
     def _take(self, start: int, end: int, amounts: Amounts) -> None:

@@ -28,8 +28,8 @@ from fluence.placer.seat_forecast import SeatForecast
 from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.job import FOREVER
 from fluence.queue.planner import Outlook, Planner, PlanRequest
-from fluence.queue.totals import Amounts, expected
-from fluence.schedule.planned_totals import PlannedTotals
+from fluence.queue.totals import expected
+from fluence.schedule.planned_totals import Asked, PlannedTotals
 
 HORIZON = 1 << 50  # milliseconds since 1970: the year 37,000
 _SHAPES = 10_000  # distinct shapes of which something is remembered; users can make up any number
@@ -270,16 +270,25 @@ class ClusterPlanner:
 
     # -- thinking ahead --------------------------------------------------------------------------------------
 
-    def sketch(self, now: int, waiting: Sequence[PlanRequest], *, in_order: bool) -> list[int | None]:
-        wanted = [(self._amounts(_pods(ask.request)), ask.limit) for ask in waiting]
-        return self._totals.now(now, {}, wanted).place_all(wanted, now, in_order=in_order)
+    def sketch(
+        self,
+        now: int,
+        waiting: Sequence[PlanRequest],
+        *,
+        in_order: bool,
+        wanted: Collection[int] | None = None,
+    ) -> list[int | None]:
+        asked = [self._asked(_pods(ask.request)) for ask in waiting]
+        sums = self._totals.sketch(now, asked, [ask.limit for ask in waiting], wanted)
+        return sums.starts(now, in_order=in_order)
 
     def expect(
         self, now: int, ends: Mapping[str, int], waiting: Sequence[PlanRequest], wanted: Collection[int]
     ) -> dict[int, int]:
         some = waiting[: max(wanted, default=-1) + 1]
-        lasting = [(self._amounts(_pods(ask.request)), ask.duration) for ask in some]
-        by_sums = expected(self._totals.now(now, ends, lasting).place_all(lasting, now), wanted)
+        asked = [self._asked(_pods(ask.request)) for ask in some]
+        sums = self._totals.sketch(now, asked, [ask.duration for ask in some], wanted, ends)
+        by_sums = expected(sums.starts(now), wanted)
         if not by_sums:
             return {}
         self.cluster.advance(now)
@@ -438,13 +447,13 @@ class ClusterPlanner:
         if allocation.number in self.cluster.seats.jobs:
             self.cluster.release(allocation.number)
 
-    def _amounts(self, request: PodSetRequest) -> Amounts:
+    def _asked(self, request: PodSetRequest) -> Asked:
         shape = self.shape(request)
         found = self._totals.known(shape)
         if found is None:
             gang = self.gang(request)
             # What is refused is not remembered: a claim may come.
-            found = {} if isinstance(gang, Refused) else self._totals.learn(shape, gang)
+            found = Asked() if isinstance(gang, Refused) else self._totals.learn(shape, gang)
         return found
 
     def _most(self, gang: GangRequest, now: int, duration: int | None) -> int | None:

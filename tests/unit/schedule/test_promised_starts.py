@@ -193,3 +193,47 @@ class TestOverrun:
         found = settle(driver, NOW + 61 * SECOND)
         assert not found["again"].bounded
         assert found["honest"].bounded
+
+
+class TestPartitions:
+    """What is free on nodes that a job cannot use is no help to it."""
+
+    def fill(self, policy: str) -> Driver:
+        driver = Driver(queue_policy=policy)
+        driver.set_node(node("n0", 2, pool="small"))
+        driver.set_node(node("n1", 64, pool="large"))
+        driver.set_pod(limited("runs", 3600, cpu="1", node_selector={"pool": "small"}))
+        settle(driver, NOW)
+        for number in range(4):  # they come one by one, and each is told by itself
+            driver.set_pod(limited(f"w{number}", 3600, cpu="2", node_selector={"pool": "small"}))
+            settle(driver, NOW + (1 + number) * 2 * SECOND)
+        return driver
+
+    @pytest.mark.parametrize("policy", POLICIES)
+    def test_each_is_told_a_start_behind_those_in_front_of_it(self, policy):
+        found = settle(self.fill(policy), NOW + 20 * SECOND)
+        told = [round((found[f"w{number}"].no_later_than - NOW) / 3_600_000) for number in range(4)]
+        assert told == [1, 2, 3, 4]
+
+    def test_where_nobody_overtakes_none_is_told_a_start_before_those_in_front_of_it(self):
+        """Room for it is free, and it waits all the same."""
+        driver = self.fill("fcfs")
+        for number, pool in enumerate(("small", "large")):
+            driver.set_pod(limited(f"short{number}", 60, cpu="1", node_selector={"pool": pool}))
+            found = settle(driver, NOW + (10 + number) * 2 * SECOND)
+        front = found["w3"].no_later_than
+        assert found["short0"].no_later_than > front and found["short1"].no_later_than >= front
+
+    def test_who_may_go_anywhere_may_go_there(self):
+        """Under `easy` only the first has a place; those behind it may be in the way of who comes after."""
+        driver = Driver(queue_policy="easy")
+        driver.set_node(node("n0", 2, pool="small"))
+        driver.set_node(node("n1", 2, pool="large"))
+        for name in ("a", "b"):
+            driver.set_pod(limited(name, 3600, cpu="2"))
+        settle(driver, NOW)
+        for name in ("c", "d", "e"):
+            driver.set_pod(limited(name, 3600, cpu="2"))
+        driver.set_pod(limited("last", 3600, cpu="2", node_selector={"pool": "small"}))
+        found = settle(driver, NOW + 2 * SECOND)
+        assert found["last"].no_later_than - NOW > 2.9 * 3_600_000
