@@ -11,7 +11,7 @@ from fluence.model.reason import Code, Reason, Value
 JOBSPEC, DURATION = names.JOBSPEC, names.DURATION
 
 GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
-    (Code.QUEUED_BEHIND_OTHERS, {}, "jobs in front of it hold what it needs"),
+    (Code.QUEUED_BEHIND_OTHERS, {}, "it would fit, but jobs in front of it must start first"),
     (
         Code.CLUSTER_CANNOT_HOLD,
         {"causes": (Reason.of(Code.GIVEN, text="a"), Reason.of(Code.GIVEN, text="b"))},

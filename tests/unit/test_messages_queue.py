@@ -35,7 +35,7 @@ EXAMPLES: list[tuple[Reason, str]] = [
     (Reason.of(Code.CANCELLED_BY_USER), "cancelled by its user"),
     (Reason.of(Code.GIVEN, text="node {0} is gone"), "node {0} is gone"),
     # Why a job waits in the queue, or never starts.
-    (Reason.of(Code.QUEUED_BEHIND_OTHERS), "jobs in front of it hold what it needs"),
+    (Reason.of(Code.QUEUED_BEHIND_OTHERS), "it would fit, but jobs in front of it must start first"),
     (Reason.of(Code.FIRST_IN_QUEUE), "it fits and is first: the next cycle starts it"),
     (
         Reason.of(Code.MUST_START_FIRST, fits=True, jobs=("head", "next")),

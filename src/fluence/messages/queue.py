@@ -24,7 +24,7 @@ QUEUE: Templates = {
     Code.CANCELLED_BY_USER: "cancelled by its user",
     Code.GIVEN: "{text}",
     # Why a job waits in the queue, or never starts.
-    Code.QUEUED_BEHIND_OTHERS: "jobs in front of it hold what it needs",
+    Code.QUEUED_BEHIND_OTHERS: "it would fit, but jobs in front of it must start first",
     Code.FIRST_IN_QUEUE: "it fits and is first: the next cycle starts it",
     Code.MUST_START_FIRST: lambda reason: (
         ("it would fit, but " if reason["fits"] else "") + f"{names(reason['jobs'])} must start first"

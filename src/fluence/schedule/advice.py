@@ -37,17 +37,18 @@ _EVERYTHING = [Toleration(operator="Exists")]
 def when_it_waits(
     gang: Gang, request: PodSetRequest, planner: ClusterPlanner, *, now: int, limit: int = FOREVER
 ) -> tuple[Reason, ...]:
-    """What would give it seats now."""
+    """What would give it seats now. Where there are some and others are in front of it, nothing would."""
     found: list[Reason] = []
-    if request.minimum > 1:
-        some = planner.seats_now(replace(request, minimum=1), now, limit)
-        if some:
-            found.append(_fewer(gang, request, some, empty=False))
 
     def fits(other: PodSetRequest) -> bool:
         return planner.seats_now(other, now, limit) is not None
 
-    found += _relaxed(request, planner, fits, Code.FITS_WITHOUT, Code.FITS_WITH_TOLERATIONS)
+    if not fits(request):
+        if request.minimum > 1:
+            some = planner.seats_now(replace(request, minimum=1), now, limit)
+            if some:
+                found.append(_fewer(gang, request, some, empty=False))
+        found += _relaxed(request, planner, fits, Code.FITS_WITHOUT, Code.FITS_WITH_TOLERATIONS)
     if gang.limit is None:
         found.append(Reason.of(Code.GIVE_DURATION, key=names.DURATION))
     return tuple(found)

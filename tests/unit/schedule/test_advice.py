@@ -170,3 +170,15 @@ def test_a_claim_that_is_not_there_is_no_never_and_nothing_is_said_of_room() -> 
     found = ask(*nodes(), pod("a", volumes=[volume]))
     assert codes(found.blocks) == [Code.CLAIM_MISSING] and not found.never
     assert not found.starts and found.sooner == ()
+
+
+def test_who_has_room_and_waits_for_its_turn_is_told_no_more_than_that() -> None:
+    """Tolerations, fewer pods or other nodes would change nothing: it fits as it is."""
+    limit = {names.DURATION: "1h"}
+    wide = pod("wide", cpu="2", annotations=limit, age=9)
+    small = ranks(1, field="g", annotations=limit)
+    found = ask(
+        *nodes(1), other(cpu="1"), wide, *small, group("g", 1), of="default/g", queue_policy="fcfs"
+    )
+    assert not found.starts and codes(found.blocks) == [Code.QUEUED_BEHIND_OTHERS]
+    assert found.sooner == ()
