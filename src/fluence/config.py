@@ -126,9 +126,11 @@ def load(
     file: str | None = None,
     environ: Mapping[str, str] | None = None,
     flags: Mapping[str, object] | None = None,
+    base: Mapping[str, object] | None = None,
 ) -> Loaded[S]:
-    """Settings from all sources; a later one wins. ``flags``: by field, only those that were given."""
-    values: dict[str, object] = {}
+    """Settings from all sources; a later one wins. ``flags``: by field, only those that were given. ``base``:
+    by field, in place of the defaults."""
+    values: dict[str, object] = dict(base or {})
     origins: dict[str, str] = {}
     for setting, value, origin in (
         *_from_file(shape, file),

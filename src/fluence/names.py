@@ -127,6 +127,8 @@ QUANTUM_CLASS: Final = "fluence-quantum-classical"
 # What the scheduler writes on its Lease.
 SCHEDULER_NAME: Final = f"{PREFIX}/scheduler-name"
 """Whose lease it is: two leases with one name are two schedulers that bind the same pods."""
+SETTINGS: Final = f"{PREFIX}/settings"
+"""What its holder decides by, as JSON, where that is not the default."""
 
 # What a user asks of the client-side choice of a backend (`kubectl fluence`).
 SELECT_POLICY: Final = f"{PREFIX}/select-policy"

@@ -12,10 +12,9 @@ from fluence import event_loop, messages
 from fluence.act.conditions import GROUP_CONDITIONS, POD_SCHEDULED, read_message, rests_on_durations
 from fluence.cli import view
 from fluence.cli.choice import output_option
-from fluence.cli.live import read_layout
-from fluence.cli.settings import load_settings
+from fluence.cli.leader import ask_leader
+from fluence.cli.live import levels_of
 from fluence.errors import NotFound
-from fluence.kube.access import find_access
 from fluence.kube.client import Client
 from fluence.kube.errors import Missing
 from fluence.kube.listing import ClusterListing, list_readable
@@ -59,7 +58,8 @@ _FOR_GANGS = (*_OWNERS, "PodGroups")
 @click.option(
     "--match-policy",
     metavar="NAME",
-    help="Which nodes the scheduler takes first. [FLUENCE_MATCH_POLICY; default: as in --config, else first]",
+    help="Which nodes the scheduler takes first. [FLUENCE_MATCH_POLICY; default: as in --config, else as the "
+    "leader says]",
 )
 @click.option(
     "--config",
@@ -67,7 +67,7 @@ _FOR_GANGS = (*_OWNERS, "PodGroups")
     metavar="FILE",
     type=click.Path(),
     envvar="FLUENCE_CONFIG",
-    help="The scheduler's file of settings: its policies count. [FLUENCE_CONFIG]",
+    help="The scheduler's file of settings, where it holds no Lease or you may not get it. [FLUENCE_CONFIG]",
 )
 @output_option((), note="table, wide (with every member), json, yaml.")
 def explain(
@@ -85,9 +85,9 @@ def explain(
     """Say in words what a pod or a group waits for, when it starts, and what would make it start sooner.
 
     The reason and both start times are those that the scheduler wrote into the pod's condition. What stands
-    in the way now, and what would help, is what a scheduler with the same settings finds in a copy of the
-    cluster, which is listed once; nothing is changed. With fewer rights less is said, and one line names what
-    cannot be seen.
+    in the way now, and what would help, is what a scheduler with the same settings (the leader says them on
+    its Lease) finds in a copy of the cluster, which is listed once; nothing is changed. With fewer rights
+    less is said, and one line names what cannot be seen.
 
     \b
     States: Pending, Reserved (it has a place in the plan), Starting, Running, Succeeded, Failed,
@@ -103,9 +103,9 @@ def explain(
     """
     flags: dict[str, object] = {"match_policy": match_policy, "scheduler_name": scheduler_name}
     if levels:
-        flags["topology"] = [f"{type_}={label}" for type_, label in read_layout(levels).levels]
-    settings = load_settings(SchedulerSettings, config_file, flags).settings
-    access = find_access(kubeconfig=kubeconfig, context=context)
+        flags["topology"] = levels_of(levels)
+    leader = ask_leader(kubeconfig, context, config_file, flags)
+    access, settings = leader.access, leader.settings
     namespace = namespace or access.namespace or "default"
 
     async def read() -> ClusterListing:
@@ -117,7 +117,10 @@ def explain(
         listing = event_loop.run(read)
     except Missing:
         raise NotFound(_NO_POD.format(namespace=namespace, name=name)) from None
-    seen = _see(listing, settings, namespace, int(time.time() * 1000))
+    listing.devices = listing.devices if leader.devices is None else leader.devices
+    if leader.hides_devices:
+        listing.unseen.append("devices")
+    seen = _see(listing, settings, namespace, int(time.time() * 1000), leader.notes)
     value = _pod(name, seen) if kind == "pod" else _group(name, seen)
     if output in ("json", "yaml"):
         click.echo(view.data(value, output))
@@ -138,6 +141,7 @@ class _Seen:
     listing: ClusterListing
     inquiry: Inquiry
     now: int  # ms
+    guesses: list[str]  # what is not known of the scheduler's settings
 
     @property
     def unseen(self) -> list[str]:
@@ -170,12 +174,14 @@ class _Seen:
         return not (mounts and self.lacks(_FOR_VOLUMES)) and not (asks and self.lacks(("devices",)))
 
 
-def _see(listing: ClusterListing, settings: SchedulerSettings, namespace: str, now: int) -> _Seen:
+def _see(
+    listing: ClusterListing, settings: SchedulerSettings, namespace: str, now: int, guesses: list[str]
+) -> _Seen:
     scheduler = scheduler_for(settings, native=listing.native)
     objects: list[Object] = [*listing.devices, *listing.nodes, *listing.namespaces, *listing.csi_nodes]
     objects += listing.classes
     objects += [*listing.volumes, *listing.claims, *listing.groups, *listing.owners, *listing.pods]
-    return _Seen(namespace, listing, Inquiry(scheduler, objects, now), now)
+    return _Seen(namespace, listing, Inquiry(scheduler, objects, now), now, guesses)
 
 
 # -- what there is to say ------------------------------------------------------------------------------------
@@ -259,7 +265,7 @@ def _no_pods(name: str, seen: _Seen) -> str:
 
 
 def _notes(seen: _Seen, waits: bool, gang: Gang | None, *, tried: bool) -> dict[str, Any]:
-    """One line about what cannot be seen, where that leaves something out."""
+    """What cannot be seen, where that leaves something out: a line, and one of the scheduler's settings."""
     lost = []
     if gang is None:
         lost.append("which pods it starts together with")
@@ -271,11 +277,12 @@ def _notes(seen: _Seen, waits: bool, gang: Gang | None, *, tried: bool) -> dict[
         if len(owners) == len(_OWNERS):
             hidden = [*(each for each in hidden if each not in _OWNERS), "owners of pods"]
         return {"notes": [f"with these rights {_and(hidden)} cannot be seen, so it is not said {_and(lost)}"]}
+    notes = list(seen.guesses) if waits and tried else []
     if waits and tried and seen.listing.elsewhere:
         hidden = seen.listing.elsewhere
         note = f"with these rights {_and(hidden)} of other namespaces cannot be seen: work of theirs that "
-        return {"notes": [note + "is ahead of it is not counted"]}
-    return {}
+        notes.append(note + "is ahead of it is not counted")
+    return {"notes": notes} if notes else {}
 
 
 def _and(words: list[str]) -> str:

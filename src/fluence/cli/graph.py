@@ -29,7 +29,8 @@ _HUMAN = ("table", "wide", "json", "yaml")
     "levels",
     multiple=True,
     metavar="TYPE=LABEL",
-    help="With --live: a level above the nodes, outermost first. Default: zone=topology.kubernetes.io/zone.",
+    help="With --live: a level above the nodes, outermost first. Default: as the leader has it, else "
+    "zone=topology.kubernetes.io/zone.",
 )
 @graph_options
 @click.option("--tree", is_flag=True, help="Draw the tree; siblings that are alike are one line.")
@@ -115,7 +116,7 @@ def _live(
 ) -> None:
     from fluence.cli import live  # it brings the cluster's client with it
 
-    cluster, source = live.read_cluster(kubeconfig, context, live.read_layout(levels))
+    cluster, source = live.read_cluster(kubeconfig, context, levels)
     found = cluster.graph
     data = output in ("json", "yaml")
     if criteria is not None:

@@ -10,45 +10,48 @@ import click
 
 from fluence import event_loop
 from fluence.cli import view
+from fluence.cli.leader import Asked, ask_leader
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.layout import DEFAULT, GraphLayout
 from fluence.cluster.pods import PodEntry
-from fluence.kube.access import Access, find_access
 from fluence.kube.client import Client
 from fluence.kube.errors import Forbidden
-from fluence.kube.listing import DEVICES, ClusterListing, list_cluster, list_devices
+from fluence.kube.listing import ClusterListing, list_cluster, list_devices
 from fluence.kube.resource import NODES, PODS
 from fluence.model.config_map import ConfigMap
 from fluence.names import RESOURCES_CONFIGMAP
 from fluence.schedule.device_config import DeviceConfig
 from fluence.units import format_amount
 
+_IN_A_FILE = "the scheduler reads them from a file of its own; name a copy with --config and resources: FILE"
 _RUNS = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-def read_layout(levels: Sequence[str]) -> GraphLayout:
-    """`rack=topology.kubernetes.io/rack` and its like, outermost first; none: the zones."""
-    if not levels:
-        return DEFAULT
+def levels_of(levels: Sequence[str]) -> tuple[str, ...]:
+    """`rack=topology.kubernetes.io/rack` and its like, outermost first."""
     pairs = []
     for text in levels:
         type_, equals, label = text.partition("=")
         if not (type_ and equals and label):
             raise click.UsageError(f"--level {text}: write TYPE=LABEL, such as zone={DEFAULT.levels[0][1]}")
         pairs.append((type_, label))
-    return GraphLayout(levels=tuple(pairs))
+    GraphLayout(levels=tuple(pairs))  # says what is wrong with it
+    return tuple(levels)
 
 
 def read_cluster(
-    kubeconfig: str | None, context: str | None, layout: GraphLayout
+    kubeconfig: str | None, context: str | None, levels: Sequence[str]
 ) -> tuple[ClusterGraph, str]:
-    """The cluster as its API server lists it once, and what to call it."""
-    access = find_access(kubeconfig=kubeconfig, context=context)
+    """The cluster as its API server lists it once, laid out as by its leader unless ``levels`` say else, and
+    what to call it."""
+    flags: dict[str, object] = {"topology": levels_of(levels)} if levels else {}
+    leader = ask_leader(kubeconfig, context, flags=flags)
+    layout, where = leader.settings.layout(), leader.settings.device_config_map()
 
     async def lists() -> ClusterGraph:
-        async with Client(access) as client:
+        async with Client(leader.access) as client:
             nodes, pods = await asyncio.gather(client.list(NODES), client.list(PODS, field_selector=_RUNS))
-            declared = await _devices(client)
+            declared = await _devices(client, where)
         cluster = ClusterGraph(layout)
         devices = DeviceConfig()
         devices.read(declared, layout.own_types)
@@ -58,25 +61,30 @@ def read_cluster(
         cluster.load(nodes.items or (), pods.items or ())
         return cluster
 
-    return event_loop.run(lists), access.server
+    return event_loop.run(lists), leader.access.server
 
 
-async def _devices(client: Client) -> ConfigMap | None:
+async def _devices(client: Client, where: tuple[str, str] | None) -> ConfigMap | None:
     try:
-        return next(iter(await list_devices(client)), None)
+        return next(iter(await list_devices(client, where)), None)
     except Forbidden:
         click.echo(f"note: you may not read the ConfigMap {RESOURCES_CONFIGMAP}: no devices", err=True)
         return None
 
 
-def list_once(access: Access, devices: tuple[str, str] | None = DEVICES) -> ClusterListing:
-    """Everything that the scheduler decides by, as the API server lists it now."""
+def list_as(leader: Asked) -> ClusterListing:
+    """Everything that the scheduler decides by, as the API server lists it now; what is unseen is told."""
 
     async def lists() -> ClusterListing:
-        async with Client(access) as client:
-            return await list_cluster(client, devices)
+        async with Client(leader.access) as client:
+            return await list_cluster(client, leader.settings.device_config_map())
 
-    return event_loop.run(lists)
+    listing = event_loop.run(lists)
+    listing.devices = listing.devices if leader.devices is None else leader.devices
+    hidden = [f"devices cannot be seen: {_IN_A_FILE}"] if leader.hides_devices else []
+    for note in (*leader.notes, *listing.notes, *hidden):
+        click.echo(f"note: {note}", err=True)
+    return listing
 
 
 def usage(cluster: ClusterGraph) -> list[dict[str, Any]]:

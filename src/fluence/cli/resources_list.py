@@ -9,16 +9,14 @@ import click
 
 from fluence.cli import view
 from fluence.cli.choice import output_option
-from fluence.cli.live import list_once
-from fluence.cli.settings import load_settings
-from fluence.kube.access import find_access
+from fluence.cli.leader import ask_leader
+from fluence.cli.live import list_as
 from fluence.kube.listing import ClusterListing
 from fluence.messages.times import when
 from fluence.schedule.build import scheduler_for
 from fluence.schedule.device_holdings import DeviceUse, device_uses
 from fluence.schedule.events import Changed, Object
 from fluence.schedule.scheduler import Scheduler
-from fluence.schedule.settings import SchedulerSettings
 
 _SHOWN = 3  # names in a cell
 
@@ -33,7 +31,7 @@ _SHOWN = 3  # names in a cell
     metavar="FILE",
     type=click.Path(),
     envvar="FLUENCE_CONFIG",
-    help="The scheduler's file of settings, where it names another ConfigMap. [FLUENCE_CONFIG]",
+    help="The scheduler's file of settings, where it holds no Lease or you may not get it. [FLUENCE_CONFIG]",
 )
 @output_option((), note="table, wide (with attributes, parts and everybody who waits), json, yaml.")
 def list_resources(
@@ -52,11 +50,9 @@ def list_resources(
     \b
     Exit codes: 0 listed; 1 the cluster cannot be asked, or the document not be read; 2 a wrong command line.
     """
-    settings = load_settings(SchedulerSettings, config_file, {}).settings
-    access = find_access(kubeconfig=kubeconfig or settings.kubeconfig, context=context or settings.context)
-    listing = list_once(access, settings.device_config_map())
-    for note in listing.notes:
-        click.echo(f"note: {note}", err=True)
+    leader = ask_leader(kubeconfig, context, config_file)
+    settings = leader.settings
+    listing = list_as(leader)
     now = int(time.time() * 1000)
     scheduler = scheduler_for(settings, native=listing.native)
     uses = _uses(scheduler, listing, now)

@@ -39,7 +39,8 @@ _SHOWN = 10
     "--config",
     metavar="FILE",
     type=click.Path(),
-    help="With --live: the scheduler's settings, as `fluence scheduler run --config` reads them.",
+    help="With --live: the scheduler's settings, as `fluence scheduler run --config` reads them. "
+    "[default: as the leader says on its Lease]",
 )
 @click.option(
     "-n", "--namespace", metavar="NAME", help="With --live: of objects that name none.  [default: kubeconfig]"
@@ -139,23 +140,18 @@ def _ask_cluster(
     namespace: str | None,
 ) -> object:
     from fluence.cli import live  # it brings the cluster's client with it
+    from fluence.cli.leader import ask_leader
     from fluence.clock import ManualClock, SystemClock
-    from fluence.config import load
-    from fluence.kube.access import find_access
-    from fluence.schedule.settings import SchedulerSettings
     from fluence.sim.cluster import EmbeddedCluster
     from fluence.sim.manifests import parse
     from fluence.sim.whatif import ask
 
     documents = parse(read(file), source=source_name(file))
     flags: dict[str, object] = {} if policy is None else {"queue_policy": policy}
-    settings = load(SchedulerSettings, file=config, environ={}, flags=flags).settings
-    access = find_access(kubeconfig=kubeconfig or settings.kubeconfig, context=context or settings.context)
+    leader = ask_leader(kubeconfig, context, config, flags, environ={})
     for document in documents:
-        document["metadata"].setdefault("namespace", namespace or access.namespace)
-    listing = live.list_once(access, settings.device_config_map())
-    for note in listing.notes:
-        click.echo(f"note: {note}", err=True)
-    cluster = EmbeddedCluster((), settings=settings, clock=ManualClock(SystemClock().now()))
+        document["metadata"].setdefault("namespace", namespace or leader.access.namespace)
+    listing = live.list_as(leader)
+    cluster = EmbeddedCluster((), settings=leader.settings, clock=ManualClock(SystemClock().now()))
     cluster.load(listing)
     return ask(cluster, documents)

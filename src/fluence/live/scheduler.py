@@ -53,6 +53,7 @@ from fluence.schedule.build import scheduler_for
 from fluence.schedule.cycle import Decisions
 from fluence.schedule.enforcement import EndOverrun
 from fluence.schedule.events import BindFinished, Event, ReleaseFinished
+from fluence.schedule.published_settings import publish
 from fluence.schedule.seeding import seed
 from fluence.schedule.settings import SchedulerSettings
 
@@ -143,7 +144,10 @@ class LiveScheduler:
             name=settings.lease_name,
             namespace=settings.lease_namespace,
             identity=identity,
-            annotations={names.SCHEDULER_NAME: settings.scheduler_name},
+            annotations={
+                names.SCHEDULER_NAME: settings.scheduler_name,
+                names.SETTINGS: publish(settings),
+            },
             terms=LeaseTerms(
                 duration_s=settings.lease_duration,
                 renew_s=settings.lease_renew,

@@ -6,6 +6,7 @@ Each account has a Role in its own namespace and no more; the server decides wha
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from fluence.cli import main
 from fluence.kube.client import Client
+from fluence.kube.errors import AlreadyExists
 from fluence.kube.gangs import discover_gangs
 from fluence.kube.resource import JOBS, PODS
 from fluence.model.group import Group
@@ -43,16 +45,18 @@ async def post(client: Client, path: str, version: str, kind: str, **body: Any) 
     )
 
 
-async def account(client: Client, kube: Kube, *rules: dict[str, Any]) -> str:
-    """A token of an account that may do this and no more."""
-    at, name = kube.namespace, f"guest-{len(rules)}-{len(json.dumps(rules))}"
+async def account(client: Client, kube: Kube, *rules: dict[str, Any], name: str = "") -> str:
+    """A token of an account that may do this and no more; of one that is there, the same and this."""
+    at, name = kube.namespace, name or f"guest-{len(rules)}-{len(json.dumps(rules))}"
     where = f"/api/v1/namespaces/{at}/serviceaccounts"
     rbac = RBAC.format(namespace=at)
-    await post(client, where, "v1", "ServiceAccount", metadata={"name": name})
-    await post(client, f"{rbac}/roles", V1, "Role", metadata={"name": name}, rules=list(rules))
+    with contextlib.suppress(AlreadyExists):
+        await post(client, where, "v1", "ServiceAccount", metadata={"name": name})
+    role = f"{name}-{len(rules)}"
+    await post(client, f"{rbac}/roles", V1, "Role", metadata={"name": role}, rules=list(rules))
     binding = {
-        "metadata": {"name": name},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": name},
+        "metadata": {"name": role},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": role},
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": at}],
     }
     await post(client, f"{rbac}/rolebindings", V1, "RoleBinding", **binding)

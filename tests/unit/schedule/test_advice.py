@@ -177,8 +177,6 @@ def test_who_has_room_and_waits_for_its_turn_is_told_no_more_than_that() -> None
     limit = {names.DURATION: "1h"}
     wide = pod("wide", cpu="2", annotations=limit, age=9)
     small = ranks(1, field="g", annotations=limit)
-    found = ask(
-        *nodes(1), other(cpu="1"), wide, *small, group("g", 1), of="default/g", queue_policy="fcfs"
-    )
+    found = ask(*nodes(1), other(cpu="1"), wide, *small, group("g", 1), of="default/g", queue_policy="fcfs")
     assert not found.starts and codes(found.blocks) == [Code.QUEUED_BEHIND_OTHERS]
     assert found.sooner == ()
