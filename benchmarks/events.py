@@ -37,10 +37,14 @@ MEDIAN_MS, WORST_MS = 50.0, 500.0  # to reach, on two cores
 _CORES = 32
 
 
-def node(number: int) -> Node:
+def node(number: int, partitions: int = 1) -> Node:
     return msgspec.convert(
         {
-            "metadata": {"name": f"node-{number:05}", "uid": f"node-{number}"},
+            "metadata": {
+                "name": f"node-{number:05}",
+                "uid": f"node-{number}",
+                "labels": {"partition": str(number % partitions)},
+            },
             "status": {
                 "allocatable": {"cpu": str(_CORES), "memory": "128Gi", "pods": "110"},
                 "conditions": [{"type": "Ready", "status": "True"}],
@@ -65,6 +69,7 @@ def pod(name: str, cpu: int, **more: Any) -> Pod:
             "spec": {
                 "schedulerName": more.get("scheduler", "fluence"),
                 "nodeName": more.get("node"),
+                "nodeSelector": more.get("selector"),
                 "containers": [{"name": "c", "resources": {"requests": {"cpu": str(cpu), "memory": "1Gi"}}}],
             },
             "status": {"phase": "Running" if more.get("node") else "Pending"},
@@ -76,7 +81,8 @@ def pod(name: str, cpu: int, **more: Any) -> Pod:
 class Cluster:
     """A scheduler, and an API server that carries out everything at once."""
 
-    def __init__(self, nodes: int, policy: str, seed: int = 1) -> None:
+    def __init__(self, nodes: int, policy: str, partitions: int = 1, seed: int = 1) -> None:
+        self.partitions = partitions
         self.scheduler = Scheduler(SchedulerConfig(queue_policy=policy, timer=time.process_time))
         self.random = random.Random(seed)
         self.now = 1_767_225_600_000
@@ -84,7 +90,7 @@ class Cluster:
         self.running: dict[str, dict[str, Pod]] = {}  # by gang
         self.made = 0
         self.times: list[float] = []
-        self.pending: list[Event] = [Changed(None, node(number)) for number in range(nodes)]
+        self.pending: list[Event] = [Changed(None, node(number, partitions)) for number in range(nodes)]
 
     def gang(self, sizes: Iterable[int], cpus: Iterable[int], limit: int) -> list[Pod]:
         self.made += 1
@@ -95,7 +101,11 @@ class Cluster:
             "fluence.flux-framework.org/duration": f"{limit}s",
         }
         labels = {"fluence.flux-framework.org/group": name}
-        self.gangs[name] = [pod(f"{name}-{i}", cpu, annotations=notes, labels=labels) for i in range(size)]
+        selector = None
+        if self.partitions > 1 and (at := self.random.randrange(self.partitions + 1)) < self.partitions:
+            selector = {"partition": str(at)}  # else it may go anywhere
+        more: dict[str, Any] = {"annotations": notes, "labels": labels, "selector": selector}
+        self.gangs[name] = [pod(f"{name}-{i}", cpu, **more) for i in range(size)]
         return self.gangs[name]
 
     def put(self, *events: Event) -> None:
@@ -156,8 +166,8 @@ def fill(cluster: Cluster, nodes: int, waiting: int) -> None:
     cluster.cycle()
 
 
-def measure(nodes: int, waiting: int, policy: str, events: int) -> Row:
-    cluster = Cluster(nodes, policy)
+def measure(nodes: int, waiting: int, policy: str, events: int, partitions: int = 1) -> Row:
+    cluster = Cluster(nodes, policy, partitions)
     began = time.process_time()
     fill(cluster, nodes, waiting)
     filled = time.process_time() - began
@@ -199,6 +209,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="the small cluster only")
     parser.add_argument("--policy", action="append", choices=POLICIES, help="only these")
     parser.add_argument("--events", type=int, default=100)
+    parser.add_argument("--partitions", type=int, default=1, help="most gangs can use one of so many only")
     given = parser.parse_args()
     rows = []
     print(
@@ -206,7 +217,7 @@ def main() -> None:
     )
     for nodes, waiting in CASES[:1] if given.quick else CASES:
         for policy in given.policy or POLICIES:
-            row = measure(nodes, waiting, policy, given.events)
+            row = measure(nodes, waiting, policy, given.events, given.partitions)
             rows.append(row)
             print(
                 f"{nodes:>6} {waiting:>8} {policy:13} {row['median_ms']:>6} ms {row['p95_ms']:>6} ms "
