@@ -120,9 +120,10 @@ class PlannedTotals:
         """For those that wait, in order. ``wanted``: the places that are asked about; None: all. ``ends``:
         when some tasks will probably end."""
         places = range(len(asked)) if wanted is None else sorted(wanted)
-        sets = dict.fromkeys(nodes for place in places for nodes, _ in asked[place].parts)
-        every = dict.fromkeys(nodes for each in asked for nodes, _ in each.parts)
-        pools = _Pools(dict.fromkeys(islice(sets, _POOLS)), every)
+        first = [*(asked[place] for place in places), *asked]  # those who are asked about, then all
+        every = dict.fromkeys(nodes for each in first for nodes, _ in each.parts)
+        devices = dict.fromkeys(kind for each in first for kind, _ in each.devices)
+        pools = _Pools(dict.fromkeys(islice(every, _POOLS)), every, dict.fromkeys(islice(devices, _POOLS)))
         amounts: dict[int, tuple[Amounts, Amounts]] = {}  # by identity: all of a shape ask for the same
         for each in asked:
             if id(each) not in amounts:
@@ -187,10 +188,13 @@ class PlannedTotals:
 
 
 class _Pools:
-    """Sets of nodes of which sums are made, and how those of other gangs stand to them."""
+    """Sets of nodes, and of backends, of which sums are made, and how those of other gangs stand to them."""
 
-    def __init__(self, chosen: Collection[bytes], every: Collection[bytes]) -> None:
+    def __init__(
+        self, chosen: Collection[bytes], every: Collection[bytes], devices: Collection[DeviceKind]
+    ) -> None:
         self._chosen = chosen
+        self._devices = devices
         # What all nodes have goes without saying where one of the sets has all the others in it.
         covers = any(all(_within(each, pool) for each in every) for pool in chosen)
         sums = [*chosen] if covers else [*chosen, _ALL]
@@ -201,7 +205,9 @@ class _Pools:
         }
 
     def tells_apart(self, asked: Asked) -> bool:
-        return all(nodes in self._chosen for nodes, _ in asked.parts)
+        return all(nodes in self._chosen for nodes, _ in asked.parts) and all(
+            kind in self._devices for kind, _ in asked.devices
+        )
 
     def amounts(self, asked: Asked) -> tuple[Amounts, Amounts]:
         """What a gang takes, and what it might take besides."""
@@ -213,6 +219,12 @@ class _Pools:
                     for pool in pools:
                         kind = PoolKind(type_, pool)
                         found[kind] = found.get(kind, 0) + amount
+        for device, count in asked.devices:
+            own = set(device.backends)
+            for other in self._devices:
+                if other.type == device.type and other != device and not own.isdisjoint(other.backends):
+                    found = needs if own.issubset(other.backends) else might
+                    found[other] = found.get(other, 0) + count
         return needs, might
 
 

@@ -493,3 +493,18 @@ def test_a_wait_for_somebody_without_a_limit_names_them_and_promises_nothing() -
     codes = {reason.code for reason in report.reasons}
     assert {Code.DEVICE_BUSY, Code.WAITS_FOR_UNLIMITED} <= codes
     assert report.reasons[0]["until"] is None
+
+
+def test_promises_count_who_waits_for_one_of_the_backends_that_a_job_may_have() -> None:
+    """Under `easy` only the first has a place in the plan; the others are sketched, in order."""
+    world = World(queue_policy="easy")
+    world.run(asks("a", qpu=1, limit=3600, backend="ibm_fez"), asks("b", qpu=1, limit=3600, backend="ankaa"))
+    for number, name in enumerate(("ibm_fez", "ankaa", "ibm_fez", "ankaa")):
+        world.run(asks(f"c{number}", qpu=1, limit=3600, backend=name), after=2000 * (1 + number))
+    world.run(asks("any", qpu=1, limit=3600), after=12_000)
+    world.run(asks("ibm", qpu=1, limit=3600, vendor="ibm"), after=16_000)
+    world.run(after=20_000)
+    found = world.pod_sets.by_key
+    told = {key.partition(":")[2]: each.no_later_than for key, each in found.items() if not each.phase.holds}
+    hours = {name: round(((at or 0) - NOW) / 3_600_000) for name, at in told.items()}
+    assert hours == {"c0": 1, "c1": 1, "c2": 2, "c3": 2, "any": 3, "ibm": 4}
