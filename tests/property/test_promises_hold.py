@@ -25,15 +25,17 @@ from fluence import names
 from fluence.act import conditions
 from fluence.model.meta import Condition
 from fluence.model.node import Node
-from fluence.model.pod import Pod
+from fluence.model.pod import Container, Pod, ResourceRequirements
 from fluence.model.reason import Code
 from fluence.queue.calibration import Calibration
 from fluence.queue.promises import LATE
 from fluence.schedule import recovery
 from fluence.schedule.actions import BindOutcome, BindResult
+from fluence.schedule.events import Changed
 from fluence.schedule.status_reports import Waiting
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
+from tests.unit.schedule.test_devices import config
 from tests.unit.schedule.test_promised_starts import node
 
 T0 = int(kit.T0.timestamp() * 1000)
@@ -52,12 +54,14 @@ class History:
     kills: float = 0.0  # how probable one is before a cycle
     scale: int = 1  # of all times: what is late by minutes is seen only where jobs take hours
     pools: int = 0  # nodes are of so many kinds, and most gangs can use those of one kind only
+    qpus: int = 0  # and there are so many quantum computers, of which some gangs need one, or a certain one
     kept: int = 0
     killed: int = 0
     broken: list[str] = field(default_factory=list)
 
     def run(self) -> None:
         self.rng = rng = random.Random(self.seed)
+        self.chooses = random.Random(self.seed + 1)  # devices, so that all else is as without
         self.burst = 5 * SECOND * self.scale
         self.pods: dict[str, Pod] = {}  # by name, as the API server has them
         self.limits: dict[str, int] = {}
@@ -70,7 +74,7 @@ class History:
             self.nodes[number] = _labelled(self.nodes[number], f"p{number % self.pools}")
         self.driver = self._fresh()
         # Several may come within one second, of which the API server writes no more than the second.
-        within = 100 * SECOND if self.pools else 600 * SECOND
+        within = 100 * SECOND if self.pools else 300 * SECOND if self.qpus else 600 * SECOND
         arrivals = sorted(rng.randint(0, within) * self.scale for _ in range(rng.randint(5, 25)))
         arrivals = sorted(
             at if rng.random() < 0.5 else at // self.burst * self.burst + at % 1000 for at in arrivals
@@ -106,6 +110,9 @@ class History:
         driver = Driver(queue_policy=self.policy, **more)
         if self.calibration is not None:
             driver.scheduler.state.queue.promises.calibration = self.calibration
+        if self.qpus:
+            names_ = ", ".join(f"{{type: qpu, name: q{number}}}" for number in range(self.qpus))
+            driver.handle(Changed(None, config(f"resources: [{names_}]")))
         for each in self.nodes:
             driver.set_node(each)
         for _, pod in sorted(self.pods.items()):
@@ -123,18 +130,22 @@ class History:
         notes = {names.GROUP_SIZE: str(size), names.DURATION: f"{limit}s"}
         pool = rng.randrange(self.pools + 1) if self.pools else 0
         where = {"node_selector": {"pool": f"p{pool - 1}"}} if pool else {}
+        needs = {"cpu": str(cpu)}
+        if self.qpus and self.chooses.random() < 0.6:
+            needs[f"{names.DEVICE_PREFIX}qpu"] = "1"
+            if (at := self.chooses.randrange(self.qpus + 1)) < self.qpus:
+                notes[names.REQUIRE_BACKEND] = f"q{at}"
         self.driver.now = now
         for index in range(size):
-            self._set(
-                kit.pod(
-                    f"{gang}-{index}",
-                    labels={names.GROUP_LABEL: gang},
-                    annotations=notes,
-                    cpu=str(cpu),
-                    age=-((now - T0) // SECOND),
-                    **where,
-                )
+            made = kit.pod(
+                f"{gang}-{index}",
+                labels={names.GROUP_LABEL: gang},
+                annotations=notes,
+                age=-((now - T0) // SECOND),
+                **where,
             )
+            box = Container(name="c", resources=ResourceRequirements(requests=needs))
+            self._set(replace(made, spec=replace(made.spec, containers=[box])))
 
     def _cycle(self, now: int) -> None:
         for _ in range(100):
@@ -198,28 +209,32 @@ def _labelled(one: Node, pool: str) -> Node:
 
 
 @given(
-    st.integers(0, 1 << 32), st.none() | st.integers(2, 60), st.sampled_from((1, 60)), st.sampled_from((0, 3))
+    st.integers(0, 1 << 32),
+    st.none() | st.integers(2, 60),
+    st.sampled_from((1, 60)),
+    st.sampled_from(((0, 0), (3, 0), (0, 2), (2, 2))),
 )
-@example(7, 5, 1, 0)
-def test_under_conservative_every_promise_is_kept(seed, looks, scale, pools):
-    history = History(seed, "conservative", looks, scale=scale, pools=pools)
+@example(7, 5, 1, (0, 0))
+def test_under_conservative_every_promise_is_kept(seed, looks, scale, kinds):
+    history = History(seed, "conservative", looks, scale=scale, pools=kinds[0], qpus=kinds[1])
     history.run()
     assert history.broken == []
 
 
 @pytest.mark.parametrize("policy", ["easy", "hybrid", "fcfs", "first-fit"])
 @pytest.mark.parametrize("scale", [1, 60])
-@pytest.mark.parametrize("pools", [0, 3])
-def test_under_the_others_few_are_broken(policy, scale, pools, capsys):
+@pytest.mark.parametrize(("pools", "qpus"), [(0, 0), (3, 0), (0, 2)])
+def test_under_the_others_few_are_broken(policy, scale, pools, qpus, capsys):
     kept, broken, calibration = 0, 0, Calibration()
     for seed in range(HISTORIES):
-        history = History(seed, policy, calibration=calibration, scale=scale, pools=pools)
+        history = History(seed, policy, calibration=calibration, scale=scale, pools=pools, qpus=qpus)
         history.run()
         kept, broken = kept + history.kept, broken + len(history.broken)
     with capsys.disabled():
         if HISTORIES > 1000:
             told = kept + broken
-            print(f"\n{policy}, {pools} pools: {told} promises in {HISTORIES} histories, {broken} broken")
+            kinds = f"{pools} pools, {qpus} devices"
+            print(f"\n{policy}, {kinds}: {told} promises in {HISTORIES} histories, {broken} broken")
     assert broken <= 0.02 * (kept + broken) + (15 if pools else 5)  # calibration has to begin somewhere
 
 
