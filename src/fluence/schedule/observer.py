@@ -171,13 +171,14 @@ class Observer:
 
     def _devices(self, found: ConfigMap | None) -> None:
         """Other devices than before: what runs, runs on; what waits is judged again."""
-        state = self._state
+        state, before = self._state, self._state.devices.tree
         if state.devices.read(found, state.cluster.layout.own_types):
             state.cluster.set_devices(state.devices.tree)
             state.cluster_changed = True
             state.planner.note_freed()
-            state.planner.note_taken()
-            state.queue.note_loss(Reason.of(Code.DEVICES_CHANGED))
+            if before.backends:  # else nothing can have been lost: a scheduler that starts learns of them
+                state.planner.note_taken()
+                state.queue.note_loss(Reason.of(Code.DEVICES_CHANGED))
 
     # -- pods ------------------------------------------------------------------------------------------------
 

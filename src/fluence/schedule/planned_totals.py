@@ -26,6 +26,7 @@ _SHAPES = 10_000  # distinct shapes of which something is remembered; users can 
 _POOLS = 32  # sets of nodes that a sketch tells apart: as many jobs are told in one round
 
 _ALL = b""  # every node
+_MOST = 1 << 52  # of anything that one pod holds: people write 1e17 cores, and sums must stay within 64 bits
 
 _Held = tuple[str, int, Mapping[Hashable, int]]  # a task, its end, and what it holds
 
@@ -167,7 +168,7 @@ class PlannedTotals:
         for type_, some in pools.items():
             free = np.maximum(seats.free(type_), 0)
             rows = [
-                (number, node, amount)
+                (number, node, min(amount, _MOST))
                 for number, (_, _, seating) in enumerate(tasks)
                 for seat in seating.seats.values()
                 if (amount := seat.needs.get(type_)) and (node := seats.position.get(seat.node)) is not None

@@ -508,3 +508,11 @@ def test_promises_count_who_waits_for_one_of_the_backends_that_a_job_may_have() 
     told = {key.partition(":")[2]: each.no_later_than for key, each in found.items() if not each.phase.holds}
     hours = {name: round(((at or 0) - NOW) / 3_600_000) for name, at in told.items()}
     assert hours == {"c0": 1, "c1": 1, "c2": 2, "c3": 2, "any": 3, "ibm": 4}
+
+
+def test_devices_that_a_scheduler_learns_of_as_it_starts_are_no_loss() -> None:
+    """Else every promise that is not kept over a restart would be said to be broken by them."""
+    world = World()
+    assert world.scheduler.state.planner.lost == 0
+    world.declare(ONE)
+    assert world.scheduler.state.planner.lost == 1
