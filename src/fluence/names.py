@@ -124,6 +124,9 @@ COORDINATION_ROLE: Final = f"{PREFIX}/coordination-role"
 QUANTUM_CLASS: Final = "fluence-quantum-classical"
 """The PriorityClass of pods that wait for a producer."""
 
+INSTALLED_IN: Final = "fluence-system"
+"""The namespace in which the chart and the manifests put everything."""
+
 # What the scheduler writes on its Lease.
 SCHEDULER_NAME: Final = f"{PREFIX}/scheduler-name"
 """Whose lease it is: two leases with one name are two schedulers that bind the same pods."""

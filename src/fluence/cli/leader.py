@@ -11,17 +11,13 @@ from fluence.config import Loaded, load
 from fluence.kube.access import Access, find_access
 from fluence.kube.client import Client
 from fluence.kube.errors import Forbidden, Missing
-from fluence.kube.lease import LeaseObject
-from fluence.kube.resource import LEASES, Resource
+from fluence.kube.lease import LEASE_OBJECTS, LeaseObject
 from fluence.live.device_file import DeviceFile
 from fluence.model.config_map import ConfigMap
 from fluence.schedule.published_settings import PublishedSettings, read_published
 from fluence.schedule.settings import SchedulerSettings
 
-_LEASES: Resource[LeaseObject] = Resource(
-    LEASES.group, LEASES.version, LEASES.plural, LEASES.kind, LeaseObject
-)
-_ELSEWHERE = ("kube-system", "fluence-system")  # the default, and where the manifests put it
+_ELSEWHERE = ("kube-system", names.INSTALLED_IN)  # the default, and where the manifests put it
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +84,7 @@ async def _published(access: Access, own: SchedulerSettings) -> PublishedSetting
             if place is None and (found or refused):
                 break
             try:
-                found += (await client.list(_LEASES, namespace=place)).items or []
+                found += (await client.list(LEASE_OBJECTS, namespace=place)).items or []
             except Forbidden:
                 refused = True
                 if place is not None:
@@ -103,7 +99,7 @@ async def _published(access: Access, own: SchedulerSettings) -> PublishedSetting
 async def _named(client: Client, name: str, namespace: str) -> list[LeaseObject]:
     """Who may not list leases may be allowed to get this one."""
     try:
-        return [await client.get(_LEASES, name, namespace=namespace)]
+        return [await client.get(LEASE_OBJECTS, name, namespace=namespace)]
     except (Forbidden, Missing):
         return []
 

@@ -27,14 +27,13 @@ from fluence.kube.client import Client
 from fluence.kube.discovery import ServerVersion, resources_of, server_version, versions_of
 from fluence.kube.errors import ApiError
 from fluence.kube.gangs import ADAPTERS, GROUP, discover_coscheduling, probe
-from fluence.kube.lease import RENEW, LeaseObject
+from fluence.kube.lease import LEASE_OBJECTS, RENEW, LeaseObject
 from fluence.kube.listing import list_groups
-from fluence.kube.resource import DEPLOYMENTS, LEASES, OWNERS, PODS, Resource
+from fluence.kube.resource import DEPLOYMENTS, OWNERS, PODS, Resource
 from fluence.model.group import Group
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 
-INSTALLED_IN = "fluence-system"
 _EVENTS_READ = 2000  # newest or not: they are hints
 _WATCH_S = 1.0  # between two looks at a lease
 _FEATURE = re.compile(r'^kubernetes_feature_enabled\{name="([^"]+)"[^}]*\} ([01])', re.MULTILINE)
@@ -116,7 +115,7 @@ async def _gates(client: Client) -> tuple[dict[str, bool], str]:
 
 
 async def _installations(client: Client) -> Seen[Installation]:
-    found = await everywhere(client, DEPLOYMENTS.raw(), "Deployments", {INSTALLED_IN})
+    found = await everywhere(client, DEPLOYMENTS.raw(), "Deployments", {names.INSTALLED_IN})
     configs: dict[tuple[str, str], Mapping[str, str] | None] = {}
     ours = [each for each in found.items if is_scheduler(each)]
     for deployment in ours:  # settings first: reading them is pure
@@ -153,16 +152,15 @@ async def _replicas(client: Client, found: tuple[Installation, ...], name: str) 
 
 
 async def _leases(client: Client, found: tuple[Installation, ...]) -> Seen[LeaseFacts]:
-    leases = Resource(LEASES.group, LEASES.version, LEASES.plural, LEASES.kind, LeaseObject)
     used = {each.lease_key for each in found if each.lease and each.lease_key}
-    got = await may(client.list(leases))
+    got = await may(client.list(LEASE_OBJECTS))
     if not isinstance(got, ApiError):
         ours = [each for each in got.items or () if _is_ours(each) or _key(each) in used]
         return Seen(tuple(map(_lease, ours)))
     items = []
-    for key in sorted(used | {f"kube-system/{names.SCHEDULER}", f"{INSTALLED_IN}/{names.SCHEDULER}"}):
+    for key in sorted(used | {f"kube-system/{names.SCHEDULER}", f"{names.INSTALLED_IN}/{names.SCHEDULER}"}):
         namespace, _, name = key.partition("/")
-        one = await may(client.get(leases, name, namespace=namespace))
+        one = await may(client.get(LEASE_OBJECTS, name, namespace=namespace))
         if not isinstance(one, ApiError):
             items.append(_lease(one))
     return Seen(tuple(items), refusal("leases", got))
@@ -204,10 +202,9 @@ async def _watched(client: Client, facts: ClusterFacts) -> Seen[LeaseFacts]:
 
 
 async def _watch(client: Client, lease: LeaseFacts) -> LeaseFacts:
-    shape = Resource(LEASES.group, LEASES.version, LEASES.plural, LEASES.kind, LeaseObject)
     for _ in range(int(min(lease.duration_s, 60) / _WATCH_S)):
         await asyncio.sleep(_WATCH_S)
-        got = await may(client.get(shape, lease.name, namespace=lease.namespace))
+        got = await may(client.get(LEASE_OBJECTS, lease.name, namespace=lease.namespace))
         if isinstance(got, ApiError):
             return lease
         new = _lease(got)

@@ -38,7 +38,7 @@ import msgspec
 from fluence.clock import Clock
 from fluence.kube.client import Client
 from fluence.kube.errors import ApiConflict, Forbidden, KubeError, Missing, Unauthorized
-from fluence.kube.resource import LEASES
+from fluence.kube.resource import LEASES, Resource
 from fluence.kube.retry import ONCE
 from fluence.units import rfc3339
 
@@ -69,6 +69,11 @@ class LeaseObject(msgspec.Struct, frozen=True, rename="camel"):
     spec: LeaseSpec = LeaseSpec()
     api_version: str = "coordination.k8s.io/v1"
     kind: str = "Lease"
+
+
+LEASE_OBJECTS: Resource[LeaseObject] = Resource(
+    LEASES.group, LEASES.version, LEASES.plural, LEASES.kind, LeaseObject
+)
 
 
 class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
