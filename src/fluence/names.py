@@ -64,6 +64,9 @@ QUEUED: Final = f"{PREFIX}/queued"
 START_PROMISED: Final = f"{PREFIX}/StartPromised"
 """The condition of a pod that was told of its start. The message is that time, or the expected one and that
 time as an interval, with a slash between them (ISO 8601); where the pod has a limit, ` for ` and that."""
+GRANTED: Final = f"{PREFIX}/Granted"
+"""The condition of a pod or a Job that says what it was given, as JSON: its node, its devices, the nodes of
+its pods."""
 WARNED: Final = f"{PREFIX}/limit-warned"
 """When a pod was warned that it runs past its limit."""
 

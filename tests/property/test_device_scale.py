@@ -109,9 +109,7 @@ class Cluster:
                 return
 
     def carry_out(self, bind: Bind) -> Pod:
-        pod = bound(self.waiting.pop(bind.uid), bind.node)
-        meta = replace(pod.metadata, annotations={**pod.annotations, **bind.annotations})
-        self.pods[bind.uid] = pod = replace(pod, metadata=meta)
+        self.pods[bind.uid] = pod = bind.carried_out(bound(self.waiting.pop(bind.uid), bind.node))
         return pod
 
     def end_some(self, share: float) -> None:

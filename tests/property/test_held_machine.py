@@ -223,7 +223,7 @@ class HeldMachine(Machine):
     def judge(self, decisions: Decisions) -> None:
         super().judge(decisions)
         for release in decisions.releases:
-            self.releasing[release.uid] = release
+            self.releasing[release.key] = release
         of_job: dict[str, list[Bind]] = {}
         for bind in (each for binds in decisions.binds for each in binds):
             for ref in bind.pod.metadata.owner_references or ():
@@ -274,8 +274,7 @@ class HeldMachine(Machine):
             outcome = BindOutcome.AGAIN
         else:
             assert job.spec.suspend, "let go twice"
-            notes = {**job.annotations, **release.note.annotations()}
-            self.change(replace(job, metadata=replace(job.metadata, annotations=notes)), suspend=False)
+            self.put_owner(release.carried_out(job))
             if fate == "lost":
                 return
             outcome = BindOutcome.BOUND
@@ -314,9 +313,8 @@ class HeldMachine(Machine):
             pin = Requirement(key="metadata.name", operator="In", values=[bind.node])
             terms = NodeSelector(node_selector_terms=[NodeSelectorTerm(match_fields=[pin])])
             affinity = Affinity(node_affinity=NodeAffinity(required=terms))
-            meta = replace(pod.metadata, annotations={**pod.annotations, **bind.annotations})
             spec = replace(pod.spec, scheduling_gates=None, affinity=affinity)
-            self.put(replace(pod, metadata=meta, spec=spec))
+            self.put(replace(bind.granted(pod), spec=spec))
             self.decided.add(pod.metadata.uid)
             if fate == "lost":
                 return

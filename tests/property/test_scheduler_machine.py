@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from fluence import messages, names
 from fluence.cluster.ids import job_number
+from fluence.model.grant import with_condition
 from fluence.model.group import Group
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.node import Node, NodeSpec, NodeStatus
@@ -288,12 +289,9 @@ class Machine(RuleBasedStateMachine):
         """As the server leaves a pod after its binding."""
         stamp = self.time().isoformat()
         scheduled = Condition(type="PodScheduled", status="True", last_transition_time=stamp)
-        return replace(
-            pod,
-            metadata=replace(pod.metadata, annotations={**pod.annotations, **bind.annotations}),
-            spec=replace(pod.spec, node_name=bind.node),
-            status=replace(pod.status, conditions=[scheduled]),
-        )
+        found = bind.carried_out(pod)
+        conditions = with_condition(found.status.conditions, scheduled)
+        return replace(found, status=replace(found.status, conditions=conditions))
 
     @rule()
     def crash(self) -> None:

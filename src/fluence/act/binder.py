@@ -1,7 +1,8 @@
 """Binder: binds pods in parallel, a bounded number at once, and says what became of each.
 
 A pod that is held by our gate is let through it first. One that names kube-scheduler is handed over instead:
-a single patch removes the gate and pins the node, and kube-scheduler binds it.
+a single patch removes the gate and pins the node, and kube-scheduler binds it. What a restart could not read
+from the bind itself is written to the pod's status before, where its owner cannot change it (`model.grant`).
 
 The rule for gangs: before the first bind of a job is sent, all of its places are looked at again; if one has
 gone stale, none is sent. Once one was sent the rest are driven to their end: each bind is reported by itself,
@@ -33,6 +34,7 @@ from fluence.kube.errors import (
 )
 from fluence.kube.resource import PODS
 from fluence.kube.retry import ONCE, RetryPolicy
+from fluence.model.grant import PodGrant
 from fluence.model.held import has_gate, is_delegated, is_held, pinned_node
 from fluence.model.pod import Pod
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
@@ -150,11 +152,21 @@ class Binder:
 
     async def _bind(self, bind: Bind) -> None:
         pod = bind.pod
+        if bind.grant is not None:
+            await self._grant(pod, bind.grant)
         held = is_held(pod)
         if held:
             await self._open(pod)
         labels = _labels(bind) if held else None
         await self._client.bind(pod, bind.node, annotations=bind.annotations, labels=labels, retry=ONCE)
+
+    async def _grant(self, pod: Pod, grant: PodGrant) -> Pod:
+        """Write what a pod is given into its status."""
+        meta = pod.metadata
+        body = gates.granted(meta.uid, grant.condition(), self._client.clock.now())
+        return await self._client.patch(
+            PODS, meta.name, body, namespace=meta.namespace, kind=PatchType.STRATEGIC, subresource="status"
+        )
 
     async def _open(self, pod: Pod) -> None:
         """Let a pod through our gate. One that is through it already, by a try whose answer was lost, is as
@@ -184,6 +196,8 @@ class Binder:
             if pinned_node(found) == bind.node:
                 return BindResult(bind, BindOutcome.HANDED_OVER)
             return BindResult(bind, BindOutcome.GONE, "somebody else has removed its gate")
+        if bind.grant is not None:
+            found = await self._grant(found, bind.grant)
         patch = gates.hand_over(found, bind.node, annotations=bind.annotations, labels=_labels(bind))
         await self._client.patch(PODS.raw(), meta.name, patch, namespace=meta.namespace, kind=PatchType.JSON)
         return BindResult(bind, BindOutcome.HANDED_OVER)

@@ -25,13 +25,13 @@ from datetime import datetime
 from typing import Literal, NamedTuple, cast
 
 from fluence import messages, names
+from fluence.model.grant import ReleaseNote
 from fluence.model.group import Group
 from fluence.model.meta import Condition
 from fluence.model.pod import Pod
 from fluence.model.reason import COUNTS, Code, Reason, Value
 from fluence.schedule import recovery
 from fluence.schedule.producer_gates import GateOutcome, OpenGate
-from fluence.schedule.stand_ins import ReleaseNote
 from fluence.schedule.status import SchedulingStatus, StatusReport
 from fluence.units import rfc3339
 

@@ -8,17 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+
 from fluence import names
+from fluence.model.grant import ReleaseNote
 from fluence.model.held import has_gate
-from fluence.model.meta import ObjectMeta
+from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
-from fluence.schedule.stand_ins import ReleaseNote
+from fluence.units import rfc3339
 
 Operation = dict[str, object]
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _TERMS = f"/spec/affinity/nodeAffinity/{_REQUIRED}/nodeSelectorTerms"
+
+
+def granted(uid: str, condition: Condition, now: float) -> Operation:
+    """What an object was given, as a strategic merge patch of its status; ``now`` in seconds."""
+    at = rfc3339(int(now) * 1_000_000)
+    return {
+        "metadata": {"uid": uid},
+        "status": {"conditions": [{**msgspec.to_builtins(condition), "lastTransitionTime": at}]},
+    }
 
 
 def ungate(pod: Pod) -> list[Operation]:
@@ -51,7 +63,7 @@ def let_go(owner: Owner, note: ReleaseNote) -> list[Operation]:
     meta = owner.metadata
     operations = [
         _test("/metadata/uid", meta.uid),
-        _test("/metadata/generation", meta.generation),
+        _test("/metadata/generation", note.generation),
         _test("/spec/suspend", True),
         {"op": "replace", "path": "/spec/suspend", "value": False},
     ]

@@ -1,20 +1,20 @@
-"""Releaser: lets suspended Jobs go, a few at once, and says what became of each.
+"""Releaser: releases suspended Jobs, a few at once, and says what became of each.
 
-`LiveScheduler` calls it with what a cycle decided. One write carries all: the Job is no longer suspended, and
-says which node each of its pods has. What fails is reported; the scheduler orders it again, as things are
-then. Nothing is sent without the lease.
-"""
+`LiveScheduler` calls it with what a cycle decided. The node of each pod is written to the Job's status first,
+where its owner cannot change it (`model.grant`); then the Job is unsuspended, if it is still the one that was
+planned. What fails is reported; the scheduler orders it again, as things are then. Nothing is sent without
+the lease."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from fluence import names
 from fluence.act.coalescing_writer import CoalescingWriter
-from fluence.act.gates import let_go
+from fluence.act.gates import granted, let_go
 from fluence.kube.client import Client, PatchType
 from fluence.kube.errors import KubeError, Missing
 from fluence.kube.resource import JOBS
+from fluence.model.grant import release_note
 from fluence.schedule.actions import BindOutcome, Release, ReleaseResult
 
 IN_FLIGHT = 8
@@ -42,7 +42,7 @@ class Releaser:
         return len(self._writer)
 
     def release(self, order: Release) -> None:
-        self._writer[order.uid] = order
+        self._writer[order.key] = order
 
     async def run(self) -> None:
         await self._writer.run()
@@ -59,9 +59,21 @@ class Releaser:
         meta = order.owner.metadata
         self.sent += 1
         try:
-            patch = let_go(order.owner, order.note)
+            body = granted(meta.uid, order.note.condition(), self._client.clock.now())
+            found = await self._client.patch(
+                JOBS,
+                meta.name,
+                body,
+                namespace=meta.namespace,
+                kind=PatchType.STRATEGIC,
+                subresource="status",
+            )
             await self._client.patch(
-                JOBS.raw(), meta.name, patch, namespace=meta.namespace, kind=PatchType.JSON
+                JOBS.raw(),
+                meta.name,
+                let_go(found, order.note),
+                namespace=meta.namespace,
+                kind=PatchType.JSON,
             )
         except Missing:
             return ReleaseResult(order, BindOutcome.GONE, "the Job is gone")
@@ -81,6 +93,6 @@ class Releaser:
         if found.metadata.uid != meta.uid:
             return ReleaseResult(order, BindOutcome.GONE, reason)
         if not found.spec.suspend:
-            ours = found.annotations.get(names.JOBID) == order.note.number
+            ours = order.note.holds_for(found) and release_note(found) == order.note
             return ReleaseResult(order, BindOutcome.BOUND if ours else BindOutcome.STALE, reason)
         return ReleaseResult(order, BindOutcome.AGAIN, reason)

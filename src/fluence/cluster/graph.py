@@ -157,9 +157,9 @@ class ClusterGraph:
         """Count a pod that we are about to bind by itself, without a job."""
         self._pods.put(pod, node, bound=False, assumed=True)
 
-    def forget(self, uid: str) -> tuple[FreedSeats, ...]:
-        """Undo an assumption, or the seat of one pod: it will not be bound after all."""
-        return self._pods.forget(uid)
+    def forget(self, *uids: str) -> tuple[FreedSeats, ...]:
+        """Undo assumptions, or the seats of some pods: they will not be bound after all."""
+        return self._pods.forget(*uids)
 
     def take_seat(self, job: int, uid: str, pod: Pod) -> str:
         """A pod has come that another one stood for: it has that one's seat from now on. Says on which
@@ -239,6 +239,11 @@ class ClusterGraph:
         """Whether the nodes as they are could not hold a gang even if they were empty."""
         self.sync()
         return not self._seats.could_hold(gang)
+
+    def most_if_empty(self, gang: GangRequest) -> int:
+        """How many copies of a gang's first pod the nodes could hold if they were empty, at most."""
+        self.sync()
+        return self._seats.most_if_empty(gang.members[0])
 
     def ruled_out(self, constraint: Constraint) -> frozenset[str]:
         """The nodes that a constraint on names, ranks and labels (RFC 31) does not allow, as they are now."""

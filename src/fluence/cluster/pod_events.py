@@ -92,15 +92,22 @@ class PodEvents:
         name = pod.key if isinstance(pod, Pod) else entry.pod.key if entry else uid
         return self._ended(uid, Reason.of(Code.POD_GONE, pod=name))
 
-    def forget(self, uid: str) -> tuple[FreedSeats, ...]:
-        """Undo an assumption, or the seat of one pod: it will not be bound after all."""
-        entry = self._pods.entries.get(uid)
-        if entry is None or not entry.assumed:
-            return ()
-        if entry.job is None:
-            self._drop(uid)
-            return ()
-        return self.release(entry.job, (uid,), reason=Reason.of(Code.POD_NOT_BOUND, pod=entry.pod.key))
+    def forget(self, *uids: str) -> tuple[FreedSeats, ...]:
+        """Undo assumptions, or the seats of some pods: they will not be bound after all."""
+        by_job: dict[int, list[PodEntry]] = {}
+        for uid in uids:
+            entry = self._pods.entries.get(uid)
+            if entry is None or not entry.assumed:
+                continue
+            if entry.job is None:
+                self._drop(uid)
+            else:
+                by_job.setdefault(entry.job, []).append(entry)
+        freed: tuple[FreedSeats, ...] = ()
+        for job, entries in by_job.items():
+            reason = Reason.of(Code.POD_NOT_BOUND, pod=entries[0].pod.key)
+            freed += self.release(job, [entry.uid for entry in entries], reason=reason)
+        return freed
 
     def put(self, pod: Pod, node: str, *, bound: bool, assumed: bool = False) -> None:
         """A pod counts on a node, without a job."""

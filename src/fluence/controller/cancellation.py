@@ -1,9 +1,9 @@
 """Cancellations: a FluxJob that is deleted cancels its workload, which stays held and says why.
 
-A finalizer holds the FluxJob until that is written, so a deletion counts even if nobody looked. A Job that
-runs is suspended; other workloads that run go on, and get a FluxJob again. Where the workload is gone, or
-going, the FluxJob goes with it.
-"""
+A Job that runs is suspended; other workloads that run go on, and get a FluxJob again. A deletion counts while
+a scheduler leads: no finalizer holds the FluxJob, so that a namespace can be deleted while none runs. Which
+workload a FluxJob stands for is decided by both sides: the FluxJob names its owner, which its user may write,
+and the workload's own FluxJob has this name."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import structlog
 
 from fluence import names
 from fluence.act.coalescing_writer import CoalescingWriter
-from fluence.controller.flux_job import FINALIZER, FLUX_JOBS, FluxJob
+from fluence.controller.flux_job import FluxJob
 from fluence.controller.workloads import Workload
-from fluence.kube.client import Client, PatchType
-from fluence.kube.errors import ApiConflict, Invalid, KubeError, Missing
+from fluence.kube.client import Client
+from fluence.kube.errors import ApiConflict, KubeError, Missing
 from fluence.kube.resource import DEPLOYMENTS, JOBS, PODS, REPLICASETS, STATEFULSETS, Json, Resource
 from fluence.units import rfc3339
 
@@ -29,7 +29,7 @@ RESOURCES: dict[str, Resource[Any]] = {
 }
 
 IN_FLIGHT = 4
-_AGAIN_S = 2.0
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 2.0, 60.0
 
 
 class Cancellations:
@@ -45,30 +45,33 @@ class Cancellations:
         self._client = client
         self._find = find
         self._runs = runs
-        self._writer: CoalescingWriter[tuple[str, str], FluxJob] = CoalescingWriter(
-            self._cancel, in_flight=IN_FLIGHT
-        )
+        self._pauses: dict[str, float] = {}  # by uid of a FluxJob that could not be cancelled
+        self._writer: CoalescingWriter[str, FluxJob] = CoalescingWriter(self._cancel, in_flight=IN_FLIGHT)
 
     def cancel(self, flux_job: FluxJob) -> None:
-        """A FluxJob is being deleted."""
-        if FINALIZER in (flux_job.metadata.finalizers or ()):
-            self._writer[flux_job.metadata.namespace, flux_job.metadata.name] = flux_job
+        """A FluxJob was deleted."""
+        self._writer[flux_job.metadata.uid] = flux_job
 
     async def run(self) -> None:
         await self._writer.run()
 
-    async def _cancel(self, _: tuple[str, str], flux_job: FluxJob) -> None:
+    async def _cancel(self, uid: str, flux_job: FluxJob) -> None:
         try:
             await self._tell(flux_job)
-            await self._let_go(flux_job)
+            self._pauses.pop(uid, None)
         except KubeError as error:
-            log.warning("FluxJob is not cancelled yet", flux_job=flux_job.metadata.name, reason=str(error))
-            asyncio.get_running_loop().call_later(_AGAIN_S, self.cancel, flux_job)
+            name = f"{flux_job.metadata.namespace}/{flux_job.metadata.name}"
+            log.warning("FluxJob is not cancelled yet", flux_job=name, reason=str(error))
+            pause = self._pauses.get(uid, _FIRST_PAUSE_S)
+            self._pauses[uid] = min(2 * pause, _LONGEST_PAUSE_S)
+            asyncio.get_running_loop().call_later(pause, self.cancel, flux_job)
 
     async def _tell(self, flux_job: FluxJob) -> None:
         owner = flux_job.owner
         workload = None if owner is None else self._find(owner.uid)
-        if workload is None or workload.is_leaving or workload.is_cancelled:
+        if workload is None or not stands_for(flux_job, workload):
+            return
+        if workload.is_leaving or workload.is_cancelled:
             return
         is_job = workload.kind == "Job"
         if not is_job and self._runs(workload):
@@ -90,31 +93,8 @@ class Cancellations:
             raise
         log.info("cancelled", workload=f"{workload.namespace}/{workload.name}", kind=workload.kind)
 
-    async def _let_go(self, flux_job: FluxJob) -> None:
-        meta = flux_job.metadata
-        at = (meta.finalizers or []).index(FINALIZER)
-        patch = [
-            {"op": "test", "path": "/metadata/uid", "value": meta.uid},
-            {"op": "test", "path": f"/metadata/finalizers/{at}", "value": FINALIZER},
-            {"op": "remove", "path": f"/metadata/finalizers/{at}"},
-        ]
-        try:
-            await self._client.patch(
-                FLUX_JOBS.raw(), meta.name, patch, namespace=meta.namespace, kind=PatchType.JSON
-            )
-        except Missing:
-            return
-        except Invalid:
-            found = await self._find_again(flux_job)
-            if found is not None:
-                await self._let_go(found)
 
-    async def _find_again(self, flux_job: FluxJob) -> FluxJob | None:
-        """As it is now, if our finalizer still holds it."""
-        meta = flux_job.metadata
-        try:
-            found = await self._client.get(FLUX_JOBS, meta.name, namespace=meta.namespace)
-        except Missing:
-            return None
-        same = found.metadata.uid == meta.uid and FINALIZER in (found.metadata.finalizers or ())
-        return found if same else None
+def stands_for(flux_job: FluxJob, workload: Workload) -> bool:
+    """Whether a FluxJob is the one of a workload: it names it by all that it is known by, and has the name of
+    the workload's FluxJob."""
+    return flux_job.workload == workload.identity and flux_job.metadata.name == workload.flux_job

@@ -15,7 +15,7 @@ from itertools import islice
 import structlog
 
 from fluence.act.coalescing_writer import CoalescingWriter
-from fluence.controller.cancellation import Cancellations
+from fluence.controller.cancellation import Cancellations, stands_for
 from fluence.controller.flux_job import (
     FLUX_JOBS,
     GROUP,
@@ -30,7 +30,7 @@ from fluence.controller.flux_job import (
 from fluence.controller.refusals import Refusals
 from fluence.controller.standing import Standing, is_unschedulable, rounded, status, told
 from fluence.controller.unschedulable import Unschedulable
-from fluence.controller.workloads import Workload, spec_of, workload_of
+from fluence.controller.workloads import Workload, flux_job_name, spec_of, workload_of
 from fluence.kube.client import PatchType
 from fluence.kube.discovery import resources_of
 from fluence.kube.errors import KubeError, Missing
@@ -144,8 +144,8 @@ class FluxJobController:
         key = (found.metadata.namespace, found.metadata.name)
         if new is None:
             self._sent.pop(key, None)
-        elif new.is_leaving:
-            self._cancellations.cancel(new)
+        if new is None or (new.is_leaving and not (old is not None and old.is_leaving)):
+            self._cancellations.cancel(found)
         uid = self._names.get(key)
         if uid is not None and (new is None or old is None):
             self._dirty[uid] = None
@@ -213,9 +213,9 @@ class FluxJobController:
         """What workloads were told by the leader before this one. Of pods that wait it stands on the pods;
         those of a Job that is held are not there yet, and gated ones have the server's own condition."""
         said = {
-            found.owner.uid: what
+            found.workload: what
             for found in self.flux_jobs.store
-            if found.owner is not None and (what := told(found.spec, found.status)) is not None
+            if _has_its_name(found) and (what := told(found.spec, found.status)) is not None
         }
         self._live.scheduler.remember(said)
 
@@ -260,7 +260,7 @@ class FluxJobController:
         found = self.flux_jobs.store.get(key[1], key[0])
         if workload.is_leaving or workload.is_cancelled or workload.uid in self._cancellations.told:
             return
-        if found is not None and (found.owner is None or found.owner.uid != workload.uid or found.is_leaving):
+        if found is not None and (not stands_for(found, workload) or found.is_leaving):
             return  # of a workload that had its name, or it was deleted: it goes first
         gang_key = self._join_gang(workload)
         state = self._state
@@ -341,3 +341,9 @@ class FluxJobController:
         members.discard(uid)
         if key is not None and not members:
             self._of_gang.pop(key, None)
+
+
+def _has_its_name(flux_job: FluxJob) -> bool:
+    """Whether a FluxJob has the name that belongs to the workload which it names: its user may write both."""
+    owner = flux_job.owner
+    return owner is not None and flux_job.metadata.name == flux_job_name(owner.kind, owner.name)

@@ -11,12 +11,11 @@ import msgspec
 from fluence import names
 from fluence.kube.resource import Json, Resource
 from fluence.model.meta import Condition, ObjectMeta, OwnerReference, Wire
+from fluence.model.owner import controller_of
 
 GROUP = "jobs.converged-computing.org"
 VERSION = "v1alpha1"
 MANAGER = "fluence-controller"
-FINALIZER = f"{GROUP}/cancel"
-"""Holds a deleted FluxJob until its workload says that it is cancelled: also if nobody looked meanwhile."""
 
 TYPES = {"Pod": 0, "Job": 1, "Deployment": 2, "ReplicaSet": 3, "StatefulSet": 4}
 """The number of each kind of workload in `spec.type`."""
@@ -62,6 +61,11 @@ class FluxJob(Wire, frozen=True):
         return next(iter(self.metadata.owner_references or ()), None)
 
     @property
+    def workload(self) -> str:
+        """The identity of the workload that it says it stands for."""
+        return controller_of(self.metadata)
+
+    @property
     def is_leaving(self) -> bool:
         return self.metadata.deletion_timestamp is not None
 
@@ -95,7 +99,6 @@ def applied(name: str, namespace: str, spec: FluxJobSpec, owner: OwnerReference)
             "name": name,
             "namespace": namespace,
             "labels": {names.SEEN: names.SEEN_YES},
-            "finalizers": [FINALIZER],
             "ownerReferences": [reference],
         },
         "spec": {

@@ -26,7 +26,7 @@ from fluence.queue.job import Phase
 from fluence.schedule.gang import Gang
 from fluence.schedule.pod_set import PodSet
 from fluence.schedule.recovery import Promise
-from fluence.schedule.stand_ins import is_stand_in
+from fluence.schedule.stand_in import is_stand_in
 from fluence.schedule.status import StatusReport
 from fluence.schedule.takeover import Told
 from fluence.units import parse_rfc3339, rfc3339
@@ -140,7 +140,8 @@ def _phase(found: Standing) -> tuple[str, str, str]:
         if gang.is_over and not waits:
             return ("Running" if gang.ended else "Held"), "", ""  # its owner has not counted them yet
         if gang.fault is not None:
-            return "Refused", *_said(gang.fault)
+            never = gang.fault.code is Code.CLUSTER_HOLDS_FEWER
+            return "Unschedulable" if never else "Refused", *_said(gang.fault)
         if any(each.phase is Phase.NEVER for each in waits):
             return "Unschedulable", *_told(found.report, waits)
         if gang.missing is not None and not any(each.phase is not Phase.GATHERING for each in waits):

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from fluence.controller.flux_job import TYPES, FluxJobSpec
 from fluence.model.held import is_cancelled, is_ours, is_seen, places_us
 from fluence.model.meta import OwnerReference
-from fluence.model.owner import OWNERS, Owner
+from fluence.model.owner import OWNERS, Owner, identity
 from fluence.model.pod import Pod
 from fluence.model.resources import pod_requests
 from fluence.schedule.gang import Gang
-from fluence.schedule.stand_ins import is_stand_in, stand_in
+from fluence.schedule.stand_in import is_stand_in, stand_in
 
 _VERSIONS = {kind: version for version, kind in OWNERS}
 _MOST_SECONDS = (1 << 31) - 1
@@ -44,6 +44,11 @@ tasks:
   slot: {name}
 version: 1
 """
+
+
+def flux_job_name(kind: str, name: str) -> str:
+    """The name of the FluxJob of a workload."""
+    return f"{name}-{kind.lower()}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,11 @@ class Workload:
     @property
     def flux_job(self) -> str:
         """The name of its FluxJob."""
-        return f"{self.name}-{self.kind.lower()}"
+        return flux_job_name(self.kind, self.name)
+
+    @property
+    def identity(self) -> str:
+        return identity(self.namespace, self.kind, self.name, self.uid)
 
     @property
     def is_cancelled(self) -> bool:

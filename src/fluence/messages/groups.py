@@ -185,6 +185,18 @@ GROUPS: Templates = {
     Code.GROUP_TOO_LARGE: (
         "PodGroup {group} wants {minimum} pods to start together: ask for at most {maximum}"
     ),
+    Code.CLUSTER_HOLDS_FEWER: (
+        "{pods} pods are to run at a time, and an empty cluster could hold {most} of them: lower the "
+        "parallelism or the replicas, or add nodes"
+    ),
+    Code.TOO_MANY_HELD_PODS: (
+        "{pods} pods are to run at a time, and a workload that is held may have {most}: lower the "
+        "parallelism or the replicas, or split it"
+    ),
+    Code.NAMESPACE_HOLDS_TOO_MANY: (
+        "{others} pods of other held workloads of this namespace are in the queue, and with the {pods} "
+        "of this one there would be more than {most}: it is queued when some of them have started"
+    ),
     Code.DIFFERENT_SIZES: _different_sizes,
     Code.SIZE_NOT_USED: "group-size {size} is not used: PodGroup {group} says {minimum}; change it there",
     Code.SIZE_WITHOUT_GROUP: (

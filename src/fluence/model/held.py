@@ -9,9 +9,11 @@ object; `groups`, `gang` and `stand_ins` ask.
 from __future__ import annotations
 
 from fluence import names
+from fluence.model.grant import pod_grant
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod, PodSpec
 
+JOB_CONTROLLER = "kubernetes.io/job-controller"
 STAND_IN = "#"  # in the uid of a pod that stands for one still to be made: in no name, and in no other uid
 
 
@@ -38,10 +40,10 @@ def is_closed(pod: Pod) -> bool:
 
 def is_delegated(pod: Pod) -> bool:
     """Whether kube-scheduler binds this pod where the plan says: it names kube-scheduler, and waits behind
-    our gate or was let through it."""
+    our gate or was handed over."""
     if pod.spec.scheduler_name != names.KUBE_SCHEDULER or not is_seen(pod):
         return False
-    return has_gate(pod.spec) or names.JOBID in pod.annotations or STAND_IN in pod.metadata.uid
+    return has_gate(pod.spec) or STAND_IN in pod.metadata.uid or _handed_over_to(pod) is not None
 
 
 def is_ours(pod: Pod, scheduler: str) -> bool:
@@ -50,10 +52,21 @@ def is_ours(pod: Pod, scheduler: str) -> bool:
 
 
 def pinned_node(pod: Pod) -> str | None:
-    """The node that a pod which was let go to kube-scheduler is pinned to. A pin cannot be changed once the
-    gate is gone, so unlike an annotation it can be trusted."""
-    if pod.is_gated or not is_delegated(pod):
+    """The node that a pod which was handed to kube-scheduler is pinned to."""
+    if pod.is_gated or pod.spec.scheduler_name != names.KUBE_SCHEDULER or not is_seen(pod):
         return None
+    return _handed_over_to(pod)
+
+
+def _handed_over_to(pod: Pod) -> str | None:
+    """The node that a pod is pinned to by its spec, if that is the node which it was granted. Anybody may pin
+    their own pod anywhere, and nobody but the scheduler may write the grant."""
+    granted = pod_grant(pod)
+    return granted.node if granted is not None and _pin(pod) == granted.node else None
+
+
+def _pin(pod: Pod) -> str | None:
+    """The one node that a pod's affinity allows. It cannot be changed once no gate holds the pod."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = affinity.required.node_selector_terms if affinity and affinity.required else None
     found: set[str] = set()
@@ -75,8 +88,8 @@ def is_cancelled(of: Pod | Owner) -> bool:
 def places_us(owner: Owner, scheduler: str) -> bool:
     """Whether the pods of an owner will be ours, by its template."""
     template = owner.spec.template
-    if template is None or not is_seen(owner):
-        return False
+    if template is None or not is_seen(owner) or owner.spec.managed_by not in (None, JOB_CONTROLLER):
+        return False  # nobody knows whether another controller makes pods at all
     name = template.spec.scheduler_name or names.KUBE_SCHEDULER
     if name == scheduler:
         return True

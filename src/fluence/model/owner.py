@@ -1,11 +1,29 @@
-"""Owner: what makes pods, and how many of them: Job, Deployment, ReplicaSet, StatefulSet."""
+"""Owner: what makes pods, and how many of them: Job, Deployment, ReplicaSet, StatefulSet.
+
+Anybody may write any uid into an `ownerReferences` entry, so a uid alone proves nothing: an owner is known by
+its uid, namespace, kind and name together (`identity`), and a child is a child of the owner whose identity it
+names."""
 
 from __future__ import annotations
 
 from typing import ClassVar
 
-from fluence.model.meta import Condition, ObjectMeta, Wire
+from fluence.model.meta import Condition, LabelSelector, ObjectMeta, Wire, selector_matches
 from fluence.model.pod import PodSpec
+
+
+def identity(namespace: str, kind: str, name: str, uid: str) -> str:
+    """What an owner is known by."""
+    return f"{namespace}/{kind}/{name}/{uid}"
+
+
+def controller_of(child: ObjectMeta) -> str:
+    """The identity of the controller that an object names; nothing if it names none. It exists if an owner
+    has this identity: owners are in the namespace of what they own."""
+    for each in child.owner_references or ():
+        if each.controller:
+            return identity(child.namespace, each.kind, each.name, each.uid)
+    return ""
 
 
 class PodTemplate(Wire, frozen=True):
@@ -23,6 +41,8 @@ class _Spec(Wire, frozen=True):
     suspend: bool = False  # Job
     active_deadline_seconds: int | None = None  # Job
     completion_mode: str | None = None  # Job; Indexed: each pod has an index
+    managed_by: str | None = None  # Job; the controller that makes its pods, None: the Job controller
+    selector: LabelSelector | None = None
     template: PodTemplate | None = None
 
 
@@ -46,6 +66,17 @@ class Owner(Wire, frozen=True):
     @property
     def key(self) -> str:
         return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def identity(self) -> str:
+        return identity(self.metadata.namespace, self.kind, self.metadata.name, self.metadata.uid)
+
+    def claims(self, child: ObjectMeta) -> bool:
+        """Whether an object is this owner's child by both accounts: it names this owner, and has the labels
+        by which the owner's controller finds its children."""
+        selector = self.spec.selector
+        found = selector is None or selector_matches(selector, child.labels or {})
+        return found and controller_of(child) == self.identity
 
     @property
     def pods(self) -> int:

@@ -128,6 +128,9 @@ class Code(StrEnum):
     INVALID_GROUP_NAME = "InvalidGroupName"  # kind, key, value
     INVALID_SIZE = "InvalidSize"  # kind, key, value, maximum
     GROUP_TOO_LARGE = "GroupTooLarge"  # group, minimum, maximum
+    CLUSTER_HOLDS_FEWER = "ClusterHoldsFewer"  # pods, most
+    TOO_MANY_HELD_PODS = "TooManyHeldPods"  # pods, most
+    NAMESPACE_HOLDS_TOO_MANY = "NamespaceHoldsTooMany"  # pods, others, most
     DIFFERENT_SIZES = "DifferentSizes"  # level, sizes
     SIZE_NOT_USED = "SizeNotUsed"  # size, group, minimum
     SIZE_WITHOUT_GROUP = "SizeWithoutGroup"  # size, key

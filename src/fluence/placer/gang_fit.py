@@ -207,6 +207,13 @@ class GangFit:
         view, now = self.empty(), self.availability.now
         return self._place(gang.on_empty_nodes(), view, now) is not None
 
+    def most_if_empty(self, members: Members) -> int:
+        """How many such pods the nodes could hold if nobody held anything, at most."""
+        seats = self.table.capacity(self.table.shape(members.needs), self.empty())
+        if members.most is not None:
+            seats = np.minimum(seats, members.most)
+        return int((seats * self._placer.allowed(members)).sum())
+
     def empty(self) -> FreeView:
         """What would be free if nobody held anything."""
         self.availability.at(self.availability.now)

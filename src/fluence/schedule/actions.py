@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
+from msgspec.structs import replace
+
+from fluence.model.grant import DeviceNote, PodGrant, ReleaseNote, with_condition
+from fluence.model.held import is_delegated
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
-from fluence.schedule.stand_ins import ReleaseNote
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,23 +22,55 @@ class Bind:
     node: str
     job: str  # the queue's key: binds of one job stand or fall together until the first is sent
     annotations: Mapping[str, str]
+    devices: tuple[DeviceNote, ...] = ()  # that belong to no node
 
     @property
     def uid(self) -> str:
         return self.pod.metadata.uid
 
+    @property
+    def grant(self) -> PodGrant | None:
+        """What its status must say before it is bound: what a restart cannot read from the bind itself."""
+        if self.devices or is_delegated(self.pod):
+            return PodGrant(self.node, self.devices)
+        return None
+
+    def carried_out(self, pod: Pod) -> Pod:
+        """A pod as the server will show it once it is bound."""
+        return replace(self.granted(pod), spec=replace(pod.spec, node_name=self.node))
+
+    def granted(self, pod: Pod) -> Pod:
+        """A pod as the server will show it before that, or when it was handed over."""
+        meta, status = pod.metadata, pod.status
+        if self.grant is not None:
+            status = replace(status, conditions=with_condition(status.conditions, self.grant.condition()))
+        notes = {**pod.annotations, **self.annotations}
+        return replace(pod, metadata=replace(meta, annotations=notes), status=status)
+
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Let a suspended Job make its pods; which node each of them has goes along in the same write."""
+    """Let a suspended Job make its pods; which node each of them has is written before."""
 
     owner: Owner  # as it was planned with: if its spec has changed since, nothing is written
     job: str  # the queue's key
     note: ReleaseNote
 
     @property
-    def uid(self) -> str:
-        return self.owner.metadata.uid
+    def key(self) -> str:
+        """The identity of the Job."""
+        return self.owner.identity
+
+    def carried_out(self, owner: Owner) -> Owner:
+        """A Job as the server will show it once it is released."""
+        meta, note, status = owner.metadata, self.note, owner.status
+        notes = {**owner.annotations, **note.annotations()}
+        return replace(
+            owner,
+            metadata=replace(meta, annotations=notes, generation=note.generation + 1),
+            spec=replace(owner.spec, suspend=False),
+            status=replace(status, conditions=with_condition(status.conditions, note.condition())),
+        )
 
 
 @dataclass(frozen=True, slots=True)

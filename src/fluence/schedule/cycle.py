@@ -7,6 +7,7 @@ network. `fluence.schedule.scheduler.Scheduler` is the entrance and guards it ag
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from fluence.model.job_entry import JobEntry
@@ -24,7 +25,7 @@ from fluence.schedule.pod_set import PodSet
 from fluence.schedule.producer_gates import GateOrder
 from fluence.schedule.quarantine import Fault
 from fluence.schedule.reconcile import reconcile
-from fluence.schedule.stand_ins import is_stand_in, is_stand_in_uid, owner_of, stand_in_uid
+from fluence.schedule.stand_in import is_stand_in, is_stand_in_uid, owner_of, stand_in_uid
 from fluence.schedule.state import SchedulerState
 from fluence.schedule.status import SchedulingStatus, StatusReport
 from fluence.schedule.status_reports import Waiting
@@ -135,8 +136,7 @@ class SchedulingCycle:
                 assert gang is not None
                 self._lifecycle.adopt(gang, first.pods, now)
             elif isinstance(first, changes.TakeSeats):
-                for stand_in, pod in first.pairs:
-                    self._lifecycle.take_seat(stand_in, pod)
+                self._lifecycle.take_seats(first.pairs)
             elif isinstance(first, changes.GiveUpSeats):
                 for owner in first.owners:
                     self._lifecycle.give_up_seats(owner, group)
@@ -219,11 +219,11 @@ class SchedulingCycle:
         state = self.state
         by_pod = state.pod_sets.by_pod
         for order in state.releases.take_due(now):
-            owner = state.groups.owner(order.uid)
-            uids = [stand_in_uid(order.uid, index) for index, _ in order.note.nodes]
+            owner = state.groups.owner(order.key)
+            uids = [stand_in_uid(order.key, index) for index, _ in order.note.nodes]
             seated = all(uid in by_pod for uid in uids)
             if owner is None or not owner.spec.suspend or not seated:
-                state.releases.forget(order.uid)
+                state.releases.forget(order.key)
             elif not self._lose_taken(uids):
                 decisions.releases.append(replace(order, owner=owner))
         for pod_set in list(state.pod_sets.expecting.values()):
@@ -251,8 +251,8 @@ class SchedulingCycle:
             for uid, node in nodes.items()
             if state.planner.is_overcommitted(node, uid, by_pod[uid].number)
         ]
-        for uid in taken:
-            self._lifecycle.lose(by_pod[uid], uid)
+        for pod_set, lost in _by_pod_set(taken, by_pod):
+            self._lifecycle.lose(pod_set, *lost)
         return bool(taken)
 
     def _may_begin(self, pod_set: PodSet) -> bool:
@@ -316,10 +316,13 @@ class SchedulingCycle:
                 continue
             seated = [pod.metadata.uid for pod in gang.members if pod.metadata.uid in by_pod]
             if gang.needed > len(seated):
-                for uid in seated:
-                    unsent = uid in state.retries or uid in by_pod[uid].arrived or is_stand_in_uid(uid)
-                    if unsent:
-                        self._lifecycle.lose(by_pod[uid], uid)
+                unsent = [
+                    uid
+                    for uid in seated
+                    if uid in state.retries or uid in by_pod[uid].arrived or is_stand_in_uid(uid)
+                ]
+                for pod_set, lost in _by_pod_set(unsent, by_pod):
+                    self._lifecycle.lose(pod_set, *lost)
 
     def _retry_binds(self, now: int, decisions: Decisions) -> None:
         state = self.state
@@ -336,3 +339,11 @@ class SchedulingCycle:
                 due = uids  # the first binds of a gang are looked at together: none is sent if one is stale
             if due:
                 decisions.binds.append([state.retries.take(uid) for uid in due])
+
+
+def _by_pod_set(uids: Iterable[str], by_pod: Mapping[str, PodSet]) -> list[tuple[PodSet, list[str]]]:
+    """Pods with seats, together with those that were placed with them."""
+    found: dict[str, list[str]] = {}
+    for uid in uids:
+        found.setdefault(by_pod[uid].key, []).append(uid)
+    return [(by_pod[some[0]], some) for some in found.values()]

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fluence import names
-from fluence.model.owner import Job, Owner
+from fluence.model.owner import Job, Owner, controller_of
 from fluence.model.pod import Pod
 from fluence.queue.overruns import Overruns
 from fluence.schedule.groups import Groups
@@ -139,9 +139,9 @@ def _seated(pod_set: PodSet, groups: Groups) -> tuple[Pod, ...]:
 def _whole_job(pods: tuple[Pod, ...], groups: Groups) -> Owner | None:
     """The Job of these pods, if they are all that it runs and has still to run: ending it must not end work
     that has overrun nothing."""
-    refs = {each.uid for pod in pods for each in pod.metadata.owner_references or () if each.controller}
-    owner = groups.owner(refs.pop()) if len(refs) == 1 else None
-    if not isinstance(owner, Job):
+    named = {controller_of(pod.metadata) for pod in pods}
+    owner = groups.owner(named.pop()) if len(named) == 1 else None
+    if not isinstance(owner, Job) or not all(owner.claims(pod.metadata) for pod in pods):
         return None
     left = owner.pods if owner.remaining is None else owner.remaining
     return owner if left <= len(pods) else None

@@ -29,10 +29,11 @@ from fluence.schedule.gang_size import GangSize, gang_size, needed, single_size
 from fluence.schedule.gate_dependency import waits_for_producer
 from fluence.schedule.group_labels import pod_index
 from fluence.schedule.membership import STRICT, Membership, single_key
-from fluence.schedule.stand_ins import is_stand_in
+from fluence.schedule.stand_in import is_stand_in
 from fluence.text import natural_key
 
 _NO_INDEX = 1 << 40
+_TOO_WIDE = (Code.CLUSTER_HOLDS_FEWER, Code.TOO_MANY_HELD_PODS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,10 +168,11 @@ def build(
     strangers: Collection[Pod] = (),
     scheduler: str = names.SCHEDULER,
     native: bool = False,
+    withheld: Mapping[str, Reason] | None = None,
 ) -> Gang:
-    """The gang of these pods. ``memberships`` by pod, ``owners`` by uid, ``find_group`` by namespace and
+    """The gang of these pods. ``memberships`` by pod, ``owners`` by identity, ``find_group`` by namespace and
     name; ``strangers``: pods of other schedulers that name it; ``native``: the server has PodGroups, so that
-    a label which names one may be ahead of it."""
+    a label which names one may be ahead of it; ``withheld``: owners whose pods are not all known, and why."""
     ordered = sorted(pods, key=_order) if len(pods) > 1 else list(pods)
     first_pod = _oldest(ordered)  # it names the group
     first, namespace = memberships[first_pod.key], first_pod.metadata.namespace
@@ -193,6 +195,7 @@ def build(
         or size.fault
         or annotations.fault
         or _cancelled(by.waiting, owned.every)
+        or _withheld(owned, withheld or {}, _TOO_WIDE)
         or mismatch
     )
     return Gang(
@@ -211,7 +214,10 @@ def build(
         submit=_submit(group, first_pod),
         source=_source(first, group),
         group=group,
-        missing=None if fault else _missing(first, size, must, by, owners=owned.every),
+        missing=None
+        if fault
+        else _withheld(owned, withheld or {}, (Code.NAMESPACE_HOLDS_TOO_MANY,))
+        or _missing(first, size, must, by, owners=owned.every),
         fault=fault,
         warnings=tuple(dict.fromkeys((*size.warnings, *annotations.warnings))),
         held=is_seen(first_pod),
@@ -270,11 +276,11 @@ def _sort_out(pods: Sequence[Pod]) -> _Pods:
 
 
 def _owners(of: Sequence[Membership], known: Mapping[str, Owner]) -> _Owners:
-    direct = dict.fromkeys(each.owners[0].metadata.uid for each in of if each.owners)
-    every = dict.fromkeys(owner.metadata.uid for each in of for owner in each.owners)
+    direct = dict.fromkeys(each.owners[0].identity for each in of if each.owners)
+    every = dict.fromkeys(owner.identity for each in of for owner in each.owners)
     return _Owners(
-        direct=[known[uid] for uid in direct],
-        every=[known[uid] for uid in every],
+        direct=[known[each] for each in direct],
+        every=[known[each] for each in every],
         unseen=[each.unseen for each in of if each.unseen is not None],
     )
 
@@ -380,6 +386,14 @@ def _cancelled(waiting: Sequence[Pod], owners: Sequence[Owner]) -> Reason | None
     carriers: Sequence[Pod | Owner] = (*owners, *waiting)
     found = next((each for each in carriers if is_cancelled(each)), None) if waiting else None
     return None if found is None else Reason.of(Code.FLUX_JOB_DELETED, what=found.key, key=names.CANCELLED)
+
+
+def _withheld(owners: _Owners, withheld: Mapping[str, Reason], codes: Collection[Code]) -> Reason | None:
+    """Why not all pods of a held owner are planned."""
+    if not withheld:
+        return None
+    found = (withheld.get(owner.identity) for owner in owners.direct)
+    return next((each for each in found if each is not None and each.code in codes), None)
 
 
 # -- single fields -------------------------------------------------------------------------------------------

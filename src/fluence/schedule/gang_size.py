@@ -17,12 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fluence import names
+from fluence.model.grant import MAX_SIZE
 from fluence.model.group import Group
 from fluence.model.meta import OwnerReference
-from fluence.model.owner import Owner
+from fluence.model.owner import Owner, controller_of
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
-from fluence.schedule.group_labels import MAX_SIZE, declared_size
+from fluence.schedule.group_labels import declared_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,19 +150,18 @@ def _begun(pods: Sequence[Pod], ended: Sequence[Pod]) -> list[Pod]:
 
 def _succeeded(ended: Sequence[Pod], owners: Sequence[Owner]) -> int:
     """Members that succeeded, those whose pod is deleted already included where a Job counts them."""
-    seen = dict.fromkeys((owner.metadata.uid for owner in owners), 0)
+    seen = dict.fromkeys((owner.identity for owner in owners), 0)
     free = 0
     for pod in ended:
         if pod.status.phase != "Succeeded":
             continue
-        uid = next((each.uid for each in pod.metadata.owner_references or () if each.uid in seen), None)
-        if uid is None:
-            free += 1
+        owner = controller_of(pod.metadata)
+        if owner in seen:
+            seen[owner] += 1
         else:
-            seen[uid] += 1
-    return free + sum(max(seen[owner.metadata.uid], owner.succeeded) for owner in owners)
+            free += 1
+    return free + sum(max(seen[owner.identity], owner.succeeded) for owner in owners)
 
 
 def _is_owned(pod: Pod, owners: Sequence[Owner]) -> bool:
-    uids = {owner.metadata.uid for owner in owners}
-    return any(each.uid in uids for each in pod.metadata.owner_references or ())
+    return controller_of(pod.metadata) in {owner.identity for owner in owners}

@@ -13,12 +13,10 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from fluence import names
+from fluence.model.grant import MAX_SIZE
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
-
-MAX_SIZE = 100_000
-"""The largest gang that a label or an annotation may declare: more than any cluster holds."""
 
 _NAMES = frozenset(names.GROUP_NAMES)
 _SIZES = frozenset(names.GROUP_SIZES)

@@ -12,7 +12,7 @@ remembers: the gangs follow from the objects that are there, so a restart finds 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -22,6 +22,7 @@ from fluence.model.held import is_ours
 from fluence.model.meta import OwnerReference
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
+from fluence.model.reason import Reason
 from fluence.schedule.gang import Gang, build
 from fluence.schedule.group_labels import GroupLabel, group_field, group_label
 from fluence.schedule.membership import Membership, membership, owner_chain
@@ -32,7 +33,7 @@ _NATIVE = "scheduling.k8s.io/"
 class Groups:
     """The gangs of one scheduler. ``follows``: the kinds of owners that are watched; a pod of such a kind
     waits for its owner. ``native``: the server has PodGroups, so that a label which names one may be ahead of
-    it."""
+    it. ``withheld``: held owners whose pods are not all known, by identity, and why."""
 
     def __init__(
         self,
@@ -40,18 +41,20 @@ class Groups:
         scheduler: str = names.SCHEDULER,
         follows: Collection[str] = ("Job", "Deployment", "ReplicaSet", "StatefulSet"),
         native: bool = False,
+        withheld: Mapping[str, Reason] | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.native = native
+        self.withheld = {} if withheld is None else withheld
         self._follows = frozenset(follows)
         self._pods: dict[str, Pod] = {}
         self._memberships: dict[str, Membership] = {}
         self._gangs: dict[str, set[str]] = {}  # key -> our pods
         self._foreign: dict[str, set[str]] = {}  # key -> pods of other schedulers that name it
         self._named: dict[str, set[str]] = {}  # group -> pods that name it
-        self._owned: dict[str, set[str]] = {}  # uid -> pods, through owners of owners too
+        self._owned: dict[str, set[str]] = {}  # identity of an owner -> pods, through owners of owners too
         self._groups: dict[str, dict[str, Group]] = {}  # key -> source -> group
-        self._owners: dict[str, Owner] = {}
+        self._owners: dict[str, Owner] = {}  # by identity
         self._cache: dict[str, Gang] = {}
 
     # -- what happens ----------------------------------------------------------------------------------------
@@ -95,9 +98,9 @@ class Groups:
         return self._resettle(self._named.get(group.key, ()))
 
     def set_owner(self, owner: Owner) -> Collection[str]:
-        uid = owner.metadata.uid
-        old, self._owners[uid] = self._owners.get(uid), owner
-        pods = self._owned.get(uid, ())
+        key = owner.identity
+        old, self._owners[key] = self._owners.get(key), owner
+        pods = self._owned.get(key, ())
         if old is not None and _same_owner(old, owner):
             if old.succeeded == owner.succeeded and old.is_finished == owner.is_finished:
                 return ()
@@ -109,10 +112,9 @@ class Groups:
         return self._resettle(pods)
 
     def remove_owner(self, owner: Owner) -> Collection[str]:
-        uid = owner.metadata.uid
-        if self._owners.pop(uid, None) is None:
+        if self._owners.pop(owner.identity, None) is None:
             return ()
-        return self._resettle(self._owned.get(uid, ()))
+        return self._resettle(self._owned.get(owner.identity, ()))
 
     # -- what there is ---------------------------------------------------------------------------------------
 
@@ -135,8 +137,8 @@ class Groups:
         """The pod's owner and that one's, as far as they are known, and the first that will be."""
         return owner_chain(pod, self._owners, self._follows)
 
-    def owner(self, uid: str) -> Owner | None:
-        return self._owners.get(uid)
+    def owner(self, identity: str) -> Owner | None:
+        return self._owners.get(identity)
 
     def gangs(self) -> Iterator[Gang]:
         for key in list(self._gangs):
@@ -158,8 +160,8 @@ class Groups:
         (self._gangs if ours else self._foreign).setdefault(member.key, set()).add(key)
         for group in member.groups:
             self._named.setdefault(group, set()).add(key)
-        for uid in _uids(member):
-            self._owned.setdefault(uid, set()).add(key)
+        for owner in member.identities:
+            self._owned.setdefault(owner, set()).add(key)
         self._cache.pop(member.key, None)
         changed.add(member.key)
         return changed
@@ -178,8 +180,8 @@ class Groups:
         _discard(self._foreign, member.key, key)
         for group in member.groups:
             _discard(self._named, group, key)
-        for uid in _uids(member):
-            _discard(self._owned, uid, key)
+        for owner in member.identities:
+            _discard(self._owned, owner, key)
         self._cache.pop(member.key, None)
         return {member.key}
 
@@ -208,17 +210,12 @@ class Groups:
             strangers=[self._pods[each] for each in self._foreign.get(key, ())],
             scheduler=self.scheduler,
             native=self.native,
+            withheld=self.withheld,
         )
 
 
 def _names_group(pod: Pod) -> bool:
     return group_field(pod) is not None or isinstance(group_label(pod), GroupLabel)
-
-
-def _uids(member: Membership) -> Iterator[str]:
-    yield from (owner.metadata.uid for owner in member.owners)
-    if member.unseen is not None:
-        yield member.unseen.uid
 
 
 def _discard(index: dict[str, set[str]], key: str, item: str) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Container, Iterable, Iterator
 from fluence.cluster.ids import job_number
 from fluence.model.device import DeviceGrant
 from fluence.model.job_entry import JobEntry, JobState
+from fluence.model.owner import identity
 from fluence.model.pod import Pod
 from fluence.model.resources import add_into, pod_requests
 from fluence.names import JOBID
@@ -96,7 +97,7 @@ def workload(pod: Pod, groups: Groups) -> tuple[str, str]:
         if controller is None:
             break
         kind, name = controller.kind, controller.name
-        owner = groups.owner(controller.uid)
+        owner = groups.owner(identity(pod.metadata.namespace, kind, name, controller.uid))
         above = None if owner is None else owner.metadata.owner_references
     return kind, name
 

@@ -9,12 +9,13 @@ The cycle and the observer of events call it. The phases and their table are in 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fluence import names
 from fluence.cluster.ids import job_number
 from fluence.model.device import DeviceGrant
+from fluence.model.grant import ReleaseNote
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.queue import Start
@@ -25,14 +26,7 @@ from fluence.schedule.gang import Gang
 from fluence.schedule.planner import HORIZON, PodSetRequest, is_whole
 from fluence.schedule.pod_set import PodSet
 from fluence.schedule.reconcile import Gather, Submit, name_of
-from fluence.schedule.stand_ins import (
-    ReleaseNote,
-    index_of,
-    is_stand_in,
-    is_stand_in_uid,
-    owner_of,
-    owner_uid,
-)
+from fluence.schedule.stand_in import index_of, is_stand_in, is_stand_in_uid, owner_of, owner_of_uid
 from fluence.schedule.state import SchedulerState
 from fluence.schedule.takeover import Told
 from fluence.schedule.volume_binding import VolumeBinding
@@ -50,7 +44,7 @@ class Lifecycle:
         """Have pods in the queue under a key."""
         state = self._state
         pods = wanted.request.pods
-        told = state.takeover.told(gang.key, wanted.key, gang.uid, pods)
+        told = state.takeover.told(gang.key, wanted.key, pods, lambda pod: state.groups.owners(pod)[0])
         promise = None if told is None else told.promise
         job = Submission(
             key=wanted.key,
@@ -193,23 +187,18 @@ class Lifecycle:
         state = self._state
         pod_set = state.pod_sets.by_key[start.record.key]
         seating = state.cluster.seats.jobs[pod_set.number]
-        end = None if start.end >= HORIZON else start.end
         pods = {pod.metadata.uid: pod for pod in pod_set.pods}
         gang = state.groups.gang(pod_set.group)
         lent = self._borrow(pod_set, gang)
         notes: dict[str, str] = {}
         if refused := state.exclusions.refused(pod_set.group):
             notes = recovery.excluded_note({*refused, *(gang.excluded if gang is not None else ())})
-        plain = notes | recovery.annotations_for(pod_set.number, now, end)
         binds = []
         for seat in seating.seats.values():
             uid = str(seat.pod)
             state.pod_sets.seat(pod_set, uid, seat.node)
-            said: Mapping[str, str] = plain
-            if own := [each for each in (*seating.grants, *lent) if uid in each.pods]:
-                said = notes | recovery.annotations_for(pod_set.number, now, end, own)
-                said |= group_devices.hand_off(own, state.cluster.seats.backends)
-            binds.append(Bind(pods[uid], seat.node, pod_set.key, said))
+            own = [each for each in (*seating.grants, *lent) if uid in each.pods]
+            binds.append(self._bind(pods[uid], seat.node, pod_set, now, start.end, own, notes))
         state.reports.starts(pod_set.key)
         state.journal.note(pod_set)
         if len(binds) < len(pods):
@@ -236,36 +225,62 @@ class Lifecycle:
                 said = {bind.annotations[names.ALLOCATION] for bind in some}
                 # Where each has devices of its own, one note cannot say it: then it is not read again.
                 number = some[0].annotations[names.JOBID]
-                note = ReleaseNote(number, said.pop() if len(said) == 1 else "", tuple(nodes))
+                allocation, planned = said.pop() if len(said) == 1 else "", owner.metadata.generation or 0
+                note = ReleaseNote(number, allocation, tuple(nodes), planned)
                 state.stand_ins.let_go(uid, note)
                 state.releases.order(Release(owner, pod_set.key, note), now)
 
-    def take_seat(self, stand_in: Pod, pod: Pod) -> None:
-        """A pod has come that was planned for."""
+    def take_seats(self, pairs: Iterable[tuple[Pod, Pod]]) -> None:
+        """Pods have come that were planned for: (stand-in, pod)."""
         state = self._state
-        pod_set = state.pod_sets.by_pod[stand_in.metadata.uid]
-        before, node = pod_set.request, state.cluster.take_seat(pod_set.number, stand_in.metadata.uid, pod)
-        held, seating = pod_set.running[pod_set.key], state.cluster.seats.jobs[pod_set.number]
-        own = [each for each in (*seating.grants, *seating.shares) if pod.metadata.uid in each.pods]
-        end = None if held.end >= HORIZON else held.end
-        notes = recovery.annotations_for(pod_set.number, held.start, end, own)
+        arrived: dict[str, list[tuple[Pod, Bind]]] = {}
+        for stand_in, pod in pairs:
+            pod_set = state.pod_sets.by_pod[stand_in.metadata.uid]
+            node = state.cluster.take_seat(pod_set.number, stand_in.metadata.uid, pod)
+            held, seating = pod_set.running[pod_set.key], state.cluster.seats.jobs[pod_set.number]
+            own = [each for each in (*seating.grants, *seating.shares) if pod.metadata.uid in each.pods]
+            bind = self._bind(pod, node, pod_set, held.start, held.end, own)
+            arrived.setdefault(pod_set.key, []).append((stand_in, bind))
+        for key, some in arrived.items():
+            pod_set = state.pod_sets.by_key[key]
+            before = pod_set.request
+            state.pod_sets.take_seats(pod_set, some)
+            state.planner.forget(before)
+            for stand_in, bind in some:
+                state.touch(state.groups.remove_pod(stand_in))
+                state.stand_ins.met(owner_of(bind.pod), stand_in)
+
+    def _bind(
+        self,
+        pod: Pod,
+        node: str,
+        pod_set: PodSet,
+        start: int,
+        end: int,
+        own: Sequence[DeviceGrant],
+        notes: Mapping[str, str] | None = None,
+    ) -> Bind:
+        """``own``: its devices that belong to no node."""
+        until = None if end >= HORIZON else end
+        said = {**(notes or {}), **recovery.annotations_for(pod_set.number, start, until, own)}
         if own:
-            notes |= group_devices.hand_off(own, state.cluster.seats.backends)
-        state.pod_sets.take_seat(pod_set, stand_in, pod, Bind(pod, node, pod_set.key, notes))
-        state.planner.forget(before)
-        state.touch(state.groups.remove_pod(stand_in))
-        state.stand_ins.met(owner_of(pod), stand_in)
+            said |= group_devices.hand_off(own, self._state.cluster.seats.backends)
+        return Bind(pod, node, pod_set.key, said, recovery.device_notes(own))
 
     def give_up_seats(self, owner: str, group: str) -> None:
         """What an owner's pods were planned with does not hold: they are placed anew, together."""
         state = self._state
         state.stand_ins.give_up(owner)
         for pod_set in list(state.pod_sets.of_group(group).values()):
-            for pod in pod_set.pods:
-                uid = pod.metadata.uid
-                waits = is_stand_in_uid(uid) or uid in pod_set.arrived
-                if waits and uid in pod_set.alive and owner_of(pod) == owner:
-                    self.lose(pod_set, uid)
+            lost = [
+                uid
+                for pod in pod_set.pods
+                if (uid := pod.metadata.uid) in pod_set.alive
+                and (is_stand_in_uid(uid) or uid in pod_set.arrived)
+                and owner_of(pod) == owner
+            ]
+            if lost:
+                self.lose(pod_set, *lost)
 
     def prepare(self, pod_set: PodSet, binding: VolumeBinding, now: int) -> None:
         """Its volumes come first."""
@@ -287,8 +302,8 @@ class Lifecycle:
         state.volumes.end(pod_set.key)
         state.exclusions.exclude(pod_set.group, nodes, now)
         pod_set.volumes = None
-        for uid in list(pod_set.unbound):
-            self.lose(pod_set, uid)
+        if pod_set.unbound:
+            self.lose(pod_set, *pod_set.unbound)
 
     def bound(self, pod_set: PodSet, uid: str) -> None:
         """A pod is bound."""
@@ -296,23 +311,29 @@ class Lifecycle:
         if pod_set.unbound.pop(uid, None) is not None:
             self._run_if_bound(pod_set)
 
-    def lose(self, pod_set: PodSet, uid: str) -> None:
-        """A pod with a seat will not be bound there: it waits again, or is gone."""
+    def lose(self, pod_set: PodSet, *uids: str) -> None:
+        """Pods with seats will not be bound there: they wait again, or are gone."""
         state = self._state
-        entry = state.cluster.pods.entries.get(uid)
-        if is_stand_in_uid(uid):
-            reason = Reason.of(Code.POD_NOT_BOUND, pod=entry.pod.key if entry is not None else uid)
-            state.cluster.release(pod_set.number, (uid,), reason=reason)
-            state.stand_ins.give_up(owner_uid(uid))
-            state.releases.forget(owner_uid(uid))
-        if entry is not None and uid in pod_set.arrived:
-            state.stand_ins.give_up(owner_of(entry.pod))  # those that are left are placed together
-        state.cluster.forget(uid)
-        if entry is not None:
-            state.claims_given_up(entry.pod)
+        entries = state.cluster.pods.entries
+        found = [entries[uid].pod for uid in uids if uid in entries]
+        expected = [uid for uid in uids if is_stand_in_uid(uid)]
+        if expected:
+            pod = next((each.key for each in found), expected[0])
+            reason = Reason.of(Code.POD_NOT_BOUND, pod=pod)
+            state.cluster.release(pod_set.number, expected, reason=reason)
+        for owner in {owner_of_uid(uid) for uid in expected}:
+            state.stand_ins.give_up(owner)
+            state.releases.forget(owner)
+        for pod_object in found:
+            if pod_object.metadata.uid in pod_set.arrived:
+                state.stand_ins.give_up(owner_of(pod_object))  # those that are left are placed together
+        state.cluster.forget(*uids)
+        for pod_object in found:
+            state.claims_given_up(pod_object)
         state.planner.note_freed()
-        state.retries.stop(uid)
-        state.pod_sets.unseat(pod_set, uid)
+        for uid in uids:
+            state.retries.stop(uid)
+            state.pod_sets.unseat(pod_set, uid)
         state.touch((pod_set.group,))
         if pod_set.alive:
             self._run_if_bound(pod_set)

@@ -8,13 +8,13 @@ the pod by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from fluence.model.group import Group
 from fluence.model.held import is_seen
 from fluence.model.meta import OwnerReference
-from fluence.model.owner import OWNERS, Owner
+from fluence.model.owner import OWNERS, Owner, identity
 from fluence.model.pod import Pod
 from fluence.model.reason import Reason
 from fluence.schedule.group_labels import GroupLabel, declared_size, group_field, group_label
@@ -36,6 +36,14 @@ class Membership:
     owners: tuple[Owner, ...]  # the pod's own first, then that one's
     unseen: OwnerReference | None  # an owner that should be known and is not
     faults: tuple[Reason, ...] = ()  # labels and annotations that are not valid names
+
+    @property
+    def identities(self) -> Iterator[str]:
+        """Of the owners, the one that is not known included."""
+        yield from (owner.identity for owner in self.owners)
+        if self.unseen is not None:
+            namespace = self.key.partition("/")[0]
+            yield identity(namespace, self.unseen.kind, self.unseen.name, self.unseen.uid)
 
     @property
     def is_single(self) -> bool:
@@ -87,14 +95,14 @@ def owner_chain(
     pod: Pod, known: Mapping[str, Owner], follows: frozenset[str]
 ) -> tuple[tuple[Owner, ...], OwnerReference | None]:
     """The pod's owner and that one's owner, as far as they are known, and the first that should be.
-    ``follows``: the kinds that will be known sooner or later."""
+    ``known`` by identity; ``follows``: the kinds that will be known sooner or later."""
     found: list[Owner] = []
-    refs = pod.metadata.owner_references
+    refs, namespace = pod.metadata.owner_references, pod.metadata.namespace
     while len(found) < _LONGEST_CHAIN:
         ref = next((each for each in refs or () if each.controller), None)
         if ref is None or (ref.api_version, ref.kind) not in OWNERS or ref.kind not in follows:
             break
-        owner = known.get(ref.uid)
+        owner = known.get(identity(namespace, ref.kind, ref.name, ref.uid))
         if owner is None:
             return tuple(found), ref
         found.append(owner)

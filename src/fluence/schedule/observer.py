@@ -6,7 +6,7 @@ reconciled, whether something came free or was taken, and which jobs are to be j
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import cast
 
 from msgspec import structs
@@ -27,7 +27,8 @@ from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, Volume
 from fluence.schedule.actions import BindOutcome, BindResult, ReleaseResult
 from fluence.schedule.events import BindFinished, Changed, Event, NotBound, ReleaseFinished
 from fluence.schedule.lifecycle import Lifecycle
-from fluence.schedule.stand_ins import Came, is_stand_in_uid
+from fluence.schedule.stand_in import is_stand_in_uid
+from fluence.schedule.stand_ins import Came, Room
 from fluence.schedule.state import SchedulerState
 
 
@@ -80,20 +81,20 @@ class Observer:
         state = self._state
         if event.new is None:
             state.stand_ins.remove_owner(owner)
-            state.releases.forget(owner.metadata.uid)
+            state.releases.forget(owner.identity)
             state.touch(state.groups.remove_owner(owner))
             return
         state.touch(state.groups.set_owner(owner))
         state.stand_ins.set_owner(owner)
         if not owner.spec.suspend:
-            state.releases.forget(owner.metadata.uid)
+            state.releases.forget(owner.identity)
 
     def _release_finished(self, result: ReleaseResult, now: int) -> None:
         """What was carried out is seen by the Job itself. What was not is tried again: if the Job has
         changed, its own event comes first, and takes the seats from its stand-ins."""
         releases = self._state.releases
         if result.outcome is BindOutcome.GONE:
-            releases.forget(result.release.uid)
+            releases.forget(result.release.key)
         elif result.outcome is not BindOutcome.BOUND:
             releases.again(result.release, now)
 
@@ -109,18 +110,23 @@ class Observer:
     def settle_stand_ins(self, now: int) -> None:
         """What changes of owners and pods mean to the members that stand for pods still to come."""
         state = self._state
+        if state.cluster_changed:
+            state.stand_ins.cluster_changed()
         due = state.stand_ins.next_due()
         if not state.stand_ins.has_changed and (due is None or due > now):
             return
-        seats, knows = state.pod_sets.by_pod, state.cluster.node
-        for change in list(state.stand_ins.settle(seats, lambda name: knows(name) is not None, now)):
-            pod = change.pod
+        room = Room(
+            state.pod_sets.by_pod,
+            lambda name: state.cluster.node(name) is not None,
+            state.planner.most_if_empty,
+        )
+        for change in list(state.stand_ins.settle(room, now, everything=not state.takeover.has_begun)):
             if isinstance(change, Came):
-                self._stand_in(pod)
-            elif pod.metadata.uid in seats:
-                self._not_bound(pod)
+                self._stand_in(change.pod)
             else:
-                self._pod_gone(pod)
+                self._lose_seats(change.pods)
+                for pod in change.pods:
+                    self._pod_gone(pod)
 
     def _stand_in(self, pod: Pod) -> None:
         """It counts on the node that its note names as if it had been nominated for it."""
@@ -228,13 +234,21 @@ class Observer:
 
     def _not_bound(self, pod: Pod) -> None:
         """It has not ended: its seat is free at once, though others of its job go on, and it may have one."""
-        state, uid = self._state, pod.metadata.uid
-        pod_set = state.pod_sets.by_pod.get(uid)
-        if pod_set is not None:
-            reason = Reason.of(Code.POD_NOT_BOUND, pod=pod.key)
-            state.cluster.release(pod_set.number, (uid,), reason=reason)
-            self._lifecycle.lose(pod_set, uid)
+        self._lose_seats((pod,))
         self._pod_gone(pod)
+
+    def _lose_seats(self, pods: Iterable[Pod]) -> None:
+        state = self._state
+        of_set: dict[str, list[Pod]] = {}
+        for pod in pods:
+            pod_set = state.pod_sets.by_pod.get(pod.metadata.uid)
+            if pod_set is not None:
+                of_set.setdefault(pod_set.key, []).append(pod)
+        for key, some in of_set.items():
+            pod_set, uids = state.pod_sets.by_key[key], [pod.metadata.uid for pod in some]
+            reason = Reason.of(Code.POD_NOT_BOUND, pod=some[0].key)
+            state.cluster.release(pod_set.number, uids, reason=reason)
+            self._lifecycle.lose(pod_set, *uids)
 
     def _taken_by(self, uid: str) -> tuple[str, Mapping[str, int]] | None:
         """What a pod takes, and where."""

@@ -155,6 +155,11 @@ class ClusterPlanner:
             self._feasible[shape] = (at, reason)
         return reason
 
+    def most_if_empty(self, pod: Pod) -> int | None:
+        """How many such pods the cluster could hold if it were empty, by arithmetic; None: nobody can say."""
+        gang = self.cluster.gang((pod,))
+        return None if isinstance(gang, Refused) else self.cluster.most_if_empty(gang)
+
     def gang(self, request: PodSetRequest) -> GangRequest | Refused:
         """The pods of a request as the placer takes them, for the nodes as they are now."""
         return self.cluster.gang(

@@ -19,7 +19,7 @@ from fluence.model.volume import Key
 from fluence.queue.job import JobRecord
 from fluence.schedule.actions import Bind
 from fluence.schedule.planner import PodSetRequest
-from fluence.schedule.stand_ins import is_stand_in_uid
+from fluence.schedule.stand_in import is_stand_in_uid
 from fluence.schedule.volume_binding import VolumeBinding
 
 
@@ -110,16 +110,19 @@ class PodSets:
         pod_set.alive.add(uid)
         self.by_pod[uid] = pod_set
 
-    def take_seat(self, pod_set: PodSet, stand_in: Pod, pod: Pod, bind: Bind) -> None:
-        """A pod has come, and has the seat of its stand-in."""
-        uid, old = pod.metadata.uid, stand_in.metadata.uid
-        self.by_pod.pop(old, None)
-        pod_set.unbound.pop(old, None)
-        pod_set.alive.discard(old)
-        pods = tuple(pod if each.metadata.uid == old else each for each in pod_set.pods)
+    def take_seats(self, pod_set: PodSet, arrivals: Iterable[tuple[Pod, Bind]]) -> None:
+        """Pods have come, and have the seats of their stand-ins: (stand-in, bind)."""
+        came: dict[str, Pod] = {}
+        for stand_in, bind in arrivals:
+            old = stand_in.metadata.uid
+            came[old] = bind.pod
+            self.by_pod.pop(old, None)
+            pod_set.unbound.pop(old, None)
+            pod_set.alive.discard(old)
+            self.seat(pod_set, bind.uid, bind.node)
+            pod_set.arrived[bind.uid] = bind
+        pods = tuple(came.get(each.metadata.uid, each) for each in pod_set.pods)
         pod_set.job = replace(pod_set.job, request=replace(pod_set.request, pods=pods))
-        self.seat(pod_set, uid, bind.node)
-        pod_set.arrived[uid] = bind
         self.expecting[pod_set.key] = pod_set
 
     def unseat(self, pod_set: PodSet, uid: str) -> None:

@@ -19,7 +19,7 @@ from enum import StrEnum
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.model.owner import Job, Owner
+from fluence.model.owner import Job, Owner, controller_of
 from fluence.model.pod import Pod
 from fluence.schedule.gate_dependency import (
     DependencyKind,
@@ -280,8 +280,7 @@ class ProducerGates:
                 yield space.pods[name]
 
     def _has_more(self, pod: Pod) -> bool:
-        uid = next((each.uid for each in pod.metadata.owner_references or () if each.controller), None)
-        owner = None if uid is None else self._owner(uid)
+        owner = self._owner(controller_of(pod.metadata))
         return isinstance(owner, Job) and not owner.is_finished
 
     # -- indexes ---------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from fluence.schedule.gang import Gang, request_arguments
 from fluence.schedule.group_labels import pod_index
 from fluence.schedule.planner import PodSetRequest
 from fluence.schedule.pod_set import PodSet
-from fluence.schedule.stand_ins import is_stand_in, owner_of
+from fluence.schedule.stand_in import is_stand_in, owner_of
 
 IN_PLACE = 1 << 40  # the priority of a member whose place is there: above all that pods can have
 
@@ -201,27 +201,24 @@ def name_of(group: str, uid: str, taken: Sequence[PodSet]) -> str:
 
 def _arrivals(gang: Gang, has_seat: Container[str]) -> TakeSeats | GiveUpSeats | None:
     """Which pods take the seats of which stand-ins."""
-    seated: dict[str, list[Pod]] = {}
+    seated: dict[str, dict[int | None, list[Pod]]] = {}  # by owner and index
     for pod in (*gang.members, *gang.placed):
         if is_stand_in(pod) and pod.metadata.uid in has_seat:
-            seated.setdefault(owner_of(pod), []).append(pod)
+            seated.setdefault(owner_of(pod), {}).setdefault(pod_index(pod), []).append(pod)
     if not seated:
         return None
     pairs: list[tuple[Pod, Pod]] = []
     others: dict[str, None] = {}
     for pod in gang.members:
-        free = seated.get(owner_of(pod))
-        if not free or is_stand_in(pod) or pod.metadata.uid in has_seat:
+        if is_stand_in(pod) or pod.metadata.uid in has_seat:
             continue
-        index = pod_index(pod)
-        found = next((each for each in free if pod_index(each) == index), None)
-        if found is None:
+        free = seated.get(owner_of(pod), {}).get(pod_index(pod))
+        if not free:
             continue  # one more than was planned: it is placed by itself
-        if not _fits_in_place_of(pod, found):
+        if not _fits_in_place_of(pod, free[0]):
             others[owner_of(pod)] = None
             continue
-        free.remove(found)
-        pairs.append((found, pod))
+        pairs.append((free.pop(0), pod))
     if others:
         return GiveUpSeats(tuple(others))
     return TakeSeats(tuple(pairs)) if pairs else None

@@ -2,9 +2,10 @@
 
 A pod that was bound by Fluence carries ``jobid`` and ``allocation`` annotations, written with the binding. So
 a scheduler that knows nothing finds the jobs that run, under the numbers that they had, with the same ends.
-Nodes that the server refused for a group are written on its pods, too, so that they are not tried again. Pods
-that wait say when they came, and what start they were told: in their status, which users cannot write.
-"""
+Its user may change them, and harms nobody else by that: what it holds on its node follows from the bind, and
+the devices that it holds are in its status (`model.grant`). Nodes that the server refused for a group are
+written on its pods, too, so that they are not tried again. Pods that wait say when they came, and what start
+they were told: in their status, which users cannot write."""
 
 from __future__ import annotations
 
@@ -16,6 +17,8 @@ from typing import NamedTuple
 import msgspec
 
 from fluence.model.device import DeviceGrant
+from fluence.model.grant import DeviceNote, pod_grant
+from fluence.model.held import STAND_IN
 from fluence.model.pod import Pod
 from fluence.names import ALLOCATION, EXCLUDED, JOBID, QUEUED, REQUIRE, START_PROMISED
 from fluence.schedule.annotations import MAX_EXCLUDED_NODES
@@ -24,15 +27,6 @@ from fluence.units import parse_duration, parse_rfc3339, rfc3339
 
 _FIRM, _LOOSE = "LimitsEnforced", "LimitsDeclared"  # what a promise rests on
 _FOR = " for "
-_MOST_DEVICES = 256  # that one pod is believed to have
-
-
-class DeviceNote(msgspec.Struct, frozen=True, array_like=True):
-    """Units of a device that a pod has."""
-
-    device: str  # the names on the way to it, with / between them
-    type: str
-    amount: int
 
 
 class AllocationNote(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -57,12 +51,17 @@ class Running:
 def annotations_for(
     number: int, start: int, end: int | None, grants: Iterable[DeviceGrant] = ()
 ) -> dict[str, str]:
-    """What a binding says, to be read again after a restart."""
-    devices = tuple(DeviceNote("/".join(each.device), each.type, each.amount) for each in grants)
+    """What a binding says, to be read again after a restart; the devices for people."""
+    devices = device_notes(grants)
     return {
         JOBID: str(number),
         ALLOCATION: msgspec.json.encode(AllocationNote(start, end, devices)).decode(),
     }
+
+
+def device_notes(grants: Iterable[DeviceGrant]) -> tuple[DeviceNote, ...]:
+    """Devices that belong to no node as a grant says them."""
+    return tuple(DeviceNote("/".join(each.device), each.type, each.amount) for each in grants)
 
 
 def excluded_note(nodes: Collection[str]) -> dict[str, str]:
@@ -173,16 +172,16 @@ def _allocation(pod: Pod) -> AllocationNote | None:
 
 
 def _grants(pods: Iterable[Pod], *, per_pod: bool) -> tuple[DeviceGrant, ...]:
-    """The devices that pods of one job say they have. It is a hint: a pod that asks for no device has none,
-    and of what it asks for no more than that; of another type one unit, of which it asks for parts."""
+    """The devices that pods of one job were granted. A pod that asks for no device has none, and of what it
+    asks for no more than that; of another type one unit, of which it asks for parts."""
     users: dict[tuple[DeviceNote, Hashable], set[Hashable]] = {}  # each pod's own apart
     for pod in pods:
-        said = _allocation(pod)
-        if said is None or not said.devices:
+        given = _granted_devices(pod)
+        if not given:
             continue
         left = asked_by(pod)
         asks = bool(left) or f"{REQUIRE}backend" in pod.annotations
-        for note in said.devices[:_MOST_DEVICES] if asks else ():
+        for note in given if asks else ():
             amount = left.get(note.type, 1)
             if 0 < note.amount <= amount:
                 left[note.type] = amount - note.amount
@@ -192,6 +191,15 @@ def _grants(pods: Iterable[Pod], *, per_pod: bool) -> tuple[DeviceGrant, ...]:
         DeviceGrant(tuple(note.device.split("/")), note.type, note.amount, frozenset(uids), not per_pod)
         for (note, _), uids in users.items()
     )
+
+
+def _granted_devices(pod: Pod) -> tuple[DeviceNote, ...]:
+    """By the pod's status; what stands for a pod to come has it from the grant of its Job."""
+    if STAND_IN in pod.metadata.uid:
+        said = _allocation(pod)
+        return () if said is None else said.devices
+    granted = pod_grant(pod)
+    return () if granted is None else granted.devices
 
 
 def _ms(time: datetime | None) -> int | None:

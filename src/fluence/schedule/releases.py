@@ -9,7 +9,8 @@ from fluence.schedule.actions import Release
 
 
 class Releases:
-    """By the uid of the Job. ``first`` and ``most``: the shortest and the longest pause, in milliseconds."""
+    """By the identity of the Job. ``first`` and ``most``: the shortest and the longest pause, in
+    milliseconds."""
 
     def __init__(self, first: int, most: int) -> None:
         self._first, self._most = first, most
@@ -17,33 +18,33 @@ class Releases:
         self._due: dict[str, int] = {}  # when to send it
         self._tries: dict[str, int] = {}
 
-    def __contains__(self, uid: str) -> bool:
-        return uid in self._ordered
+    def __contains__(self, key: str) -> bool:
+        return key in self._ordered
 
     def order(self, release: Release, now: int) -> None:
-        self._ordered[release.uid] = release
-        self._due[release.uid] = now
+        self._ordered[release.key] = release
+        self._due[release.key] = now
 
     def again(self, release: Release, now: int) -> None:
         """It was not carried out; if another one was ordered since, that one counts."""
-        uid = release.uid
-        ordered = self._ordered.get(uid)
+        key = release.key
+        ordered = self._ordered.get(key)
         if ordered is not None and ordered.note == release.note:
-            tries = self._tries[uid] = self._tries.get(uid, 0) + 1
-            self._due[uid] = now + min(self._first << min(tries - 1, 16), self._most)
+            tries = self._tries[key] = self._tries.get(key, 0) + 1
+            self._due[key] = now + min(self._first << min(tries - 1, 16), self._most)
 
-    def forget(self, uid: str) -> None:
+    def forget(self, key: str) -> None:
         """It was carried out, or is not wanted any more."""
-        self._ordered.pop(uid, None)
-        self._due.pop(uid, None)
-        self._tries.pop(uid, None)
+        self._ordered.pop(key, None)
+        self._due.pop(key, None)
+        self._tries.pop(key, None)
 
     def take_due(self, now: int) -> list[Release]:
         """What is to be sent now; it stays ordered."""
-        uids = [uid for uid, at in self._due.items() if at <= now]
-        for uid in uids:
-            del self._due[uid]
-        return [self._ordered[uid] for uid in uids]
+        keys = [key for key, at in self._due.items() if at <= now]
+        for key in keys:
+            del self._due[key]
+        return [self._ordered[key] for key in keys]
 
     def next_due(self) -> int | None:
         return min(self._due.values(), default=None)

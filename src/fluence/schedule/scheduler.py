@@ -40,7 +40,7 @@ from fluence.schedule.planner import HORIZON, ClusterPlanner
 from fluence.schedule.producer_gates import ProducerGates
 from fluence.schedule.quarantine import Fault, Quarantine, Subject
 from fluence.schedule.recovery import Promise
-from fluence.schedule.stand_ins import release_note, stand_in
+from fluence.schedule.stand_in import stand_in
 from fluence.schedule.state import SchedulerState
 from fluence.schedule.takeover import Takeover, Told
 
@@ -92,8 +92,8 @@ class Scheduler:
         self._objects: dict[Subject, Object] = {}  # as they were seen last
         self._in_flight: dict[str, Bind] = {}  # by uid: sent, and not seen bound yet
         self._assumed: dict[str, Pod] = {}  # pods that count as bound since the state was built anew
-        self._releasing: dict[str, Release] = {}  # by uid: sent, and the Job was not seen let go yet
-        self._assumed_owners: dict[str, Owner] = {}  # Jobs that count as let go since then
+        self._releasing: dict[str, Release] = {}  # by owner: sent, and the Job was not seen released yet
+        self._assumed_owners: dict[str, Owner] = {}  # Jobs that count as released since then
         self._uncounted: dict[Subject, str] = {}  # pods that are left out altogether, and run: their nodes
         self._faults: list[Fault] = []
         self.devices = DeviceConfig()
@@ -112,7 +112,7 @@ class Scheduler:
         for bind in chain.from_iterable(decisions.binds):
             self._in_flight[bind.uid] = bind
         for release in decisions.releases:
-            self._releasing[release.uid] = release
+            self._releasing[release.key] = release
         return decisions
 
     def next_due(self) -> int | None:
@@ -193,18 +193,18 @@ class Scheduler:
                 self._in_flight.pop(uid, None)
                 self._assumed.pop(uid, None)
             elif uid in self._assumed and isinstance(new, Pod):
-                new = self._assumed[uid] = _as_bound(new, self._in_flight[uid])
+                new = self._assumed[uid] = self._in_flight[uid].carried_out(new)
         if isinstance(new, Owner):
-            uid = new.metadata.uid
-            under_way = self._releasing.get(uid)
-            if not new.spec.suspend or (under_way is not None and release_note(new) == under_way.note):
-                self._releasing.pop(uid, None)
-                self._assumed_owners.pop(uid, None)
-            elif uid in self._assumed_owners:
-                new = self._assumed_owners[uid] = _as_released(new, self._releasing[uid])
+            key = new.identity
+            under_way = self._releasing.get(key)
+            if not new.spec.suspend or (under_way is not None and under_way.note.is_carried_out(new)):
+                self._releasing.pop(key, None)
+                self._assumed_owners.pop(key, None)
+            elif key in self._assumed_owners:
+                new = self._assumed_owners[key] = self._releasing[key].carried_out(new)
         elif new is None and isinstance(old, Owner):
-            self._releasing.pop(old.metadata.uid, None)
-            self._assumed_owners.pop(old.metadata.uid, None)
+            self._releasing.pop(old.identity, None)
+            self._assumed_owners.pop(old.identity, None)
         shown = None if new is None else self._as_shown(new, subject)
         if new is None:
             self._uncounted.pop(subject, None)
@@ -259,11 +259,11 @@ class Scheduler:
     def _note_release(self, event: ReleaseFinished, now: int) -> None:
         """Where a Job was counted as let go and the answer says that it is not, its stand-ins wait again."""
         release, outcome = event.result.release, event.result.outcome
-        under_way = self._releasing.get(release.uid)
+        under_way = self._releasing.get(release.key)
         if outcome is BindOutcome.BOUND or under_way is None or under_way.note != release.note:
             return  # until it is seen
-        del self._releasing[release.uid]
-        assumed = self._assumed_owners.pop(release.uid, None)
+        del self._releasing[release.key]
+        assumed = self._assumed_owners.pop(release.key, None)
         if assumed is not None:
             self._rebuild(now)
 
@@ -330,11 +330,11 @@ class Scheduler:
         # Owners and groups before pods: then no pod is settled twice.
         for subject, found in sorted(self._objects.items(), key=lambda item: isinstance(item[1], Pod)):
             if isinstance(found, Pod) and found.metadata.uid in self._in_flight and not found.spec.node_name:
-                found = _as_bound(found, self._in_flight[found.metadata.uid])
+                found = self._in_flight[found.metadata.uid].carried_out(found)
                 self._assumed[found.metadata.uid] = found
-            elif isinstance(found, Owner) and found.metadata.uid in self._releasing and found.spec.suspend:
-                found = _as_released(found, self._releasing[found.metadata.uid])
-                self._assumed_owners[found.metadata.uid] = found
+            elif isinstance(found, Owner) and found.identity in self._releasing and found.spec.suspend:
+                found = self._releasing[found.identity].carried_out(found)
+                self._assumed_owners[found.identity] = found
             self._observe_or_leave_out(found, subject, now)
         for node in set(self._uncounted.values()):
             if (found_node := self._objects.get(Subject("Node", node))) is not None:
@@ -435,26 +435,6 @@ def subject_of(found: Object) -> Subject:
     meta = found.metadata
     kind = getattr(found, "kind", "") or type(found).__name__
     return Subject(kind, f"{meta.namespace}/{meta.name}" if meta.namespace else meta.name)
-
-
-def _as_bound(pod: Pod, bind: Bind) -> Pod:
-    """A pod as the server will show it once its binding is carried out."""
-    notes = {**pod.annotations, **bind.annotations}
-    return replace(
-        pod,
-        metadata=replace(pod.metadata, annotations=notes),
-        spec=replace(pod.spec, node_name=bind.node),
-    )
-
-
-def _as_released(owner: Owner, release: Release) -> Owner:
-    """A Job as the server will show it once it is let go."""
-    notes = {**owner.annotations, **release.note.annotations()}
-    return replace(
-        owner,
-        metadata=replace(owner.metadata, annotations=notes),
-        spec=replace(owner.spec, suspend=False),
-    )
 
 
 def _spec(found: Object) -> object:

@@ -64,6 +64,7 @@ class SchedulerState:
         self.retries = BindRetries(*backoff)
         self.dynamic = DynamicResources()
         self.stand_ins = StandIns(groups.scheduler)
+        groups.withheld = self.stand_ins.withheld
         self.releases = Releases(*backoff)
         self.volumes = VolumeBindings(cluster, timeout=volume_timeout)
         self.reports = StatusReports(groups, queue, planner, report_budget)

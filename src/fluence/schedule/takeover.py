@@ -9,12 +9,12 @@ anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from fluence.model.owner import Owner, identity
 from fluence.model.pod import Pod
 from fluence.schedule.recovery import Promise, promise_of
-from fluence.schedule.stand_ins import owner_of
 
 _LONGEST = 10_000  # that a plan waits for groups to be taken in
 
@@ -28,7 +28,7 @@ class Told:
 
 
 class Takeover:
-    """``said`` by the key of a pod set, or by the uid of a workload that is held."""
+    """``said`` by the key of a pod set, or by the identity of a workload that is held."""
 
     def __init__(self, said: Mapping[str, Told] | None = None) -> None:
         self.said = dict(said or {})
@@ -62,15 +62,28 @@ class Takeover:
         """Whether the plan waits for others that were told of a start."""
         return self._has_told and bool(self._backlog)
 
-    def told(self, group: str, key: str, uid: str, pods: Iterable[Pod]) -> Told | None:
-        """What the pods of a group were told, under the key of their pod set; ``uid``: of the group."""
+    @property
+    def has_begun(self) -> bool:
+        """Whether a cycle has run."""
+        return self._backlog is not None
+
+    def told(
+        self, group: str, key: str, pods: Iterable[Pod], owners: Callable[[Pod], Iterable[Owner]]
+    ) -> Told | None:
+        """What the pods of a group were told, under the key of their pod set, or with one of their owners."""
         if self._backlog is not None and group not in self._backlog:
             return None
         pods = tuple(pods)
-        uids = [each for pod in pods for each in (pod.metadata.uid, owner_of(pod))]
-        known = (self.said.get(each) for each in (key, uid.partition("/")[0], *uids))
+        workloads = {each: None for pod in pods for each in _workloads(pod, owners)} if self.said else {}
+        known = (self.said.get(each) for each in (key, *workloads))
         found = next((each for each in known if each is not None), None)
         if found is None and (promise := promise_of(pods)) is not None:
             found = Told(promise)
         self._has_told = self._has_told or (found is not None and found.promise is not None)
         return found
+
+
+def _workloads(pod: Pod, owners: Callable[[Pod], Iterable[Owner]]) -> Iterator[str]:
+    meta = pod.metadata
+    yield identity(meta.namespace, "Pod", meta.name, meta.uid)
+    yield from (owner.identity for owner in owners(pod))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from cachetools import LRUCache
 
+from fluence.model.owner import controller_of
 from fluence.model.pod import Pod
 from fluence.model.reason import Reason
 from fluence.schedule.gang import Gang
@@ -37,7 +38,7 @@ class Warnings:
         if pod is None:
             return []
         # The pods of one Job have what its template says: one of them is told.
-        owner = next((each.uid for each in pod.metadata.owner_references or () if each.controller), gang.uid)
+        owner = controller_of(pod.metadata) or gang.uid
         new = [each for each in gang.warnings if (owner, each) not in self._told]
         self._told.update(dict.fromkeys(((owner, each) for each in new), True))
         return [GangWarning(pod, each) for each in new]

@@ -365,15 +365,10 @@ class EmbeddedCluster:
 
     def _bind(self, bind: Bind) -> None:
         self._events.append(BindFinished(BindResult(bind, BindOutcome.BOUND)))
-        pod = self.pods[bind.pod.key]
-        said = {**pod.annotations, **bind.annotations}
+        pod = bind.carried_out(self.pods[bind.pod.key])
         condition = Condition(type=conditions.POD_SCHEDULED, status="True")
-        pod = replace(
-            pod,
-            metadata=replace(pod.metadata, annotations=said),
-            spec=replace(pod.spec, node_name=bind.node),
-            status=replace(pod.status, phase="Running", conditions=[condition]),
-        )
+        said = [condition] if bind.grant is None else [condition, bind.grant.condition()]
+        pod = replace(pod, status=replace(pod.status, phase="Running", conditions=said))
         runs = run_seconds(pod)
         if runs is not None:
             self._ends[pod.key] = self.now + round(runs * 1000)

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.act.gates import hand_over, let_go, ungate
+from fluence.model.grant import ReleaseNote
 from fluence.model.meta import Requirement
 from fluence.model.pod import (
     Affinity,
@@ -17,10 +18,9 @@ from fluence.model.pod import (
     PodAffinity,
     SchedulingGate,
 )
-from fluence.schedule.stand_ins import ReleaseNote
 from tests.unit.schedule.test_held import gated, held, template
 
-NOTE = ReleaseNote("7", '{"start":1}', ((0, "n0"), (2, "n1")))
+NOTE = ReleaseNote("7", '{"start":1}', ((0, "n0"), (2, "n1")), 1)
 PIN = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 

@@ -10,27 +10,37 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.act.releaser import Releaser
+from fluence.clock import ManualClock
 from fluence.kube.client import Client
 from fluence.kube.errors import Invalid, KubeError, Missing, ServerFault, Status, Unreachable
+from fluence.model.grant import ReleaseNote
 from fluence.model.owner import Owner
 from fluence.schedule.actions import BindOutcome, Release, ReleaseResult
-from fluence.schedule.stand_ins import ReleaseNote
 from tests.unit.schedule.test_held import held
 
-NOTE = ReleaseNote("7", '{"start":1}', ((0, "n0"),))
+NOTE = ReleaseNote("7", '{"start":1}', ((0, "n0"),), 1)
 JOB = held("j", 1)
 ORDER = Release(JOB, "default/job:j", NOTE)
 
 
 class Server:
-    def __init__(self, error: KubeError | None = None, found: Owner | KubeError = JOB) -> None:
-        self.error, self.found = error, found
+    """``at_once``: the first write fails, which says what the Job is given."""
+
+    def __init__(
+        self, error: KubeError | None = None, found: Owner | KubeError = JOB, *, at_once: bool = False
+    ) -> None:
+        self.error, self.found, self.at_once = error, found, at_once
         self.patches: list[Any] = []
 
-    async def patch(self, resource: Any, name: str, body: Any, **more: Any) -> None:
-        self.patches.append((resource.name, name, more["namespace"]))
-        if self.error is not None:
+    @property
+    def clock(self) -> ManualClock:
+        return ManualClock(1_000_000.5)
+
+    async def patch(self, resource: Any, name: str, body: Any, **more: Any) -> Owner:
+        self.patches.append((resource.name, name, more.get("subresource", ""), body))
+        if self.error is not None and (not more.get("subresource") or self.at_once):
             raise self.error
+        return JOB
 
     async def get(self, resource: Any, name: str, *, namespace: str) -> Owner:
         if isinstance(self.found, KubeError):
@@ -55,16 +65,19 @@ def api(kind: type[Any], code: int) -> KubeError:
     return cast(KubeError, kind("PATCH", Status(code=code, message="no")))
 
 
-def released(**notes: str) -> Owner:
-    return replace(
-        JOB, metadata=replace(JOB.metadata, annotations=notes), spec=replace(JOB.spec, suspend=False)
-    )
+RELEASED = ORDER.carried_out(JOB)
+BY_ITS_USER = replace(RELEASED, status=JOB.status)  # its annotations say the same
 
 
-async def test_a_job_is_let_go_by_one_patch() -> None:
+async def test_a_job_is_released_once_its_status_says_what_it_has() -> None:
     server = Server()
     assert await outcome(server) is BindOutcome.BOUND
-    assert server.patches == [("jobs.batch", "j", "default")]
+    (first, *_, said), (second, *_, patch) = server.patches
+    assert first == second == "jobs.batch"
+    assert [each[2] for each in server.patches] == ["status", ""]
+    (condition,) = said["status"]["conditions"]
+    assert condition["type"] == names.GRANTED and condition["lastTransitionTime"] == "1970-01-12T13:46:40Z"
+    assert {"op": "replace", "path": "/spec/suspend", "value": False} in patch
 
 
 async def test_nothing_is_sent_without_the_lease() -> None:
@@ -78,10 +91,10 @@ async def test_nothing_is_sent_without_the_lease() -> None:
     [
         (api(Missing, 404), JOB, BindOutcome.GONE),
         (api(Invalid, 422), JOB, BindOutcome.AGAIN),
-        (api(Invalid, 422), released(), BindOutcome.STALE),
-        (api(Invalid, 422), released(**{names.JOBID: "7"}), BindOutcome.BOUND),
+        (api(Invalid, 422), BY_ITS_USER, BindOutcome.STALE),
+        (api(Invalid, 422), RELEASED, BindOutcome.BOUND),
         (api(ServerFault, 500), JOB, BindOutcome.AGAIN),
-        (Unreachable("cut", sent=True), released(**{names.JOBID: "7"}), BindOutcome.BOUND),
+        (Unreachable("cut", sent=True), RELEASED, BindOutcome.BOUND),
         (Unreachable("cut", sent=True), api(Missing, 404), BindOutcome.GONE),
         (Unreachable("cut", sent=True), Unreachable("cut", sent=False), BindOutcome.AGAIN),
         (

@@ -68,4 +68,4 @@ def bound(pod: Pod, node: str) -> Pod:
 
 
 def ended(pod: Pod, phase: str = "Succeeded") -> Pod:
-    return msgspec.structs.replace(pod, status=PodStatus(phase=phase))
+    return msgspec.structs.replace(pod, status=PodStatus(phase=phase, conditions=pod.status.conditions))

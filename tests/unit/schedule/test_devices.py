@@ -71,9 +71,7 @@ class World(Driver):
 
 
 def as_bound(bind: Bind) -> Pod:
-    pod = bound(bind.pod, bind.node)
-    meta = replace(pod.metadata, annotations={**pod.annotations, **bind.annotations})
-    return replace(pod, metadata=meta)
+    return bind.carried_out(bound(bind.pod, bind.node))
 
 
 def asks(name: str, *, cpu: str | None = "1", limit: int | None = None, **more: Any) -> Pod:

@@ -21,7 +21,7 @@ FOLLOWED = frozenset(("Job", "Deployment", "ReplicaSet", "StatefulSet"))
 def built(
     pods: Iterable[Pod], *owners: Owner, group: Group | None = None, strangers: Iterable[Pod] = ()
 ) -> Gang:
-    pods, known = list(pods), {each.metadata.uid: each for each in owners}
+    pods, known = list(pods), {each.identity: each for each in owners}
     members = {
         each.key: membership(each, *owner_chain(each, known, FOLLOWED), find_group=lambda *_: group)
         for each in pods

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fluence import names
+from fluence.model.grant import release_note
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.node import Node, NodeStatus
 from fluence.model.owner import Deployment, Owner, PodTemplate, ReplicaSet, StatefulSet
@@ -18,7 +19,7 @@ from fluence.queue.job import Phase
 from fluence.schedule.actions import BindOutcome, BindResult, ReleaseResult
 from fluence.schedule.cycle import Decisions
 from fluence.schedule.events import BindFinished, Changed, ReleaseFinished
-from fluence.schedule.stand_ins import PATIENCE, ReleaseNote, release_note
+from fluence.schedule.stand_ins import PATIENCE
 from fluence.schedule.status import SchedulingStatus
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -65,10 +66,13 @@ def held(name: str, n: int = 3, *, cpu: str = "1", mode: str | None = "Indexed",
 def let_go(job: Owner, decisions: Decisions) -> Owner:
     """A Job as the server has it when its release was carried out."""
     (release,) = decisions.releases
-    notes = {**job.annotations, **release.note.annotations()}
-    return replace(
-        job, metadata=replace(job.metadata, annotations=notes), spec=replace(job.spec, suspend=False)
-    )
+    return release.carried_out(job)
+
+
+def suspended_again(job: Owner) -> Owner:
+    """A Job that its user suspends after it was released: another generation."""
+    meta = replace(job.metadata, generation=(job.metadata.generation or 0) + 1)
+    return replace(job, metadata=meta, spec=replace(job.spec, suspend=True))
 
 
 def rank(job: Owner, index: int, **more: Any) -> Pod:
@@ -107,7 +111,7 @@ def free(found: Driver) -> int:
 # -- suspended Jobs ------------------------------------------------------------------------------------------
 
 
-def test_a_suspended_job_is_planned_and_let_go_with_its_nodes_in_one_write() -> None:
+def test_a_suspended_job_is_planned_and_released_with_its_nodes() -> None:
     found = driver()
     job = held("j")
     found.set_owner(job)
@@ -213,7 +217,7 @@ def test_a_job_that_was_let_go_and_suspended_again_unseen_is_matched_anew() -> N
     decisions = found.cycle(NOW)
     found.handle(ReleaseFinished(ReleaseResult(decisions.releases[0], BindOutcome.BOUND)), now=NOW)
     ran = let_go(job, decisions)
-    found.set_owner(replace(ran, spec=replace(ran.spec, suspend=True)))
+    found.set_owner(suspended_again(ran))
     (release,) = found.cycle(NOW + 1000).releases
     assert release.note != decisions.releases[0].note
 
@@ -595,15 +599,6 @@ def test_seats_whose_pods_do_not_come_are_given_up_after_a_while() -> None:
     assert due is not None and due <= NOW + 1 + PATIENCE
     found.cycle(due)
     assert free(found) == 3000 and found.next_due() is None
-
-
-def test_a_note_that_somebody_made_up_holds_no_more_than_the_job_runs_at_a_time() -> None:
-    found = driver(node("n0", 8))
-    note = ReleaseNote("7", '{"start":1}', tuple((index, "n0") for index in range(8)))
-    job = held("j", 2, annotations=note.annotations())
-    found.set_owner(replace(job, spec=replace(job.spec, suspend=False)))
-    found.cycle(NOW)
-    assert free(found) == 8000
 
 
 def test_a_job_has_the_priority_that_its_class_means_before_it_has_pods() -> None:

@@ -45,11 +45,7 @@ def gang(driver: Driver, count: int = 2, **more: Any) -> list[Pod]:
 
 def bind_all(driver: Driver, binds: list[Bind], at: int) -> list[Pod]:
     """The server carries binds out; the pods as it shows them then."""
-    pods = [replace(bound(bind.pod, bind.node)) for bind in binds]
-    pods = [
-        replace(pod, metadata=replace(pod.metadata, annotations=dict(bind.annotations)))
-        for pod, bind in zip(pods, binds, strict=True)
-    ]
+    pods = [bind.carried_out(bound(bind.pod, bind.node)) for bind in binds]
     for bind, pod in zip(binds, pods, strict=True):
         driver.told(BindResult(bind, BindOutcome.BOUND), at)
         driver.set_pod(pod)

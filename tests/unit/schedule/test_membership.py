@@ -50,15 +50,15 @@ def test_the_chain_of_owners_ends_where_one_is_not_known_or_not_followed() -> No
     top = owner("d", kind=Deployment)
     middle = owner("r", kind=ReplicaSet, parent=top)
     of = pod("p", owner=middle)
-    known = {each.metadata.uid: each for each in (top, middle)}
+    known = {each.identity: each for each in (top, middle)}
     assert owner_chain(of, known, JOBS) == ((middle, top), None)
     assert owner_chain(of, known, frozenset(("ReplicaSet",))) == ((middle,), None)
-    del known[top.metadata.uid]
+    del known[top.identity]
     assert owner_chain(of, known, JOBS) == ((middle,), reference(top))
 
 
 def test_owners_that_own_each_other_end_somewhere() -> None:
     job = owner("j")
     loop = replace(job, metadata=replace(job.metadata, owner_references=[reference(job)]))
-    owners, unseen = owner_chain(pod("p", owner=job), {loop.metadata.uid: loop}, JOBS)
+    owners, unseen = owner_chain(pod("p", owner=job), {loop.identity: loop}, JOBS)
     assert len(owners) == 4 and unseen is None

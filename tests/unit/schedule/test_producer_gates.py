@@ -314,12 +314,12 @@ def test_consumers_are_no_producers_of_their_own() -> None:
 def test_a_job_that_is_not_done_may_make_another_producer() -> None:
     world = World()
     job = kit.owner("prod", parallelism=1)
-    world.owners[job.metadata.uid] = job
+    world.owners[job.identity] = job
     world.put(consumer(depends_on_kind="finished"), producer("Failed", name="prod-x", owner=job))
     assert world.outcomes() == []
     done = replace(job, status=replace(job.status, conditions=[Condition(type="Failed", status="True")]))
     assert isinstance(done, Job) and done.is_finished
-    world.owners[job.metadata.uid] = done
+    world.owners[job.identity] = done
     world.gates.owner_changed(done)
     assert world.outcomes() == [("c0", "finished")]
 
