@@ -59,24 +59,28 @@ def pinned_node(pod: Pod) -> str | None:
 
 
 def _handed_over_to(pod: Pod) -> str | None:
-    """The node that a pod is pinned to by its spec, if that is the node which it was granted. Anybody may pin
-    their own pod anywhere, and nobody but the scheduler may write the grant."""
+    """The node that a pod is on, or is pinned to by its spec, if that is the node which it was granted. Anybody
+    may pin their own pod anywhere, and nobody but the scheduler may write the grant."""
     granted = pod_grant(pod)
-    return granted.node if granted is not None and _pin(pod) == granted.node else None
+    return granted.node if granted is not None and granted.node == (pod.spec.node_name or _pin(pod)) else None
 
 
 def _pin(pod: Pod) -> str | None:
-    """The one node that a pod's affinity allows. It cannot be changed once no gate holds the pod."""
+    """The one node that a pod's affinity allows by name. It cannot be changed once no gate holds the pod."""
     affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     terms = affinity.required.node_selector_terms if affinity and affinity.required else None
     found: set[str] = set()
     for term in terms or ():
         if not term.match_fields and not term.match_expressions:
             continue  # it matches no node
-        pins = [each for each in term.match_fields or () if each.key == "metadata.name"]
-        if len(pins) != 1 or pins[0].operator != "In" or len(pins[0].values or ()) != 1:
+        allowed = [
+            set(each.values or ())
+            for each in term.match_fields or ()
+            if each.key == "metadata.name" and each.operator == "In"
+        ]
+        if not allowed:
             return None
-        found.update(pins[0].values or ())
+        found |= set.intersection(*allowed)
     return found.pop() if len(found) == 1 else None
 
 

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.model.grant import ReleaseNote
+from fluence.model.held import is_delegated, pinned_node
 from fluence.model.meta import LabelSelector, OwnerReference, Requirement
 from fluence.model.node import Node
 from fluence.model.owner import Owner, StatefulSet
@@ -361,3 +362,20 @@ def test_a_wide_workload_that_has_its_seats_and_changes_gives_them_back_at_once(
     (release,) = found.cycle(NOW + 1).releases
     assert len(release.note.nodes) == 3
     assert free(found) == 64_000 - 3
+
+
+def test_a_pod_that_names_nodes_of_its_own_is_handed_over_to_one_of_them() -> None:
+    found = driver(node("n0"), node("n1"))
+    own = Requirement(key="metadata.name", operator="In", values=["n0", "n1"])
+    pin = Requirement(key="metadata.name", operator="In", values=["n1"])
+    terms = NodeSelector(node_selector_terms=[NodeSelectorTerm(match_fields=[own, pin])])
+    pod = kit.pod("choosy", cpu="2", scheduler=names.KUBE_SCHEDULER, labels=dict(SEEN))
+    pod = replace(pod, spec=replace(pod.spec, affinity=Affinity(node_affinity=NodeAffinity(required=terms))))
+    handed_over = Bind(
+        gated("choosy", scheduler=names.KUBE_SCHEDULER), "n1", "default/pod:choosy", {}
+    ).granted(pod)
+    assert pinned_node(handed_over) == "n1"
+    assert is_delegated(as_bound(handed_over, "n1"))
+    assert not is_delegated(as_bound(handed_over, "n0"))
+    found.set_pod(handed_over)
+    assert free(found) == 2000
