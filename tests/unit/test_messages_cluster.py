@@ -96,6 +96,12 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         f"spec.resourceClaims (qpu, nic): devices of claims (DRA) are not allocated here{DELEGATE}",
     ),
     (
+        Code.TOO_MANY_DEVICE_KINDS,
+        {"most": 16},
+        "pods of this namespace already ask for 16 kinds of devices, and no more are counted: wait until some "
+        "of them end, or use the device class and the selectors of one of their ResourceClaimTemplates",
+    ),
+    (
         Code.TOLERATION_OPERATOR_UNKNOWN,
         {"operator": "Gt"},
         f"spec.tolerations: the operator 'Gt' is not known here{DELEGATE}",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fluence.model.dra import MAX_KINDS, TOO_MANY_KINDS
 from fluence.model.held import is_delegated
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
@@ -30,6 +31,8 @@ class Refused:
 def unchecked(pod: Pod) -> Refused | None:
     """The first need of a pod that only kube-scheduler checks."""
     spec = pod.spec
+    if spec.overhead and TOO_MANY_KINDS in spec.overhead:
+        return Refused(pod.key, Reason.of(Code.TOO_MANY_DEVICE_KINDS, most=MAX_KINDS))
     if is_delegated(pod):
         return None  # kube-scheduler looks at it once more
     if spec.resource_claims:

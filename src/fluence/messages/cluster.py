@@ -154,6 +154,10 @@ CLUSTER: Templates = {
         f"spec.resourceClaims ({', '.join(values(reason)['names'])}): devices of claims (DRA) are not "
         f"allocated here; {_DELEGATE}"
     ),
+    Code.TOO_MANY_DEVICE_KINDS: (
+        "pods of this namespace already ask for {most} kinds of devices, and no more are counted: wait until "
+        "some of them end, or use the device class and the selectors of one of their ResourceClaimTemplates"
+    ),
     Code.TOLERATION_OPERATOR_UNKNOWN: (
         f"spec.tolerations: the operator {{operator!r}} is not known here; {_DELEGATE}"
     ),

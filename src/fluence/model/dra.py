@@ -6,6 +6,11 @@ import msgspec
 
 from fluence.model.meta import ObjectMeta, Wire
 
+MAX_KINDS = 16
+"""Kinds of devices that the pods of one namespace may ask for at a time."""
+TOO_MANY_KINDS = "dra/too-many-kinds"
+"""What a pod asks for whose namespace asks for more kinds of devices than are counted; no node has it."""
+
 
 class DeviceAttribute(Wire, frozen=True):
     string: str | None = None

@@ -179,6 +179,7 @@ class Code(StrEnum):
 
     # -- fluence.cluster: a pod is not placed as it is --
     RESOURCE_CLAIMS_UNSUPPORTED = "ResourceClaimsUnsupported"
+    TOO_MANY_DEVICE_KINDS = "TooManyDeviceKinds"  # most
     TOLERATION_OPERATOR_UNKNOWN = "TolerationOperatorUnknown"
     NODE_AFFINITY_OPERATOR_UNKNOWN = "NodeAffinityOperatorUnknown"
     SPREAD_POLICY_UNKNOWN = "SpreadPolicyUnknown"

@@ -68,9 +68,9 @@ class SchedulingCycle:
     def run(self, now: int) -> Decisions:
         """One cycle."""
         state, decisions = self.state, Decisions()
-        # 0. What drivers offer, and who stands for pods that are still to be made.
-        self._observer.settle_devices()
+        # 0. Who stands for pods that are still to be made, and what drivers offer to them all.
         self._observer.settle_stand_ins(now)
+        self._observer.settle_devices()
         # 1. What changes of volumes mean to claims that wait.
         self._observer.settle_claims()
         # 2. A gang that lost a member before its first bind starts over as a whole.

@@ -27,7 +27,7 @@ from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, Volume
 from fluence.schedule.actions import BindOutcome, BindResult, ReleaseResult
 from fluence.schedule.events import BindFinished, Changed, Event, NotBound, ReleaseFinished
 from fluence.schedule.lifecycle import Lifecycle
-from fluence.schedule.stand_in import is_stand_in_uid
+from fluence.schedule.stand_in import is_stand_in, is_stand_in_uid
 from fluence.schedule.stand_ins import Came, Room
 from fluence.schedule.state import SchedulerState
 
@@ -100,12 +100,17 @@ class Observer:
 
     def settle_devices(self) -> None:
         """What changes of devices, classes and claims mean to nodes and pods, once for many of them."""
-        devices = self._state.dynamic
-        if devices.take_changed():
-            for node in list(devices.nodes.values()):
+        state, found = self._state, self._state.dynamic.settle()
+        for node in found.nodes:
+            if found.other_devices:
                 self._node(Changed(None, node), node)
-            for pod in list(devices.pods.values()):
+            else:  # nothing was lost or came free: those who ask for the new kinds are presented below
+                state.cluster.set_node(state.dynamic.set_node(node))
+        for pod in found.pods:
+            if not is_stand_in(pod):
                 self._pod(Changed(None, pod), pod)
+            elif pod.metadata.uid not in state.pod_sets.by_pod:  # one with a seat keeps what it has
+                self._stand_in(pod)
 
     def settle_stand_ins(self, now: int) -> None:
         """What changes of owners and pods mean to the members that stand for pods still to come."""
@@ -130,12 +135,12 @@ class Observer:
 
     def _stand_in(self, pod: Pod) -> None:
         """It counts on the node that its note names as if it had been nominated for it."""
-        state = self._state
+        state, shown = self._state, self._state.dynamic.set_pod(pod)
         if pod.spec.node_name is not None:
             before = self._taken_by(pod.metadata.uid)
-            freed = state.cluster.set_pod(_nominated(state.dynamic.pod(pod), pod.spec.node_name))
+            freed = state.cluster.set_pod(_nominated(shown, pod.spec.node_name))
             self._note_taken(before, self._taken_by(pod.metadata.uid), freed)
-        touched = state.groups.set_pod(state.dynamic.pod(pod))
+        touched = state.groups.set_pod(shown)
         for group in touched:
             state.rank(group, pod)
         state.touch(touched)
@@ -147,7 +152,7 @@ class Observer:
             self._node_gone(node.name)
             return
         state = self._state
-        before, node = state.cluster.node(node.name), state.dynamic.node(node)
+        before, node = state.cluster.node(node.name), state.dynamic.set_node(node)
         state.cluster.set_node(node)
         if before is not None and _offers(before) == _offers(node):
             return  # a heartbeat
@@ -159,7 +164,7 @@ class Observer:
 
     def _node_gone(self, name: str) -> None:
         state = self._state
-        state.dynamic.nodes.pop(name, None)
+        state.dynamic.remove_node(name)
         freed = state.cluster.remove_node(name)
         state.planner.note_taken()
         state.queue.note_loss(Reason.of(Code.NODE_GONE, node=name))
@@ -194,9 +199,7 @@ class Observer:
             return
         state, uid = self._state, pod.metadata.uid
         state.producer_gates.set_pod(pod)
-        if pod.spec.resource_claims:
-            state.dynamic.pods[uid] = pod
-            pod = state.dynamic.pod(pod)
+        pod = state.dynamic.set_pod(pod)
         before = self._taken_by(uid)
         pin = None if pod.spec.node_name else pinned_node(pod)
         freed = state.cluster.set_pod(pod if pin is None else _nominated(pod, pin))
@@ -221,7 +224,7 @@ class Observer:
     def _pod_gone(self, pod: Pod) -> None:
         state, uid = self._state, pod.metadata.uid
         state.producer_gates.remove_pod(pod)
-        state.dynamic.pods.pop(uid, None)
+        state.dynamic.remove_pod(uid)
         before = self._taken_by(uid)
         freed = state.cluster.remove_pod(pod)
         self._note_taken(before, None, freed)
