@@ -59,13 +59,12 @@ class Setting:
     @property
     def kind(self) -> str:
         """bool, int, float, str, list or map."""
-        plain = self.type
-        if typing.get_origin(plain) in _UNIONS:
-            plain = next(each for each in typing.get_args(plain) if each is not type(None))
-        if typing.get_origin(plain) is typing.Annotated:
-            plain = typing.get_args(plain)[0]
-        origin = typing.get_origin(plain) or plain
-        return {tuple: "list", dict: "map"}.get(origin, getattr(origin, "__name__", "str"))
+        return _kind(self.type)
+
+    @property
+    def value_kind(self) -> str:
+        """The kind of the values of a map; of what is no map, its own."""
+        return _kind(typing.get_args(_plain(self.type))[1]) if self.kind == "map" else self.kind
 
     @property
     def is_optional(self) -> bool:
@@ -84,6 +83,19 @@ class Setting:
         if self.secret:
             return masked(str(value))
         return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _plain(of: Any) -> Any:
+    """A type without `None` and without what is said of it."""
+    if typing.get_origin(of) in _UNIONS:
+        of = next(each for each in typing.get_args(of) if each is not type(None))
+    return typing.get_args(of)[0] if typing.get_origin(of) is typing.Annotated else of
+
+
+def _kind(of: Any) -> str:
+    plain = _plain(of)
+    origin = typing.get_origin(plain) or plain
+    return {tuple: "list", dict: "map"}.get(origin, getattr(origin, "__name__", "str"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,26 +221,27 @@ def _convert(setting: Setting, value: object, origin: str) -> object:
     if kind == "list":
         return _items(setting, value, origin)
     if kind == "map":
-        if isinstance(value, dict):
-            return {str(key): str(each) for key, each in value.items()}
-        pairs = {}
-        for item in _items(setting, value, origin):
-            key, equals, each = item.partition("=")
-            if not (key and equals and each):
-                raise InvalidInput(f"{origin}: {item!r} must be NAME=VALUE")
-            pairs[key] = each
-        return pairs
-    if isinstance(value, str) and kind != "str":
-        value = _number(setting, value.strip(), origin)
-    if kind == "str" and isinstance(value, (int, float)) and not isinstance(value, bool):
-        value = str(value)
+        return {
+            key: _value(setting, each, f"{origin}: {key}") for key, each in _pairs(setting, value, origin)
+        }
+    value = _value(setting, value, origin)
     if setting.choices and value not in setting.choices:
         raise InvalidInput(f"{origin}: {value!r} is not one of {', '.join(setting.choices)}")
     return value
 
 
+def _value(setting: Setting, value: object, origin: str) -> object:
+    """One value, or one of a map."""
+    kind = setting.value_kind
+    if isinstance(value, str) and kind != "str":
+        return _number(setting, value.strip(), origin)
+    if kind == "str" and isinstance(value, (int, float)) and not isinstance(value, bool):
+        return str(value)
+    return value
+
+
 def _number(setting: Setting, text: str, origin: str) -> object:
-    kind = setting.kind
+    kind = setting.value_kind
     if kind == "bool":
         if text.lower() in _TRUE | _FALSE:
             return text.lower() in _TRUE
@@ -244,6 +257,17 @@ def _number(setting: Setting, text: str, origin: str) -> object:
         return int(text) if kind == "int" else float(text)
     except ValueError:
         raise InvalidInput(f"{origin}: {text!r} is not a valid number") from None
+
+
+def _pairs(setting: Setting, value: object, origin: str) -> Iterator[tuple[str, object]]:
+    if isinstance(value, dict):
+        yield from ((str(key), each) for key, each in value.items())
+        return
+    for item in _items(setting, value, origin):
+        key, equals, each = item.partition("=")
+        if not (key and equals and each):
+            raise InvalidInput(f"{origin}: {item!r} must be NAME=VALUE")
+        yield key, each
 
 
 def _items(setting: Setting, value: object, origin: str) -> tuple[str, ...]:

@@ -98,8 +98,11 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
     (
         Code.TOO_MANY_DEVICE_KINDS,
         {"most": 16},
-        "pods of this namespace already ask for 16 kinds of devices, and no more are counted: wait until some "
-        "of them end, or use the device class and the selectors of one of their ResourceClaimTemplates",
+        (
+            "pods of this namespace already ask for 16 kinds of devices, and no more are counted: wait until "
+            "some of them end, or use the device class and the selectors of one of their "
+            "ResourceClaimTemplates"
+        ),
     ),
     (
         Code.TOLERATION_OPERATOR_UNKNOWN,

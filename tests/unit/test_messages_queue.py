@@ -56,19 +56,23 @@ EXAMPLES: list[tuple[Reason, str]] = [
         "it waits for a to succeed, which is Cancelled",
     ),
     (
-        Reason.of(Code.USER_LIMIT, user="ada", most=2, queue="q"),
+        Reason.of(Code.USER_LIMIT, user="ada", account="", most=2, queue="q"),
         "ada runs, or is promised, 2 jobs in queue 'q': no more are allowed",
     ),
     (
-        Reason.of(Code.USER_LIMIT, user="", most=2, queue="q"),
+        Reason.of(Code.USER_LIMIT, user="", account="", most=2, queue="q"),
         "its user runs, or is promised, 2 jobs in queue 'q': no more are allowed",
     ),
     (
-        Reason.of(Code.DEVICE_LIMIT, user="ada", type="qpu", most=2, queue="batch"),
+        Reason.of(Code.DEVICE_LIMIT, user="ada", account="lab", type="qpu", most=2, queue="batch"),
+        "namespace lab has, or is promised, the 2 qpu that are allowed in queue 'batch'",
+    ),
+    (
+        Reason.of(Code.DEVICE_LIMIT, user="ada", account="", type="qpu", most=2, queue="batch"),
         "ada has, or is promised, the 2 qpu that are allowed in queue 'batch'",
     ),
     (
-        Reason.of(Code.DEVICE_LIMIT, user="", type="qpu", most=2, queue="batch"),
+        Reason.of(Code.DEVICE_LIMIT, user="", account="", type="qpu", most=2, queue="batch"),
         "queue 'batch' has, or is promised, the 2 qpu that are allowed",
     ),
     (

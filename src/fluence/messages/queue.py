@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from fluence.messages.rendering import Templates, names, reasons, shown, text, texts
 from fluence.messages.states import word
-from fluence.model.reason import Code
+from fluence.model.reason import Code, Reason
 
 CANNOT_HOLD = "the cluster as it is cannot hold it"  # how a message begins that says never
+
+
+def _whose(reason: Reason) -> str:
+    """Whom a limit counts for; empty: all."""
+    return f"namespace {reason['account']}" if reason["account"] else str(reason["user"])
+
 
 QUEUE: Templates = {
     # What happens to a job in the queue.
@@ -35,12 +41,12 @@ QUEUE: Templates = {
         f"it waits for {reason['job']} to succeed, which is {word(str(reason['phase']))}"
     ),
     Code.USER_LIMIT: lambda reason: (
-        f"{reason['user'] or 'its user'} runs, or is promised, {reason['most']} jobs in queue "
+        f"{_whose(reason) or 'its user'} runs, or is promised, {reason['most']} jobs in queue "
         f"{reason['queue']!r}: no more are allowed"
     ),
     Code.DEVICE_LIMIT: lambda reason: (
-        f"{reason['user'] or 'queue ' + repr(reason['queue'])} has, or is promised, the {reason['most']} "
-        f"{reason['type']} that are allowed" + (f" in queue {reason['queue']!r}" if reason["user"] else "")
+        f"{_whose(reason) or 'queue ' + repr(reason['queue'])} has, or is promised, the {reason['most']} "
+        f"{reason['type']} that are allowed" + (f" in queue {reason['queue']!r}" if _whose(reason) else "")
     ),
     Code.LIMIT_ABOVE_QUEUE: lambda reason: (
         f"its limit of {reason['limit_s']} s is over the {reason['max_s']} s that queue "

@@ -92,10 +92,10 @@ class Dependency:
 
 
 class Charge(NamedTuple):
-    """What a limit counts: jobs, or units of a type of device, of a user or of all, in one queue."""
+    """What a limit counts: jobs, or units of a type of device, of an account or of all, in one queue."""
 
     queue: str
-    user: str | None  # None: of all
+    account: str | None  # None: of all
     device: str = ""  # empty: jobs
 
 
@@ -110,7 +110,7 @@ class Submission:
     enforced: bool = True  # False: nothing ends it at its limit
     soft_limit: int | None = None  # when it will probably end; an expectation, never a bound
     user: str = ""
-    account: str = ""  # whose word its limit is, such as its namespace
+    account: str = ""  # whose word its limit is, and whom limits count for, such as its namespace
     name: str = ""  # for singleton
     queue: str = ""
     priority: int = 16  # Flux's default urgency; more is earlier
@@ -184,12 +184,14 @@ class JobRecord:
 
     @property
     def charges(self) -> dict[Charge, int]:
-        """What counts against limits when a task of it runs: one job of its user in its queue, and devices,
-        of its user and of all in the queue."""
+        """What counts against limits when a task of it runs: one job of its account in its queue, and
+        devices, of its account and of all in the queue. Where there are accounts, users may write any
+        name."""
         job = self.job
-        found = {Charge(job.queue, job.user): 1}
+        whose = job.account or job.user
+        found = {Charge(job.queue, whose): 1}
         for type_, count in job.devices:
-            found[Charge(job.queue, job.user, type_)] = count
+            found[Charge(job.queue, whose, type_)] = count
             found[Charge(job.queue, None, type_)] = count
         return found
 

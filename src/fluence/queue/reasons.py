@@ -72,11 +72,15 @@ def limit_reason(queue: Queue, record: JobRecord) -> Reason | None:
     passed = queue.limit_of(record)
     if passed is None:
         return None
-    charge, most = passed
+    job, (charge, most) = record.job, passed
     if not charge.device:
-        return Reason.of(Code.USER_LIMIT, user=record.job.user, most=most, queue=record.job.queue)
-    whose = "" if charge.user is None else charge.user
-    return Reason.of(Code.DEVICE_LIMIT, user=whose, type=charge.device, most=most, queue=charge.queue)
+        return Reason.of(
+            Code.USER_LIMIT, user=job.user, account=job.account, most=most, queue=record.job.queue
+        )
+    user, account = ("", "") if charge.account is None else (job.user, job.account)
+    return Reason.of(
+        Code.DEVICE_LIMIT, user=user, account=account, type=charge.device, most=most, queue=charge.queue
+    )
 
 
 def _short_of(queue: Queue, record: JobRecord) -> WaitReason:

@@ -16,7 +16,8 @@ from fluence.queue.priority import Priority, by_urgency
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """What a named queue lays down for its jobs."""
+    """What a named queue lays down for its jobs. What is per user counts jobs by their account, if they have
+    one: a pod's is its namespace."""
 
     default_limit: int | None = None
     max_limit: int | None = None
@@ -124,7 +125,7 @@ class RuleBook:
         rules = self.of(charge.queue)
         if not charge.device:
             return rules.max_running_per_user
-        limits = rules.max_devices if charge.user is None else rules.max_devices_per_user
+        limits = rules.max_devices if charge.account is None else rules.max_devices_per_user
         return limits.get(charge.device)
 
     @staticmethod

@@ -108,8 +108,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     user_device_limits: Annotated[
         dict[str, int],
         Meta(
-            description="How many units of a type of device the gangs of one user may have at a time in a "
-            "queue: `batch/qpu=2`; `-` stands for gangs that name no queue."
+            description="How many units of a type of device the gangs of one namespace may have at a time in "
+            "a queue: `batch/qpu=2`; `-` stands for gangs that name no queue. Users can write any name into "
+            "the annotation `user`, so it does not count here."
         ),
     ] = msgspec.field(default_factory=dict)
     queue_device_limits: Annotated[

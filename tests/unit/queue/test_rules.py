@@ -164,7 +164,7 @@ class TestRunningPerUser:
         run(queue, 0)
         reason = why(queue, "b")
         assert reason.kind is BlockedBy.LIMIT
-        assert reason.reasons == (Reason.of(Code.USER_LIMIT, user="ada", most=1, queue="q"),)
+        assert reason.reasons == (Reason.of(Code.USER_LIMIT, user="ada", account="", most=1, queue="q"),)
 
 
 class TestRuleBook:

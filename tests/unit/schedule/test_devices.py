@@ -273,7 +273,8 @@ def test_what_nodes_advertise_of_devices_is_no_part_of_them() -> None:
     assert len(world.run(asks("a", qpu=1), asks("b", qpu=1))) == 1
 
 
-def test_limits_of_a_user_and_of_a_queue_count_devices() -> None:
+def test_limits_of_a_namespace_and_of_a_queue_count_devices() -> None:
+    """Whatever users say of who they are: anybody may write the annotation."""
     rules = SchedulerSettings(
         user_device_limits={"batch/licence": 2}, queue_device_limits={"-/licence": 1}
     ).rules()
@@ -281,15 +282,15 @@ def test_limits_of_a_user_and_of_a_queue_count_devices() -> None:
     batch = {names.QUEUE: "batch"}
     ada, bob = {**batch, names.USER: "ada"}, {**batch, names.USER: "bob"}
     assert world.run(asks("a", licence=2, annotations=ada)).keys() == {"a"}
-    assert world.run(asks("b", licence=1, annotations=ada), asks("c", licence=1, annotations=bob)).keys() == {
-        "c"
-    }
+    other = asks("c", licence=1, annotations=ada)
+    other = replace(other, metadata=replace(other.metadata, namespace="other"))
+    assert world.run(asks("b", licence=1, annotations=bob), other).keys() == {"c"}
     assert world.why("default/pod:b")[0] == Reason.of(
-        Code.DEVICE_LIMIT, user="ada", type="licence", most=2, queue="batch"
+        Code.DEVICE_LIMIT, user="bob", account="default", type="licence", most=2, queue="batch"
     )
     assert world.run(asks("d", licence=2)) == {}
     assert world.why("default/pod:d")[0] == Reason.of(
-        Code.DEVICE_LIMIT, user="", type="licence", most=1, queue=""
+        Code.DEVICE_LIMIT, user="", account="", type="licence", most=1, queue=""
     )
 
 
