@@ -35,7 +35,9 @@ class Releaser:
         self._client = client
         self._report = report
         self._held = held
-        self._writer: CoalescingWriter[str, Release] = CoalescingWriter(self._one, in_flight=in_flight)
+        self._writer: CoalescingWriter[str, Release] = CoalescingWriter(
+            self._one, in_flight=in_flight, namespace=lambda _, order: order.owner.metadata.namespace
+        )
 
     @property
     def backlog(self) -> int:

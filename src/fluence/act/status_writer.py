@@ -30,7 +30,7 @@ class StatusWriter:
         self._client = client
         self._held = held
         self._writer: CoalescingWriter[_Key, tuple[Resource[Any], Json]] = CoalescingWriter(
-            self._write, in_flight=in_flight
+            self._write, in_flight=in_flight, namespace=lambda key, _: key[1]
         )
 
     @property

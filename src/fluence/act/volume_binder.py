@@ -35,7 +35,7 @@ class VolumeBinder:
         self._held = held
         self._last: dict[Key, ClaimUpdate] = {}  # what is to be true of a claim, until it is
         self._writer: CoalescingWriter[Key, tuple[ClaimUpdate, int]] = CoalescingWriter(
-            self._try, in_flight=in_flight
+            self._try, in_flight=in_flight, namespace=lambda claim, _: claim[0]
         )
 
     @property

@@ -46,7 +46,9 @@ class Cancellations:
         self._find = find
         self._runs = runs
         self._pauses: dict[str, float] = {}  # by uid of a FluxJob that could not be cancelled
-        self._writer: CoalescingWriter[str, FluxJob] = CoalescingWriter(self._cancel, in_flight=IN_FLIGHT)
+        self._writer: CoalescingWriter[str, FluxJob] = CoalescingWriter(
+            self._cancel, in_flight=IN_FLIGHT, namespace=lambda _, flux_job: flux_job.metadata.namespace
+        )
 
     def cancel(self, flux_job: FluxJob) -> None:
         """A FluxJob was deleted."""

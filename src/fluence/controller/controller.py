@@ -8,9 +8,9 @@ touched. Nothing is remembered that the API does not hold: a fresh process compa
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, zip_longest
 
 import structlog
 
@@ -33,7 +33,7 @@ from fluence.controller.unschedulable import Unschedulable
 from fluence.controller.workloads import Workload, flux_job_name, spec_of, workload_of
 from fluence.kube.client import PatchType
 from fluence.kube.discovery import resources_of
-from fluence.kube.errors import KubeError, Missing
+from fluence.kube.errors import Forbidden, Invalid, KubeError, Missing
 from fluence.kube.reflector import Reflector
 from fluence.live.scheduler import LiveScheduler
 from fluence.model.held import is_seen
@@ -48,7 +48,8 @@ log = structlog.get_logger("fluence.controller")
 IN_FLIGHT = 8
 _ROUND_S = 0.2  # between two rounds
 _SLICE = 256  # workloads that are compared before others have their turn
-_AGAIN_S = 2.0  # until something that failed is tried again
+_AGAIN_S = 2.0  # until something that failed is tried again; it doubles,
+_LONGEST_S = 60.0  # up to this
 _LOOK_S = 15.0  # between two looks for FluxJobs on a server that has none
 
 _Key = tuple[str, str]  # namespace, name
@@ -82,12 +83,16 @@ class FluxJobController:
         self._positions: dict[str, int] = {}  # by gang, as they were told
         self._now_at: dict[str, int] | None = None  # the same as they are since the last cycle
         self._sent: dict[_Key, tuple[FluxJobSpec, FluxJobStatus]] = {}
+        self._refused: dict[str, Workload] = {}  # those of which the server takes no FluxJob, as they were
+        self._failures: dict[str, int] = {}  # by workload: tries that failed in a row
         self._unowned: dict[str, Pod] = {}  # held pods whose owner is to be looked at
         self._wake = asyncio.Event()
         self._has_decided = False
         self.ready = asyncio.Event()  # what waiting workloads were told before is known, or there is nothing
         self.flux_jobs: Reflector[FluxJob] = Reflector(live.client, FLUX_JOBS, optional=True)
-        self._writer: CoalescingWriter[_Key, _Update] = CoalescingWriter(self._write, in_flight=IN_FLIGHT)
+        self._writer: CoalescingWriter[_Key, _Update] = CoalescingWriter(
+            self._write, in_flight=IN_FLIGHT, namespace=lambda key, _: key[0]
+        )
         self._cancellations = Cancellations(self._client, self._workloads.get, self._runs)
         self._unschedulable = Unschedulable(self._client, live.recorder)
         self._refusals = Refusals(self._client)
@@ -123,6 +128,8 @@ class FluxJobController:
             self._noted.pop(uid, None)
             self._dirty.pop(uid, None)
             self._untold.pop(uid, None)
+            self._refused.pop(uid, None)
+            self._failures.pop(uid, None)
             self._cancellations.told.discard(uid)
 
     def decided(self, decisions: Decisions) -> None:
@@ -188,7 +195,7 @@ class FluxJobController:
         for gang in self._dirty_gangs:
             self._dirty.update(dict.fromkeys(self._of_gang.get(gang, ())))
         self._dirty_gangs.clear()
-        for uid in list(islice(self._dirty, _SLICE)):
+        for uid in list(islice(self._in_turn(self._dirty), _SLICE)):
             del self._dirty[uid]
             workload = self._workloads.get(uid)
             if workload is not None:
@@ -262,6 +269,10 @@ class FluxJobController:
             return
         if found is not None and (not stands_for(found, workload) or found.is_leaving):
             return  # of a workload that had its name, or it was deleted: it goes first
+        if (refused := self._refused.get(workload.uid)) is not None:
+            if not workload.differs(refused):
+                return
+            del self._refused[workload.uid]
         gang_key = self._join_gang(workload)
         state = self._state
         gang = state.groups.gang(gang_key)
@@ -307,10 +318,23 @@ class FluxJobController:
                 force=True,
             )
             self.written += 1
+            self._failures.pop(update.workload.uid, None)
         except KubeError as error:
             log.warning("FluxJob is not written", flux_job=f"{namespace}/{name}", reason=str(error))
             self._sent.pop(key, None)
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._again, update.workload.uid)
+            self._failed(update.workload, error)
+
+    def _failed(self, workload: Workload, error: KubeError) -> None:
+        """What the server refuses for its content is not tried again until the workload changes; the rest
+        after ever longer pauses."""
+        if workload.uid not in self._workloads:
+            return
+        if isinstance(error, Invalid) or (isinstance(error, Forbidden) and error.is_ending):
+            self._refused[workload.uid] = workload
+            return
+        failures = self._failures[workload.uid] = self._failures.get(workload.uid, 0) + 1
+        pause = min(_AGAIN_S * 2 ** min(failures - 1, 8), _LONGEST_S)
+        asyncio.get_running_loop().call_later(pause, self._again, workload.uid)
 
     def _again(self, uid: str) -> None:
         self._dirty[uid] = None
@@ -321,6 +345,15 @@ class FluxJobController:
     @property
     def _state(self) -> SchedulerState:
         return self._live.scheduler.state
+
+    def _in_turn(self, uids: Iterable[str]) -> Iterator[str]:
+        """Workloads of all namespaces in turn, those of one in their order."""
+        by_namespace: dict[str, list[str]] = {}
+        for uid in uids:
+            workload = self._workloads.get(uid)
+            by_namespace.setdefault("" if workload is None else workload.namespace, []).append(uid)
+        turns = zip_longest(*by_namespace.values())
+        return (uid for turn in turns for uid in turn if uid is not None)
 
     def _runs(self, workload: Workload) -> bool:
         gang = self._state.groups.gang(self._gang_of.get(workload.uid, ""))

@@ -48,7 +48,9 @@ class Refusals:
         self._client = client
         self._after_s = after_s
         self._refused: dict[str, Pod] = {}
-        self._writer: CoalescingWriter[str, Pod] = CoalescingWriter(self._evict, in_flight=IN_FLIGHT)
+        self._writer: CoalescingWriter[str, Pod] = CoalescingWriter(
+            self._evict, in_flight=IN_FLIGHT, namespace=lambda _, pod: pod.metadata.namespace
+        )
 
     def look(self, pod: Pod) -> None:
         uid = pod.metadata.uid

@@ -30,7 +30,7 @@ class Unschedulable:
         self._client = client
         self._recorder = recorder
         self._writer: CoalescingWriter[str, tuple[Workload, bool]] = CoalescingWriter(
-            self._write, in_flight=IN_FLIGHT
+            self._write, in_flight=IN_FLIGHT, namespace=lambda _, order: order[0].namespace
         )
         self._wanted: dict[str, bool] = {}  # asked for, and not seen yet
 

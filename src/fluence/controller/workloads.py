@@ -6,6 +6,7 @@ and not its pods, a pod that has no owner which is followed.
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 
 from fluence.controller.flux_job import TYPES, FluxJobSpec
@@ -18,6 +19,8 @@ from fluence.schedule.gang import Gang
 from fluence.schedule.stand_in import is_stand_in, stand_in
 
 _VERSIONS = {kind: version for version, kind in OWNERS}
+_LONGEST_NAME = 253  # of an object: RFC 1123, a subdomain
+_HASH = 10
 _MOST_SECONDS = (1 << 31) - 1
 _WORDS = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")  # that YAML takes for something else
 _JOBSPEC = """\
@@ -47,8 +50,12 @@ version: 1
 
 
 def flux_job_name(kind: str, name: str) -> str:
-    """The name of the FluxJob of a workload."""
-    return f"{name}-{kind.lower()}"
+    """The name of the FluxJob of a workload; a long one is cut, and has a hash so that it stays the only one."""
+    suffix = f"-{kind.lower()}"
+    if len(name) + len(suffix) > _LONGEST_NAME:
+        suffix = f"-{hashlib.sha256(name.encode()).hexdigest()[:_HASH]}{suffix}"
+        return name[: _LONGEST_NAME - len(suffix)].rstrip("-.") + suffix
+    return name + suffix
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +100,13 @@ class Workload:
     @property
     def is_leaving(self) -> bool:
         return self.object.metadata.deletion_timestamp is not None
+
+    def differs(self, before: Workload) -> bool:
+        """Whether its owner changed something, and not only its state."""
+        now, then = self.object, before.object
+        return (now.metadata.labels, now.metadata.annotations, now.spec) != (
+            *(then.metadata.labels, then.metadata.annotations, then.spec),
+        )
 
     @property
     def reference(self) -> OwnerReference:

@@ -168,7 +168,7 @@ class Recorder:
     ) -> _Series:
         # Names are unique by time, as client-go makes them; two within one tick get two ticks.
         self._last_stamp = max(self._last_stamp + 1, int(self._clock.now() * 1e9))
-        name = f"{regarding.name[:230]}.{self._last_stamp:x}"
+        name = f"{regarding.name[:230].rstrip('-.')}.{self._last_stamp:x}"
         namespace = regarding.namespace or "default"
         body: Json = {
             "apiVersion": EVENTS.api_version,

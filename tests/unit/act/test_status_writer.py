@@ -47,6 +47,32 @@ async def test_a_newer_word_waits_for_the_older_one_about_the_same_object() -> N
             await asyncio.wait({task})
 
 
+async def test_namespaces_take_turns() -> None:
+    written: list[str] = []
+
+    async def write(key: str, value: int) -> None:
+        written.append(key)
+
+    writer: CoalescingWriter[str, int] = CoalescingWriter(
+        write, in_flight=1, namespace=lambda key, _: key.partition("/")[0]
+    )
+    for i in range(1000):
+        writer[f"evil/{i}"] = i
+    writer["good/0"], writer["good/1"] = 0, 1
+    writer.drop("evil/1")
+    running = asyncio.create_task(writer.run())
+    try:
+        async with asyncio.timeout(5):
+            while len(writer):
+                await asyncio.sleep(0)
+    finally:
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+    assert written[:4] == ["evil/0", "good/0", "evil/2", "good/1"]
+    assert len(written) == 1001
+
+
 async def test_a_write_that_fails_unexpectedly_stops_no_other() -> None:
     written: list[str] = []
 

@@ -90,10 +90,10 @@ class QueueOfJobs:
         return decisions
 
     def write(self) -> None:
-        for (_, name), update in self.controller._writer._waiting.items():
+        for (namespace, name), update in list(self.controller._writer._waiting.items()):
             self.writes[name] += 1 + (update.spec is not None)
             self.made.update([name] if update.spec is not None else [])
-        self.controller._writer._waiting.clear()
+            self.controller._writer.drop((namespace, name))
 
     def settle(self) -> Decisions:
         decisions = self.cycle()
