@@ -1,7 +1,8 @@
 """HistoryBacklog: entries that were not written yet; bounded, and the last word on each run is enough.
 
 The core puts entries in and goes on; a thread of its own takes them out. When there is no more room, entries
-of jobs that are not over are let go first: a roll call says them again. What is lost is counted.
+of jobs that are not over are let go first: a roll call says them again. Then the namespace with the most jobs
+loses its last one, so that many jobs of one namespace push out nobody else's. What is lost is counted.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ class HistoryBacklog:
         self._most = most
         self._lock = threading.Lock()
         self._runs: dict[int, list[JobEntry]] = {}  # by job; several if it ran again meanwhile
+        self._jobs: dict[str, dict[int, None]] = {}  # by namespace
         self._count = 0
         self._lost = 0
         self._shed = False
@@ -41,14 +43,13 @@ class HistoryBacklog:
         taken: list[JobEntry] = []
         with self._lock:
             while self._runs and len(taken) < most:
-                taken += self._runs.pop(next(iter(self._runs)))
-            self._count -= len(taken)
+                taken += self._remove(next(iter(self._runs)))
         return taken
 
     def put_back(self, entries: Iterable[JobEntry]) -> None:
         """What could not be written; later words on the same runs stand."""
         with self._lock:
-            newer, self._runs, self._count = self._runs, {}, 0
+            newer, self._runs, self._jobs, self._count = self._runs, {}, {}, 0
             for entry in (*entries, *(each for runs in newer.values() for each in runs)):
                 self._add(entry)
 
@@ -77,7 +78,7 @@ class HistoryBacklog:
             return found
 
     def _add(self, entry: JobEntry) -> None:
-        runs = self._runs.setdefault(entry.job, [])
+        runs = self._runs.get(entry.job)
         if runs and runs[-1].started in (None, entry.started):
             if not entry.reasons:
                 entry = replace(entry, reasons=runs[-1].reasons)
@@ -85,16 +86,32 @@ class HistoryBacklog:
             return
         if self._count >= self._most:
             self._shed_open()
-        if self._count >= self._most:
-            self._lost += 1
-            if not runs:
-                self._runs.pop(entry.job, None)
-            return
-        self._runs.setdefault(entry.job, runs).append(entry)
+        self._runs.setdefault(entry.job, []).append(entry)
+        self._jobs.setdefault(entry.namespace, {})[entry.job] = None
         self._count += 1
+        if self._count > self._most:
+            self._push_out()
+
+    def _remove(self, job: int) -> list[JobEntry]:
+        runs = self._runs.pop(job)
+        for namespace in {each.namespace for each in runs}:
+            self._jobs[namespace].pop(job, None)
+            if not self._jobs[namespace]:
+                del self._jobs[namespace]
+        self._count -= len(runs)
+        return runs
+
+    def _push_out(self) -> None:
+        """The last job of the namespace that has the most."""
+        largest = max(self._jobs.values(), key=len)
+        self._lost += len(self._remove(next(reversed(largest))))
 
     def _shed_open(self) -> None:
-        kept = {job: [each for each in runs if each.state.is_over] for job, runs in self._runs.items()}
-        self._runs = {job: runs for job, runs in kept.items() if runs}
-        self._count = sum(map(len, self._runs.values()))
+        for job, runs in list(self._runs.items()):
+            self._remove(job)
+            for each in runs:
+                if each.state.is_over:
+                    self._runs.setdefault(job, []).append(each)
+                    self._jobs.setdefault(each.namespace, {})[job] = None
+                    self._count += 1
         self._shed = True

@@ -27,17 +27,24 @@ from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.schedule.device_requests import PER_POD, SHARED, asked_by, device_terms
-from fluence.schedule.jobspecs import MAX_JOBSPEC_BYTES, MAX_LIMIT, JobspecRequest, read_jobspec
+from fluence.schedule.jobspecs import (
+    MAX_JOBSPEC_BYTES,
+    MAX_LIMIT,
+    MAX_QUEUE_BYTES,
+    JobspecRequest,
+    read_jobspec,
+)
 from fluence.schedule.unread import unread
 from fluence.units import parse_duration
 
 MAX_CONSTRAINT_BYTES = 16 * 1024
+MAX_TEXT_BYTES = MAX_QUEUE_BYTES
+"""Of every other annotation: a name, or a length of time. Some stand in every row of the history."""
 MAX_EXCLUDED_NODES = 1000
 """Nodes that one annotation may exclude; the scheduler writes no more either."""
 
 T = TypeVar("T")
 
-_MAX_BYTES = {names.CONSTRAINTS: MAX_CONSTRAINT_BYTES, names.JOBSPEC: MAX_JOBSPEC_BYTES}
 _KEYS = frozenset(
     (
         names.DURATION,
@@ -50,6 +57,11 @@ _KEYS = frozenset(
         names.DEVICES,
     )
 )
+_MAX_BYTES = {
+    **dict.fromkeys(_KEYS, MAX_TEXT_BYTES),
+    names.CONSTRAINTS: MAX_CONSTRAINT_BYTES,
+    names.JOBSPEC: MAX_JOBSPEC_BYTES,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,13 +106,15 @@ def gang_annotations(pods: Sequence[Pod], owners: Sequence[Owner], group: Group 
             fault=faults[0] if faults else None,
             warnings=warnings,
         )
+    long = list(_too_long(values))
+    values = {key: text for key, text in values.items() if key not in {each["key"] for each in long}}
     given = values.get
-    faults += _too_long(values)
+    faults += long
     policy = given(names.POLICY)
     if policy:
         faults += _policy_faults(policy)
-    constraint = _kept(read_constraint(text), faults) if (text := _short(values, names.CONSTRAINTS)) else None
-    jobspec = _kept(read_jobspec(text), faults) if (text := _short(values, names.JOBSPEC)) else None
+    constraint = _kept(read_constraint(text), faults) if (text := given(names.CONSTRAINTS)) else None
+    jobspec = _kept(read_jobspec(text), faults) if (text := given(names.JOBSPEC)) else None
     devices = given(names.DEVICES, SHARED)
     if devices not in (SHARED, PER_POD):
         faults.append(Reason.of(Code.INVALID_DEVICES, key=names.DEVICES, value=devices[:60]))
@@ -217,14 +231,8 @@ def _kept(value: T | Reason, faults: list[Reason]) -> T | None:
     return value
 
 
-def _short(values: Mapping[str, str], key: str) -> str:
-    """The text of an annotation, unless it is too long to be read."""
-    text = values.get(key, "")
-    return text if len(text.encode()) <= _MAX_BYTES[key] else ""
-
-
 def _too_long(values: Mapping[str, str]) -> Iterator[Reason]:
-    for key, most in _MAX_BYTES.items():
+    for key, most in sorted(_MAX_BYTES.items()):
         size = len(values.get(key, "").encode())
         if size > most:
             yield Reason.of(Code.ANNOTATION_TOO_LONG, key=key, size=size, most=most)

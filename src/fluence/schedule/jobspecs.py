@@ -30,6 +30,7 @@ from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.model.resources import pod_requests
 
+MAX_QUEUE_BYTES = 253
 MAX_JOBSPEC_BYTES = 64 * 1024
 """The longest jobspec that is read: the server takes 256 KiB of annotations."""
 MAX_LIMIT = 100 * 365 * 86_400_000
@@ -120,6 +121,10 @@ def _request(jobspec: Jobspec) -> JobspecRequest:
     if "dependencies" in attributes.other:
         part = "attributes.system.dependencies"
         raise _Refused(Reason.of(Code.JOBSPEC_DEPENDENCIES, key=names.JOBSPEC, part=part))
+    size = len((attributes.queue or "").encode())
+    if size > MAX_QUEUE_BYTES:
+        part = f"{names.JOBSPEC}: attributes.system.queue"
+        raise _Refused(Reason.of(Code.ANNOTATION_TOO_LONG, key=part, size=size, most=MAX_QUEUE_BYTES))
     limit = None
     if attributes.duration:
         if attributes.duration * 1000 > MAX_LIMIT:

@@ -1,4 +1,8 @@
-"""Retention: jobs that ended long ago are forgotten, and the oldest of too many; those that run never are."""
+"""Retention: jobs that ended long ago are forgotten, and the oldest of too many; those that run never are.
+
+Of too many, the namespace that takes the most room loses its oldest first: one namespace cannot push out the
+history of another that takes less.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from fluence.store.tables import gaps, jobs, outbox
 
 _STEP = 1000  # rows that are deleted at once: nobody waits long for the lock
+_LEAST = 50  # and at least so many
+_ROW = 300  # bytes of a row beside its longer texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,15 @@ async def prune(engine: AsyncEngine, keep: Retention, now: int) -> Pruned:
         while gone := await _forget(engine, sa.and_(jobs.c.ended.is_not(None), jobs.c.ended < before)):
             count += gone
     used = await _used(engine)
+    sizes: dict[str, int] | None = None
     while keep.size is not None and used > keep.size:
         gone_events = await _forget_events(engine)
-        gone = 0 if gone_events else await _forget(engine, jobs.c.ended.is_not(None))
-        if not gone and not gone_events:
-            break  # what is left has not ended
-        events, count = events + gone_events, count + gone
+        if not gone_events:
+            sizes = await _sizes(engine) if sizes is None else sizes
+            if not sizes:
+                break  # what is left has not ended
+            count += await _forget_of_largest(engine, sizes)
+        events += gone_events
         used = await _used(engine)
     if engine.dialect.name == "sqlite" and (count or events):
         async with engine.connect() as connection:
@@ -56,8 +65,33 @@ async def prune(engine: AsyncEngine, keep: Retention, now: int) -> Pruned:
     return Pruned(count, events, used)
 
 
-async def _forget(engine: AsyncEngine, which: sa.ColumnElement[bool]) -> int:
-    oldest = sa.select(jobs.c.job, jobs.c.run).where(which).order_by(jobs.c.ended).limit(_STEP)
+async def _sizes(engine: AsyncEngine) -> dict[str, int]:
+    """About how many bytes of jobs that have ended each namespace has."""
+    texts = (jobs.c.key, jobs.c.username, jobs.c.queue, jobs.c.requests, jobs.c.nodes, jobs.c.reason)
+    size = sum((sa.func.length(each) for each in (*texts, jobs.c.devices)), sa.literal(_ROW))
+    query = sa.select(jobs.c.namespace, sa.func.sum(size)).where(jobs.c.ended.is_not(None))
+    async with engine.begin() as connection:
+        found = (await connection.execute(query.group_by(jobs.c.namespace))).all()
+    return {namespace: int(total) for namespace, total in found}
+
+
+async def _forget_of_largest(engine: AsyncEngine, sizes: dict[str, int]) -> int:
+    """The oldest jobs of the namespace that takes most room, until it is about as large as the next."""
+    largest, *others = sorted(sizes, key=lambda each: -sizes[each])
+    ended = sa.and_(jobs.c.ended.is_not(None), jobs.c.namespace == largest)
+    async with engine.begin() as connection:
+        rows = await connection.scalar(sa.select(sa.func.count()).select_from(jobs).where(ended)) or 0
+    ahead = sizes[largest] - (sizes[others[0]] if others else 0)
+    each = max(1, sizes[largest] // max(1, rows))
+    gone = await _forget(engine, ended, most=max(_LEAST, min(_STEP, ahead // each)))
+    sizes[largest] -= gone * each
+    if gone == rows:
+        del sizes[largest]
+    return gone
+
+
+async def _forget(engine: AsyncEngine, which: sa.ColumnElement[bool], *, most: int = _STEP) -> int:
+    oldest = sa.select(jobs.c.job, jobs.c.run).where(which).order_by(jobs.c.ended).limit(most)
     async with engine.begin() as connection:
         found = (await connection.execute(oldest)).all()
         if found:

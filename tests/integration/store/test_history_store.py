@@ -390,6 +390,22 @@ def test_the_oldest_go_when_there_are_too_many(database: str) -> None:
     assert left[:-1] == list(range(gone + 1, 6001))  # the newest are left
 
 
+def test_the_jobs_of_one_namespace_push_out_none_of_another(database: str) -> None:
+    async def work(store: HistoryStore) -> tuple[list[str], int, int]:
+        await store.write([(over(job + 1, at=100 + job, namespace="good"), "x" * 200) for job in range(200)])
+        for at in range(1000, 5000, 500):
+            jobs = range(at, at + 500)
+            await store.write([(over(job, at=10_000 + job, namespace="evil"), "x" * 200) for job in jobs])
+        full = (await store.prune(Retention(), 0)).size
+        gone = await store.prune(Retention(size=full // 4), 0)
+        return [row["namespace"] for row in await all_jobs(store)], full, gone.size
+
+    left, full, size = run(database, work)
+    assert size <= full // 4
+    assert left.count("good") == 200  # though they are the oldest
+    assert left.count("evil") > 200
+
+
 def test_a_file_gets_smaller(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
 

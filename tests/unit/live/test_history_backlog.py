@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fluence.live.history_backlog import HistoryBacklog
@@ -80,3 +81,14 @@ def test_the_roll_comes_after_all_that_was_said_before_it() -> None:
     backlog.put([], frozenset({3}), 10)
     backlog.put_roll_back((frozenset({2}), 9))
     assert backlog.take_roll() == (frozenset({3}), 10)
+
+
+def test_many_jobs_of_one_namespace_push_out_none_of_another() -> None:
+    backlog = HistoryBacklog(100)
+    put(backlog, *(replace(over(job), namespace="good") for job in range(10)))
+    put(backlog, *(replace(over(job), namespace="evil") for job in range(100, 1100)))
+    put(backlog, *(replace(over(job), namespace="good") for job in range(10, 20)))
+    assert len(backlog) == 100
+    assert backlog.take_losses()[0] == 920
+    kept = [entry.namespace for entry in backlog.take(1000)]
+    assert (kept.count("good"), kept.count("evil")) == (20, 80)

@@ -5,12 +5,14 @@ What nobody reads is told.
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fluence import names
 from fluence.model.reason import Code, Reason
 from fluence.schedule import recovery
-from fluence.schedule.annotations import MAX_CONSTRAINT_BYTES, read_constraint
+from fluence.schedule.annotations import MAX_CONSTRAINT_BYTES, MAX_TEXT_BYTES, read_constraint
 from fluence.schedule.gang import Gang
 from fluence.schedule.groups import Groups
 from fluence.schedule.unread import KNOWN, unread
@@ -102,6 +104,31 @@ def test_constraints_that_are_too_long_are_not_read() -> None:
     assert gang.fault == Reason.of(
         Code.ANNOTATION_TOO_LONG, key=names.CONSTRAINTS, size=len(text), most=MAX_CONSTRAINT_BYTES
     )
+
+
+@pytest.mark.parametrize("key", [names.USER, names.QUEUE, names.POLICY, names.DURATION, names.DEVICES])
+def test_a_text_that_is_too_long_is_not_read(key: str) -> None:
+    """Users and queues stand in every row of the history."""
+    groups = Groups()
+    groups.set_pod(pod("p", annotations={key: "ö" * 60_000}))
+    (gang,) = groups.gangs()
+    assert gang.fault == Reason.of(Code.ANNOTATION_TOO_LONG, key=key, size=120_000, most=MAX_TEXT_BYTES)
+    assert (gang.user, gang.queue) == ("default/default", "")
+
+
+def test_a_queue_in_a_jobspec_that_is_too_long_is_not_read() -> None:
+    groups = Groups()
+    slot = {"type": "slot", "count": 1, "label": "l", "with": [{"type": "core", "count": 1}]}
+    jobspec = {
+        "version": 1,
+        "resources": [slot],
+        "tasks": [{"command": ["c"], "slot": "l", "count": {"per_slot": 1}}],
+        "attributes": {"system": {"duration": 60, "queue": "q" * 500}},
+    }
+    groups.set_pod(pod("p", annotations={names.JOBSPEC: json.dumps(jobspec)}))
+    (gang,) = groups.gangs()
+    assert gang.fault is not None and gang.fault.code is Code.ANNOTATION_TOO_LONG
+    assert gang.queue == ""
 
 
 def test_constraints_are_parsed_once_and_a_bounded_number_is_kept() -> None:
