@@ -25,6 +25,7 @@ from fluence.model.reason import Code
 from fluence.queue.promises import LATE
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.cycle import Decisions
+from fluence.schedule.status_reports import Waiting
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 
@@ -32,6 +33,7 @@ T0 = datetime(2026, 9, 1, tzinfo=UTC)
 HUGE = ["1e17", "5e15", "1e30"]  # cores
 YEAR = 366 * 86_400_000
 POLICIES = ["easy", "conservative", "fcfs", "first-fit", "hybrid"]
+NAMESPACES = st.sampled_from(["default", "other"])
 _LOSSES = (Code.NODE_GONE, Code.NODE_CHANGED, Code.RESOURCES_LOST)
 
 
@@ -132,9 +134,10 @@ class Machine(RuleBasedStateMachine):
         mixed=st.booleans(),
         limit=st.none() | st.integers(1, 30),
         priority=st.sampled_from([0, 0, 5]),
+        namespace=NAMESPACES,
     )
     def submit(
-        self, size: int, minimum: int, cpu: int, mixed: bool, limit: int | None, priority: int
+        self, size: int, minimum: int, cpu: int, mixed: bool, limit: int | None, priority: int, namespace: str
     ) -> None:
         self.made += 1
         if priority:
@@ -143,7 +146,11 @@ class Machine(RuleBasedStateMachine):
         group = None
         if size > 1:
             group = kit.group(
-                f"g{self.made}", min(minimum, size), uid=f"uid-g{self.made}", created=self.time()
+                f"g{self.made}",
+                min(minimum, size),
+                uid=f"uid-g{self.made}",
+                created=self.time(),
+                namespace=namespace,
             )
             self.groups[group.name] = group
             self.scheduler.set_group(group)
@@ -156,16 +163,18 @@ class Machine(RuleBasedStateMachine):
                     cpu=need,
                     annotations=notes,
                     priority=priority,
+                    namespace=namespace,
                 )
             )
 
-    @rule(data=st.data(), cpu=st.integers(1, 2))
-    def foreign(self, data: st.DataObject, cpu: int) -> None:
+    @rule(data=st.data(), cpu=st.integers(1, 2), namespace=NAMESPACES)
+    def foreign(self, data: st.DataObject, cpu: int, namespace: str) -> None:
         """Another scheduler's pod, wherever it likes."""
         self.made += 1
         where = self.pick(data, sorted(self.nodes))
         self.excuses.add(Code.RESOURCES_LOST)
-        self.put(self.new_pod(f"x{self.made}", scheduler="other", node=where, cpu=str(cpu)))
+        name = f"x{self.made}"
+        self.put(self.new_pod(name, scheduler="other", node=where, cpu=str(cpu), namespace=namespace))
 
     @rule(data=st.data(), cpu=st.sampled_from(HUGE), placed=st.booleans(), size=st.integers(1, 3))
     def poison(self, data: st.DataObject, cpu: str, placed: bool, size: int) -> None:
@@ -224,11 +233,7 @@ class Machine(RuleBasedStateMachine):
                 overruns = [each for each in waiting.reasons if each.code is Code.WAITS_FOR_OVERRUN]
                 since = self.scheduler.queue.overruns.since.values()
                 assert all(each["since"] in since for each in overruns), "who is named overruns"
-                named_codes = (Code.WAITS_FOR_OVERRUN, Code.WAITS_FOR_UNLIMITED)
-                others = [each for each in waiting.reasons if each.code not in named_codes]
-                named = set(re.findall(r"default/[\w-]+", messages.texts(others)))
-                own = {waiting.gang.key, *(pod.key for pod in waiting.pods)}
-                assert named <= own, "a reason names somebody else's pod"
+                self.judge_names(waiting)
             for binds in decisions.binds:
                 self.take(binds)
             if not self.scheduler.has_more:
@@ -335,6 +340,20 @@ class Machine(RuleBasedStateMachine):
                     begun.setdefault(link.pod_group_name or "", []).append(bind)
         for name, binds in begun.items():
             self.judge_gang(self.groups[name], binds)
+
+    def judge_names(self, waiting: Waiting) -> None:
+        """Who waits is told names of its own namespace, and only of those that it waits for."""
+        namespace = waiting.gang.namespace
+        text = messages.texts(waiting.reasons)
+        foreign = {pod.metadata.name for pod in self.pods.values() if pod.metadata.namespace != namespace}
+        foreign |= {group.name for group in self.groups.values() if group.namespace != namespace}
+        assert foreign.isdisjoint(re.findall(r"[\w-]+", text)), f"told a name of another namespace: {text}"
+        assert not re.search(rf"\b(?!{namespace}\b)(?:default|other)/", text), f"told a namespace: {text}"
+        named_codes = (Code.WAITS_FOR_OVERRUN, Code.WAITS_FOR_UNLIMITED)
+        others = [each for each in waiting.reasons if each.code not in named_codes]
+        named = set(re.findall(r"(?:default|other)/[\w-]+", messages.texts(others)))
+        own = {waiting.gang.key, *(pod.key for pod in waiting.pods)}
+        assert named <= own, "a reason names somebody else's pod"
 
     def judge_times(self) -> None:
         """Promises and expectations lie ahead, in an order, and at times that somebody may live to see; one

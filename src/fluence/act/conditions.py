@@ -67,6 +67,7 @@ _TIMES = re.compile(
 _COUNTS = re.compile(
     r"(?<=[:;] )\d+(?= )|\bon \d+ nodes?|\b\d+ of \d+ (?:seats|would fit)|\bskew would be \d+"
     r"| \([^()]* there\)"
+    r"|\bwaits for \d+ \w+(?: and \d+ \w+)* of (?:another namespace|other namespaces) that [^;.]+"
 )
 
 

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-COUNTS = frozenset(("nodes", "names", "seats", "sums", "skew", "domains"))
+COUNTS = frozenset(("nodes", "names", "seats", "sums", "skew", "domains", "holders"))
 """Parameters that are shown and are no change: how many nodes and seats there are, which nodes fall to a
-cause, how much is free in all, how large a skew would be. They move with every pod of every user."""
+cause, how much is free in all, how large a skew would be, how many others hold it. They move with every pod
+of every user."""
 
 
 class Code(StrEnum):
@@ -85,8 +86,10 @@ class Code(StrEnum):
     RESTARTED = "Restarted"
 
     # -- limits: who overruns, and what becomes of it --
-    WAITS_FOR_OVERRUN = "WaitsForOverrun"  # what, limit, since
-    WAITS_FOR_UNLIMITED = "WaitsForUnlimited"  # what
+    WAITS_FOR_OVERRUN = "WaitsForOverrun"  # kind, namespace, name, more, limit, since
+    WAITS_FOR_OVERRUN_OF_OTHERS = "WaitsForOverrunOfOthers"  # holders
+    WAITS_FOR_UNLIMITED = "WaitsForUnlimited"  # kind, namespace, name, more
+    WAITS_FOR_UNLIMITED_OF_OTHERS = "WaitsForUnlimitedOfOthers"  # holders
     LIMIT_PASSED = "LimitPassed"  # limit, since, ends
     ENDED_AT_LIMIT = "EndedAtLimit"  # limit, since
     NOT_ENDED_AT_LIMIT = "NotEndedAtLimit"  # limit, since, error

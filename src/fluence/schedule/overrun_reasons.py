@@ -1,4 +1,4 @@
-"""Overrun reasons: who runs past a limit, named to those that wait for it.
+"""Overrun reasons: who runs past a limit, for those that wait for it.
 
 Called by `StatusReports` for each shape that waits, and for each whose promise was broken.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from heapq import nsmallest
 
-from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.queue import JobRecord, Queue
+from fluence.schedule.holders import holder
 from fluence.schedule.planner import ClusterPlanner, PodSetRequest
 
-_ASKED = 16  # of those that overrun, the first so many are looked at,
-_NAMED = 3  # and so many named
+_ASKED = 16  # of those that overrun, the first so many are looked at
 
 
 def holding(
@@ -24,7 +23,7 @@ def holding(
     if not since:
         return []
     first = nsmallest(_ASKED, since, key=since.__getitem__)
-    return [_named(queue, task) for task in planner.held_up_by(request, now, limit, first)[:_NAMED]]
+    return [_named(queue, task) for task in planner.held_up_by(request, now, limit, first)]
 
 
 def breaking(record: JobRecord, queue: Queue) -> list[Reason]:
@@ -42,21 +41,7 @@ def _named(queue: Queue, task: str) -> Reason:
     assert isinstance(request, PodSetRequest)
     return Reason.of(
         Code.WAITS_FOR_OVERRUN,
-        what=what(request.pods),
+        **holder(request.pods),
         limit=record.limit,
         since=queue.overruns.since[task],
     )
-
-
-def what(pods: tuple[Pod, ...]) -> str:
-    """Pods as users know them: by their owner."""
-    pod = pods[0]
-    owner = next((each for each in pod.metadata.owner_references or () if each.controller), None)
-    if owner is None:
-        return f"pod {pod.key}" + (f" and {len(pods) - 1} more of its group" if len(pods) > 1 else "")
-    kind, name = owner.kind, owner.name
-    # The Deployment controller names a ReplicaSet so, and labels its pods.
-    made = f"-{pod.metadata.labels.get('pod-template-hash', '')}" if pod.metadata.labels else "-"
-    if kind == "ReplicaSet" and len(made) > 1 and name.endswith(made):
-        kind, name = "Deployment", name.removesuffix(made)
-    return f"{kind} {pod.metadata.namespace}/{name}"

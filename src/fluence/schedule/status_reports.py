@@ -20,6 +20,7 @@ from fluence.queue.budget import CycleBudget
 from fluence.queue.reasons import limit_reason
 from fluence.schedule.gang import Gang
 from fluence.schedule.groups import Groups
+from fluence.schedule.holders import named, told_to
 from fluence.schedule.overrun_reasons import breaking, holding
 from fluence.schedule.planner import ClusterPlanner
 from fluence.schedule.status import SchedulingStatus, StatusReport
@@ -153,8 +154,11 @@ class StatusReports:
             yield from self.say(key, Waiting(gang, pod_set.pods, report, pod_set.job.queued))
 
     def say(self, key: str, waiting: Waiting) -> Iterable[Waiting]:
-        """The same again, unless all of its pods were told so before."""
+        """The same again, unless all of its pods were told so before. Whatever is written on objects comes
+        by here: names of other namespaces go no further."""
         self._gathering.pop(key, None)
+        reasons = told_to(waiting.gang.namespace, waiting.report.reasons)
+        waiting = replace(waiting, report=replace(waiting.report, reasons=reasons))
         was_said = self._was_said(key, waiting)
         self.said[key] = waiting
         return () if was_said else (waiting,)
@@ -167,9 +171,9 @@ class StatusReports:
         return told.issuperset(pod.metadata.uid for pod in waiting.pods)
 
     def report(self, pod_set: PodSet, now: int) -> StatusReport:
-        """Why a pod set waits, as things stand."""
+        """Why a pod set waits, as things stand, for who may read all objects."""
         found = self._of_shape(pod_set, now)
-        return replace(found, reasons=(*self._limits(pod_set), *found.reasons))
+        return replace(found, reasons=(*self._limits(pod_set), *named(found.reasons)))
 
     def _limits(self, pod_set: PodSet) -> tuple[Reason, ...]:
         """What its user or its queue has had enough of."""

@@ -13,11 +13,11 @@ from fluence.cluster.pods import is_resident
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.queue import Queue
-from fluence.schedule.overrun_reasons import what
+from fluence.schedule.holders import holder
 from fluence.schedule.planner import HORIZON, ClusterPlanner, PodSetRequest
 from fluence.schedule.pod_set import PodSet
 
-_NAMED = 2
+_HOLDERS = 64  # that are told apart
 _LOOKED_AT = 16  # nodes
 _AHEAD = 64  # so many of those in front of it are looked at
 
@@ -29,9 +29,12 @@ def unlimited(pod_set: PodSet, planner: ClusterPlanner, queue: Queue) -> list[Re
         return []
     # Those that overrun have a limit; `holding` names them.
     pods = _endless(pod_set.request, planner, besides=queue.overruns.since)
-    found = Counter(what((pod,)) for pod in pods)
-    named = [each for each, _ in found.most_common(_NAMED)] or _ahead(pod_set, queue)
-    return [Reason.of(Code.WAITS_FOR_UNLIMITED, what=each) for each in named]
+    found = Counter(_reason((pod,)) for pod in pods)
+    return [each for each, _ in found.most_common(_HOLDERS)] or _ahead(pod_set, queue)
+
+
+def _reason(pods: tuple[Pod, ...]) -> Reason:
+    return Reason.of(Code.WAITS_FOR_UNLIMITED, **holder(pods))
 
 
 def _endless(request: PodSetRequest, planner: ClusterPlanner, *, besides: Collection[str]) -> Iterator[Pod]:
@@ -43,10 +46,10 @@ def _endless(request: PodSetRequest, planner: ClusterPlanner, *, besides: Collec
     seats, running = cluster.seats, planner.allocations.running
     others = {running[task].number for task in besides if task in running}
     wanted = {name for need in gang.devices for name in seats.backends.backends_of(need.suits)}
-    for holder in list(seats.jobs.values()) if wanted else ():
-        granted = any(grant.backend in wanted for grant in holder.grants)
-        if granted and holder.end >= HORIZON and holder.job not in others:
-            entries = map(cluster.pods.entries.get, map(str, holder.seats))
+    for job in list(seats.jobs.values()) if wanted else ():
+        granted = any(grant.backend in wanted for grant in job.grants)
+        if granted and job.end >= HORIZON and job.job not in others:
+            entries = map(cluster.pods.entries.get, map(str, job.seats))
             yield from (entry.pod for entry in entries if entry is not None)
     for node in seats.full_nodes(gang.members[0], most=_LOOKED_AT):
         for entry in cluster.pods.on(node):
@@ -56,11 +59,11 @@ def _endless(request: PodSetRequest, planner: ClusterPlanner, *, besides: Collec
                 yield entry.pod
 
 
-def _ahead(pod_set: PodSet, queue: Queue) -> list[str]:
+def _ahead(pod_set: PodSet, queue: Queue) -> list[Reason]:
     for record in queue.pending.records[:_AHEAD]:
         if record is pod_set:
             break
         request = record.job.request
         if not record.bounded and record.no_later_than is not None and isinstance(request, PodSetRequest):
-            return [what(request.pods)]
+            return [_reason(request.pods)]
     return []

@@ -378,3 +378,12 @@ def test_a_warning_is_an_event_whose_reason_is_its_code() -> None:
     told = warning(Reason.of(Code.UNKNOWN_ANNOTATION, kind="annotation", key="k" * 2000, nearest=None))
     assert (told.kind, told.reason, told.action) == ("Warning", "UnknownAnnotation", "Scheduling")
     assert told.text.startswith("annotation k") and len(told.text.encode()) <= 1024
+
+
+def test_how_many_of_other_namespaces_are_in_the_way_is_no_change() -> None:
+    one, several = (
+        Reason.of(Code.WAITS_FOR_UNLIMITED_OF_OTHERS, holders=holders)
+        for holders in ((("Pod", 1),), (("Job", 3), ("Pod", 2)))
+    )
+    assert fingerprint(one) == fingerprint(several)
+    assert same(messages.text(one), messages.text(several))

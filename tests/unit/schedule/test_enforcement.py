@@ -253,7 +253,8 @@ class TestWhoWaits:
         for second in (100, 131, 165, 200):
             world.at(second)
         (told,) = [each for each in world.told("next") if each.code is Code.WAITS_FOR_OVERRUN]
-        assert (told["what"], told["limit"]) == ("Job default/train", 100 * SECOND)
+        assert (told["kind"], told["namespace"], told["name"]) == ("Job", "default", "train")
+        assert told["limit"] == 100 * SECOND
         assert told["since"] == NOW + 100 * SECOND
 
     def test_is_not_told_of_those_that_are_not_in_its_way(self) -> None:

@@ -56,7 +56,8 @@ class TestUnknown:
         assert found["behind"].no_later_than is None
         assert found["behind"].expected is None
         said = driver.reports.said[found["behind"].key].reasons
-        assert Reason.of(Code.WAITS_FOR_UNLIMITED, what="pod default/service") in said
+        holder = {"kind": "Pod", "namespace": "default", "name": "service", "more": 0}
+        assert Reason.of(Code.WAITS_FOR_UNLIMITED, **holder) in said
 
     def test_behind_an_overrun_of_which_nobody_knows_the_end(self, policy):
         driver = world(policy, nodes=1)

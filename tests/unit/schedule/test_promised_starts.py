@@ -87,7 +87,8 @@ class TestNoPromise:
         found = settle(driver, NOW)["large"]
         assert found.no_later_than is None and found.reservation is None
         said = driver.reports.said[found.key].reasons
-        assert Reason.of(Code.WAITS_FOR_UNLIMITED, what="Deployment default/web") in said
+        holder = {"kind": "Deployment", "namespace": "default", "name": "web", "more": 0}
+        assert Reason.of(Code.WAITS_FOR_UNLIMITED, **holder) in said
 
     def test_behind_a_host_port_that_is_taken(self, policy):
         driver = world(policy, nodes=1)
