@@ -230,3 +230,31 @@ TestDevices = DeviceMachine.TestCase
 TestDevices.settings = settings(
     max_examples=int(os.environ.get("FLUENCE_DEVICES", "60")), stateful_step_count=40, deadline=None
 )
+
+
+class Said:
+    """Draws what a recorded history drew."""
+
+    def __init__(self, value: object) -> None:
+        self.value = value
+
+    def draw(self, strategy: object) -> object:
+        return self.value
+
+
+def test_a_bind_that_is_sent_again_needs_its_device_to_be_there_still() -> None:
+    """Found by the machine: the device went while the bind waited for its next try."""
+    machine = DeviceMachine()
+    machine.begin(policy="easy", each=False, sizes=[1, 1], looks=None)
+    machine.foreign(data=Said("n1"), cpu=1)
+    machine.edit(name="a", fate="gone")
+    machine.submit_with_devices(size=1, asked=[{"qpu": 1}], per_pod=False, require="", limit=None)
+    machine.cycle()
+    (uid,) = machine.flight
+    assert machine.flight[uid].annotations[names.BACKEND] == "b"
+    machine.answer(data=Said(uid), fate="again")
+    machine.wait(ms=100)
+    machine.edit(name="b", fate="gone")
+    machine.cycle()
+    assert all(bind.annotations[names.BACKEND] == "c" for bind in machine.flight.values())
+    machine.teardown()

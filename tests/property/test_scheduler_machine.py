@@ -324,14 +324,11 @@ class Machine(RuleBasedStateMachine):
             for bind in binds:
                 known = self.pods.get(bind.pod.metadata.name)
                 assert known is not None and known.metadata.uid == bind.uid and not known.spec.node_name
-                if bind.node not in self.nodes:
-                    continue  # tried again on a node that went: the binder sees that
+                assert bind.node in self.nodes, f"{bind.node} is gone"
+                assert not self.nodes[bind.node].spec.unschedulable, f"{bind.node} is cordoned"
                 took[bind.node] = took.get(bind.node, 0) + _cpu(bind.pod)
                 has = int((self.nodes[bind.node].status.allocatable or {})["cpu"])
-                again = self.scheduler.retries.was_tried(bind.uid)
-                assert again or took[bind.node] <= has, (
-                    f"{bind.node} has {has} and would give {took[bind.node]}"
-                )
+                assert took[bind.node] <= has, f"{bind.node} has {has} and would give {took[bind.node]}"
         begun: dict[str, list[Bind]] = {}
         for binds in decisions.binds:
             for bind in binds:

@@ -245,6 +245,11 @@ class ClusterGraph:
         self.sync()
         return self._seats.most_if_empty(gang.members[0])
 
+    def closed(self, pod: Pod, node: str) -> Reason | None:
+        """Why a node takes no such pod by its state, its taints and the pod's own rules; None: it is open."""
+        self.sync()
+        return self._requests.closed(pod, self._columns.position[node])
+
     def ruled_out(self, constraint: Constraint) -> frozenset[str]:
         """The nodes that a constraint on names, ranks and labels (RFC 31) does not allow, as they are now."""
         at = self.graph.state_generation, self.graph.shape_generation

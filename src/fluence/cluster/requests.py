@@ -182,6 +182,13 @@ class GangRequests:
             [*found] if stuck is None else [*found, stuck.reason(Code.NOT_TOGETHER, nodes=nodes, empty=empty)]
         )
 
+    def closed(self, pod: Pod, node: int) -> Reason | None:
+        """Why a node takes no such pod, whatever is free there and wherever its volumes are."""
+        rules = NodeRules.of(pod)
+        if self._node_filters.allowed(rules)[node]:
+            return None
+        return next(why for why, open_ in self._node_filters.open_nodes(rules) if not open_[node])
+
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _gang(

@@ -23,7 +23,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from fluence import names
+from fluence import messages, names
 from fluence.act.binder import Binder
 from fluence.act.gate_opener import GateOpener
 from fluence.act.hand_off import HandOffWriter
@@ -46,7 +46,6 @@ from fluence.live.metrics import Metrics
 from fluence.live.reporter import Reporter
 from fluence.live.watches import Watches
 from fluence.model.job_entry import PastRun
-from fluence.model.node import closed_to
 from fluence.model.pod import Pod
 from fluence.schedule.actions import Bind, BindOutcome, BindResult, ReleaseResult
 from fluence.schedule.build import scheduler_for
@@ -401,15 +400,8 @@ class LiveScheduler:
             return BindResult(bind, BindOutcome.GONE, "the pod is being deleted")
         if pod.spec.node_name:
             return BindResult(bind, BindOutcome.ELSEWHERE, f"already on node {pod.spec.node_name}")
-        node = self.watches.nodes.store.get(bind.node)
-        if node is None:
-            return BindResult(bind, BindOutcome.STALE, f"node {bind.node} is gone")
-        closed = closed_to(node, pod)
-        if closed is not None:
-            return BindResult(bind, BindOutcome.STALE, f"node {bind.node}: {closed}")
-        if self.scheduler.refuses(bind):
-            return BindResult(bind, BindOutcome.STALE, f"node {bind.node}: its room was taken meanwhile")
-        return None
+        lost = self.scheduler.refuses(bind)
+        return None if lost is None else BindResult(bind, BindOutcome.STALE, messages.text(lost))
 
     def _seen(self, pod: Pod) -> Pod | None:
         """A pod as it was seen last; None if it is gone, or was made anew under its name."""

@@ -71,6 +71,8 @@ QUEUE: Templates = {
     Code.NOT_BOUND: "none of its pods was bound",
     Code.NODE_CHANGED: "node {node} changed",
     Code.NODE_GONE: "node {node} is gone",
+    Code.ROOM_TAKEN: "node {node}: another pod took the room",
+    Code.DEVICE_LOST: "{type} {backend} is gone, offline, or in use by another job",
     Code.QUARANTINED: "Fluence cannot handle this {kind}: {error}; please report it",
     # Why a promise was broken.
     Code.RESOURCES_LOST: "resources were lost",

@@ -102,16 +102,3 @@ def forbids(node: Node, pod: Pod) -> str | None:
         shown = f"{taint.key}={taint.value}" if taint.value else taint.key
         return f"taint {shown}:{taint.effect} is not tolerated"
     return None
-
-
-def closed_to(node: Node, pod: Pod) -> str | None:
-    """Why a pod must not be bound to a node, by what both say now. A cordon and a silent kubelet count as the
-    taints that controllers set a moment later: pods that tolerate those may come."""
-    told = forbids(node, pod)
-    for is_so, taint, reason in (
-        (node.spec.unschedulable, CORDONED, "it is cordoned"),
-        (not node.is_ready, NOT_READY, "it is not ready"),
-    ):
-        if told is None and is_so and untolerated((taint,), pod.spec.tolerations or (), (taint.effect,)):
-            told = reason
-    return told

@@ -61,6 +61,8 @@ class Code(StrEnum):
     NOT_BOUND = "NotBound"
     NODE_CHANGED = "NodeChanged"
     NODE_GONE = "NodeGone"
+    ROOM_TAKEN = "RoomTaken"  # node
+    DEVICE_LOST = "DeviceLost"  # type, backend
     QUARANTINED = "Quarantined"
 
     # Why a pod set waits for its volumes, or got none.

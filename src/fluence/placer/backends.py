@@ -375,7 +375,15 @@ class BackendTable:
             above.update(dict.fromkeys(self._matcher.tree.ancestors(row)))
         return taken, [row for row in above if row not in taken]
 
+    def suits(self, grant: DeviceGrant, terms: Iterable[DeviceTerm]) -> bool:
+        """Whether the device of a grant is there, is online, and is what the terms say."""
+        entry = self.entry(grant.device)
+        return (
+            entry is not None
+            and entry.online
+            and all(self.meets(entry, term) for term in terms if self.concerns(term, entry.type))
+        )
+
     def are_there(self, grants: Sequence[DeviceGrant]) -> bool:
         """Whether all devices of some grants are there and online."""
-        entries = [self.entry(grant.device) for grant in grants]
-        return all(entry is not None and entry.online for entry in entries)
+        return all(self.suits(grant, ()) for grant in grants)

@@ -15,6 +15,7 @@ from fluence.model.owner import Job
 from fluence.queue.guard import PluginFault
 from fluence.queue.job import Phase
 from fluence.schedule import reconcile as changes
+from fluence.schedule import seat_check
 from fluence.schedule.actions import Bind, ClaimUpdate, Release
 from fluence.schedule.enforcement import EndOverrun, WarnOverrun
 from fluence.schedule.events import Event, NotBound
@@ -224,11 +225,11 @@ class SchedulingCycle:
             seated = all(uid in by_pod for uid in uids)
             if owner is None or not owner.spec.suspend or not seated:
                 state.releases.forget(order.key)
-            elif not self._lose_taken(uids):
+            elif not self._lose_stale(uids):
                 decisions.releases.append(replace(order, owner=owner))
         for pod_set in list(state.pod_sets.expecting.values()):
             state.subject = pod_set.group
-            if pod_set.arrived and self._may_begin(pod_set) and not self._lose_taken(list(pod_set.arrived)):
+            if pod_set.arrived and self._may_begin(pod_set) and not self._lose_stale(list(pod_set.arrived)):
                 binds = list(pod_set.arrived.values())
                 pod_set.arrived.clear()
                 prepares = pod_set.phase is Phase.BINDING
@@ -242,18 +243,15 @@ class SchedulingCycle:
                 state.pod_sets.expecting.pop(pod_set.key, None)
         state.subject = ""
 
-    def _lose_taken(self, uids: list[str]) -> bool:
-        """Whether somebody else took the room of seats that were held for pods; those pods wait again."""
+    def _lose_stale(self, uids: Iterable[str]) -> set[str]:
+        """Of some pods that are about to be bound on seats which they got earlier, those whose seats are not
+        good any more: they wait again."""
         state, by_pod = self.state, self.state.pod_sets.by_pod
-        nodes = {uid: by_pod[uid].unbound.get(uid, "") for uid in uids}
-        taken = [
-            uid
-            for uid, node in nodes.items()
-            if state.planner.is_overcommitted(node, uid, by_pod[uid].number)
-        ]
-        for pod_set, lost in _by_pod_set(taken, by_pod):
+        nodes = {uid: by_pod[uid].unbound.get(uid, "") for uid in uids if uid in by_pod}
+        stale = {uid for uid, node in nodes.items() if seat_check.lost(state, uid, node) is not None}
+        for pod_set, lost in _by_pod_set(stale, by_pod):
             self._lifecycle.lose(pod_set, *lost)
-        return bool(taken)
+        return stale
 
     def _may_begin(self, pod_set: PodSet) -> bool:
         """Whether pods that came for their seats may be bound before the others are there."""
@@ -278,7 +276,7 @@ class SchedulingCycle:
             found = binding.check(state.cluster, pod_set.unbound, now)
             if isinstance(found, Ready):
                 self._lifecycle.volumes_ready(pod_set, now)
-                decisions.binds.append(binding.binds)
+                self._send_again(pod_set.group, binding.binds, decisions)
             elif isinstance(found, Failed):
                 gang = state.groups.gang(pod_set.group)
                 if gang is not None:
@@ -334,11 +332,26 @@ class SchedulingCycle:
             of_group.setdefault(state.pod_sets.by_pod[uid].group, []).append(uid)
         for group, uids in of_group.items():
             due = [uid for uid in uids if state.retries.is_due(uid, now)]
-            gang = state.groups.gang(group)
-            if due and (gang is None or not gang.placed):
+            if due and not self._has_begun(group):
                 due = uids  # the first binds of a gang are looked at together: none is sent if one is stale
             if due:
-                decisions.binds.append([state.retries.take(uid) for uid in due])
+                self._send_again(group, [state.retries.take(uid) for uid in due], decisions)
+
+    def _send_again(self, group: str, binds: list[Bind], decisions: Decisions) -> None:
+        """Hand out binds that were decided earlier and whose seats are still good. While nothing of a gang is
+        bound, one that is stale takes the others with it, as in the binder."""
+        by_pod = self.state.pod_sets.by_pod
+        stale = self._lose_stale(bind.uid for bind in binds)
+        good = [bind for bind in binds if bind.uid not in stale]
+        if stale and not self._has_begun(group):
+            for pod_set, lost in _by_pod_set((bind.uid for bind in good), by_pod):
+                self._lifecycle.lose(pod_set, *lost)
+        elif good:
+            decisions.binds.append(good)
+
+    def _has_begun(self, group: str) -> bool:
+        gang = self.state.groups.gang(group)
+        return gang is not None and bool(gang.placed)
 
 
 def _by_pod_set(uids: Iterable[str], by_pod: Mapping[str, PodSet]) -> list[tuple[PodSet, list[str]]]:

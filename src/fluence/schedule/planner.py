@@ -7,7 +7,6 @@ holds nobody up.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -173,31 +172,6 @@ class ClusterPlanner:
 
     def relaxed(self, request: Hashable) -> Hashable | None:
         return None
-
-    def is_overcommitted(self, node: str, pod: str, number: int) -> bool:
-        """Whether a node has less than what its pods take, of something that this pod has its seat for: since
-        it got the seat, somebody else took the room."""
-        seats = self.cluster.seats
-        seating, at = seats.jobs.get(number), seats.position.get(node)
-        if seating is None or at is None or pod not in seating.seats:
-            return False
-        seat, free, pools = seating.seats[pod], seats.availability.view.free, seats.table.pools
-        pooled = {kind: int(pools[kind][at]) for kind, n in seat.needs.items() if n and kind in pools}
-        if all(free[row] >= 0 for row in (*pooled.values(), *seat.devices)):
-            return False
-        # What is reserved from now on has not begun: its room may be held by somebody who runs on.
-        due = [
-            other
-            for each in seats.jobs.values()
-            if each.reserved and each.start <= seats.availability.now
-            for other in each.seats.values()
-            if other.node == node
-        ]
-        planned = Counter(
-            {row: sum(other.needs.get(kind, 0) for other in due) for kind, row in pooled.items()}
-        )
-        planned.update(row for other in due for row in other.devices)
-        return any(free[row] + planned[row] < 0 for row in (*pooled.values(), *seat.devices))
 
     # -- starting and planning -------------------------------------------------------------------------------
 

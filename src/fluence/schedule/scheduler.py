@@ -26,10 +26,12 @@ from fluence.model.held import is_seen, places_us
 from fluence.model.node import Node
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
+from fluence.model.reason import Reason
 from fluence.queue import Queue, QueuePolicy
 from fluence.queue.budget import CycleBudget
 from fluence.queue.plan import JobFault
 from fluence.queue.rules import QueueRules
+from fluence.schedule import seat_check
 from fluence.schedule.actions import Bind, BindOutcome, Release
 from fluence.schedule.cycle import Decisions, SchedulingCycle
 from fluence.schedule.device_config import DeviceConfig
@@ -145,12 +147,9 @@ class Scheduler:
         """What workloads that are held were told before, by their uids; before the first cycle."""
         self.state.takeover.remember(told)
 
-    def refuses(self, bind: Bind) -> bool:
-        """Whether the room for a bind was taken by somebody else since it was decided."""
-        pod_set = self.state.pod_sets.by_pod.get(bind.uid)
-        if pod_set is None:
-            return False
-        return self.state.planner.is_overcommitted(bind.node, bind.uid, pod_set.number)
+    def refuses(self, bind: Bind) -> Reason | None:
+        """Why a bind must not be sent any more, by what has happened since it was decided."""
+        return seat_check.lost(self.state, bind.uid, bind.node)
 
     # -- events ----------------------------------------------------------------------------------------------
 

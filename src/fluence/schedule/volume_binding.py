@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from fluence.cluster.claims import Claim
 from fluence.cluster.filters.volumes import VolumeDecision
 from fluence.cluster.graph import ClusterGraph
-from fluence.model.node import closed_to
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.model.volume import Key
@@ -192,12 +191,12 @@ class VolumeBindings:
 
 def _lost(bind: Bind, cluster: ClusterGraph, unbound: Mapping[str, str]) -> Reason | None:
     """Why a pod cannot be bound to its seat any more."""
-    entry, node = cluster.pods.entries.get(bind.uid), cluster.node(bind.node)
+    entry = cluster.pods.entries.get(bind.uid)
     if unbound.get(bind.uid) != bind.node:
         return Reason.of(Code.POD_OVER_OR_BOUND, pod=bind.pod.key)
-    if node is None or entry is None or entry.node != bind.node:
+    if entry is None or entry.node != bind.node or cluster.node(bind.node) is None:
         return Reason.of(Code.NODE_GONE, node=bind.node)
-    closed = closed_to(node, entry.pod)
+    closed = cluster.closed(entry.pod, bind.node)
     return Reason.of(Code.NODE_CLOSED, node=bind.node, why=closed) if closed else None
 
 
