@@ -20,7 +20,7 @@ from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.queue import Start
 from fluence.queue.job import Phase, Submission
-from fluence.schedule import group_devices, recovery
+from fluence.schedule import group_devices, recovery, seat_check
 from fluence.schedule.actions import Bind, Release
 from fluence.schedule.gang import Gang
 from fluence.schedule.planner import HORIZON, PodSetRequest, is_whole
@@ -393,16 +393,16 @@ class Lifecycle:
 
     def _holders(self, gang: Gang, *, but: int = -1) -> dict[int, tuple[DeviceGrant, ...]]:
         """The devices that other jobs of a group hold, by their numbers; none where each pod has its own."""
-        jobs = self._state.cluster.seats.jobs
+        state, found = self._state, {}
         if gang.per_pod_devices:
             return {}
-        numbers = (each.number for each in self._state.pod_sets.of_group(gang.key).values())
-        held = {each: jobs[each] for each in numbers if each in jobs and each != but}
-        return {
-            number: seating.grants
-            for number, seating in held.items()
-            if seating.grants and not seating.reserved
-        }
+        for pod_set in state.pod_sets.of_group(gang.key).values():
+            seating = state.cluster.seats.jobs.get(pod_set.number)
+            if seating is None or seating.reserved or pod_set.number == but:
+                continue
+            if kept := tuple(each for each in seating.grants if seat_check.keeps(state, pod_set, each)):
+                found[pod_set.number] = kept
+        return found
 
     def _borrow(self, pod_set: PodSet, gang: Gang | None) -> tuple[DeviceGrant, ...]:
         """What a pod set that starts shares with others of its group, which hold it already."""

@@ -33,19 +33,23 @@ def lost(state: SchedulerState, uid: str, node: str) -> Reason | None:
     seating = seats.jobs.get(pod_set.number)
     if seating is None or uid not in seating.seats:
         return None
-    own = [
-        grant
-        for grant in (*seating.grants, *seating.shares)
-        if uid in grant.pods and not _is_in_use(state, pod_set, grant)
-    ]
-    terms = () if pod_set.request.devices is None else pod_set.request.devices.terms
-    for grant in own:
-        rows, _ = seats.backends.held((grant,))
-        if not seats.backends.suits(grant, terms) or _is_overcommitted(seats, rows):
+    for grant in (*seating.grants, *seating.shares):
+        if uid in grant.pods and not keeps(state, pod_set, grant):
             return Reason.of(Code.DEVICE_LOST, type=grant.type, backend=grant.backend)
     if _is_overcommitted(seats, _rows(seats, seating.seats[uid])):
         return Reason.of(Code.ROOM_TAKEN, node=node)
     return None
+
+
+def keeps(state: SchedulerState, pod_set: PodSet, grant: DeviceGrant) -> bool:
+    """Whether a device that a pod set was given is still there for it."""
+    if _is_in_use(state, pod_set, grant):
+        return True
+    seats, asked = state.cluster.seats, pod_set.request.devices
+    rows, _ = seats.backends.held((grant,))
+    return seats.backends.suits(grant, () if asked is None else asked.terms) and not _is_overcommitted(
+        seats, rows
+    )
 
 
 def _is_in_use(state: SchedulerState, pod_set: PodSet, grant: DeviceGrant) -> bool:
