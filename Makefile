@@ -6,10 +6,12 @@ AGAINST ?=
 SIZES ?=
 BENCH ?=
 KILLS ?= 200
+MINUTES ?= 30
+EXPLORE ?=
 IMAGE ?=
 REAL ?=
 
-.PHONY: help run test unit check bench bench-cluster soak image image-lock manifests stubs setup clean
+.PHONY: help run test unit explore check bench bench-cluster soak image image-lock manifests stubs setup clean
 
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 15
@@ -29,10 +31,13 @@ run: setup  ## a cluster, the scheduler, and example pods that land; REAL=1, as 
 test: check  ## the checks, then every test; the first run builds Kubernetes (10 to 15 minutes on 2 cores)
 	@$(BIN)/fluence sandbox build $(if $(filter 0,$(shell id -u)),--real-nodes) > /dev/null
 	@$(BIN)/python -m deploy.helm.program > /dev/null
-	@$(BIN)/pytest -n auto
+	@PYTHONHASHSEED=0 $(BIN)/pytest -n auto
 
 unit: check  ## the checks and the tests that need no Kubernetes, with fewer examples: about four minutes
-	@FLUENCE_HYPOTHESIS=quick $(BIN)/pytest -n auto tests/unit tests/property tests/conformance
+	@PYTHONHASHSEED=0 FLUENCE_HYPOTHESIS=quick $(BIN)/pytest -n auto tests/unit tests/property tests/conformance
+
+explore: setup  ## look for counterexamples: all properties with fresh seeds; report in build/explore.json; MINUTES=30
+	@$(BIN)/python -m tests.explore --minutes $(MINUTES) $(EXPLORE)
 
 check: setup  ## ruff, mypy --strict, import-linter
 	@$(BIN)/ruff check .

@@ -1,9 +1,9 @@
-"""What holds for all tests: how hard Hypothesis tries, and that Ctrl-C is heard.
+"""What holds for all tests: how hard Hypothesis tries, that Ctrl-C is heard, and what a machine lacks.
 
-Hypothesis tries briefly by default, at length with FLUENCE_HYPOTHESIS=thorough; with =quick, as `make unit`
-has it, no test tries more than ten examples, whatever it asks for itself. In CI the examples are the same
-each time, so that it judges the change and not its luck; elsewhere they are others, so that somebody
-finds what nobody thought of.
+Tests are the same for everybody: the same examples, and the same order of sets in what they start. So a run
+judges the change and not its luck. With FLUENCE_HYPOTHESIS=quick, as `make unit` has it, no test tries more
+than ten examples, whatever it asks for itself. With =explore, as `make explore` has it, examples are new
+each time.
 """
 
 import atexit
@@ -13,22 +13,18 @@ import signal
 import tempfile
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
-_CI = bool(os.environ.get("CI"))
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
+_ALL = settings(deadline=None, print_blob=True, suppress_health_check=_SLOW)
 
-settings.register_profile(
-    "brief", deadline=None, print_blob=True, max_examples=50, suppress_health_check=_SLOW, derandomize=_CI
-)
-settings.register_profile(
-    "thorough", deadline=None, print_blob=True, max_examples=2000, suppress_health_check=_SLOW
-)
-settings.register_profile(
-    "quick", deadline=None, print_blob=True, max_examples=10, suppress_health_check=_SLOW, derandomize=_CI
-)
+settings.register_profile("brief", _ALL, max_examples=50, derandomize=True)
+settings.register_profile("quick", _ALL, max_examples=10, derandomize=True)
+settings.register_profile("explore", _ALL, max_examples=200, database=None, report_multiple_bugs=False)
 _PROFILE = os.environ.get("FLUENCE_HYPOTHESIS") or "brief"
 settings.load_profile(_PROFILE)
+os.environ.setdefault("PYTHONHASHSEED", "0")  # of workers and programs; `make` sets it for pytest itself
 if _PROFILE == "quick":
     _made = settings.__init__
 
@@ -51,3 +47,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = ["fluence.sandbox.testing"]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "seeded: takes FLUENCE_SEED; `make explore` gives it fresh ones")

@@ -10,6 +10,7 @@ import os
 import random
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 
 from fluence import names
@@ -142,6 +143,7 @@ class Cluster:
             assert not whole, f"{device} is had whole and in part"
 
 
+@pytest.mark.seeded
 def test_nothing_is_given_twice_and_nothing_leaks() -> None:
     cluster = Cluster(seed=int(os.environ.get("FLUENCE_SEED", "15")))
     kills = set(cluster.random.sample(range(GANGS), KILLS))

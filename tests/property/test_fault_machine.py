@@ -40,6 +40,7 @@ class Injected(Exception):
 
 RAISED: Counter[str] = Counter()  # by function
 _SOAK = int(os.environ.get("FLUENCE_FAULTS", "0"))
+_FIRST = int(os.environ.get("FLUENCE_SEED", "0"))  # world
 
 
 @contextmanager
@@ -170,9 +171,10 @@ def _submit(machine: FaultMachine, rng: random.Random) -> None:
     )
 
 
+@pytest.mark.seeded
 def test_faults_at_random_points_of_large_worlds(capsys: pytest.CaptureFixture[str]) -> None:
     """`make soak` asks for 10,000 faults."""
-    wanted, seed = _SOAK or 150, 0
+    wanted, seed = _SOAK or 150, _FIRST
     RAISED.clear()
     while RAISED.total() < wanted:
         try:
@@ -183,6 +185,7 @@ def test_faults_at_random_points_of_large_worlds(capsys: pytest.CaptureFixture[s
         seed += 1
     with capsys.disabled():
         if _SOAK:
+            worlds = seed - _FIRST
             print(
-                f"\n{RAISED.total()} faults in {len(RAISED)} functions, in {seed} worlds: nobody was harmed"
+                f"\n{RAISED.total()} faults in {len(RAISED)} functions, in {worlds} worlds: nobody was harmed"
             )

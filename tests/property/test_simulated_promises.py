@@ -19,6 +19,7 @@ from fluence.sim import live_cycle
 from fluence.sim.manifests import Arrival, ManifestWorkload
 
 HISTORIES = int(os.environ.get("FLUENCE_SIMULATIONS", "0")) or 25
+FIRST = int(os.environ.get("FLUENCE_SEED", "0"))
 RUN = "sandbox.fluence.flux-framework.org/run-seconds"
 DEVICES = "resources: [{type: qpu, name: a}, {type: qpu, name: b, with: [{type: qubit, count: 9}]}]"
 
@@ -62,11 +63,12 @@ def nodes(rng: random.Random) -> list[dict[str, Any]]:
     ]
 
 
+@pytest.mark.seeded
 @pytest.mark.parametrize("overruns", [False, True])
 @pytest.mark.parametrize("policy", ["conservative", "easy", "hybrid"])
 def test_who_starts_late_says_why(policy: str, overruns: bool) -> None:
     late = told = 0
-    for seed in range(HISTORIES):
+    for seed in range(FIRST, FIRST + HISTORIES):
         rng = random.Random(f"{policy}{overruns}{seed}")
         done = live_cycle.simulate(
             workload(rng, overruns=overruns), nodes(rng), settings=SchedulerSettings(queue_policy=policy)

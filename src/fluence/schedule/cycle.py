@@ -243,12 +243,12 @@ class SchedulingCycle:
                 state.pod_sets.expecting.pop(pod_set.key, None)
         state.subject = ""
 
-    def _lose_stale(self, uids: Iterable[str]) -> set[str]:
+    def _lose_stale(self, uids: Iterable[str]) -> list[str]:
         """Of some pods that are about to be bound on seats which they got earlier, those whose seats are not
         good any more: they wait again."""
         state, by_pod = self.state, self.state.pod_sets.by_pod
         nodes = {uid: by_pod[uid].unbound.get(uid, "") for uid in uids if uid in by_pod}
-        stale = {uid for uid, node in nodes.items() if seat_check.lost(state, uid, node) is not None}
+        stale = [uid for uid, node in nodes.items() if seat_check.lost(state, uid, node) is not None]
         for pod_set, lost in _by_pod_set(stale, by_pod):
             self._lifecycle.lose(pod_set, *lost)
         return stale
