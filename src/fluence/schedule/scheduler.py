@@ -149,7 +149,7 @@ class Scheduler:
 
     def refuses(self, bind: Bind) -> Reason | None:
         """Why a bind must not be sent any more, by what has happened since it was decided."""
-        return seat_check.lost(self.state, bind.uid, bind.node)
+        return seat_check.lost(self.state, bind.uid, bind.node, bind.pod)
 
     # -- events ----------------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from fluence.model.device import DeviceGrant
+from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.placer.gang import Seat, Seating
 from fluence.placer.gang_fit import GangFit
@@ -18,17 +19,20 @@ from fluence.schedule.pod_set import PodSet
 from fluence.schedule.state import SchedulerState
 
 
-def lost(state: SchedulerState, uid: str, node: str) -> Reason | None:
-    """Why a pod must not be bound on its seat on this node any more; None: it may."""
-    pod_set = state.pod_sets.by_pod.get(uid)
-    if pod_set is None:
-        return None
-    entry = state.cluster.pods.entries.get(uid)
-    if entry is None or entry.node != node or state.cluster.node(node) is None:
+def lost(state: SchedulerState, uid: str, node: str, pod: Pod | None = None) -> Reason | None:
+    """Why a pod must not be bound on this node any more; None: it may. ``pod``: itself, if it has no seat."""
+    cluster, entry = state.cluster, state.cluster.pods.entries.get(uid)
+    if cluster.node(node) is None:
         return Reason.of(Code.NODE_GONE, node=node)
-    closed = state.cluster.closed(entry.pod, node)
+    known = pod if entry is None else entry.pod
+    closed = None if known is None else cluster.closed(known, node)
     if closed is not None:
         return Reason.of(Code.NODE_CLOSED, node=node, why=closed)
+    pod_set = state.pod_sets.by_pod.get(uid)
+    if pod_set is None:
+        return None  # since the state was built anew, nobody counts it by its job
+    if entry is None or entry.node != node:  # the node was gone, and its seats went with it
+        return Reason.of(Code.NODE_GONE, node=node)
     seats = state.cluster.seats
     seating = seats.jobs.get(pod_set.number)
     if seating is None or uid not in seating.seats:

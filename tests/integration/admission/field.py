@@ -33,6 +33,7 @@ from fluence.kube.resource import (
     Resource,
 )
 from tests.admission_objects import VARIABLES
+from tests.eventually import eventually
 
 RESOURCES: dict[str, Resource[Json]] = {
     each.kind: each.raw() for each in (PODS, JOBS, DEPLOYMENTS, REPLICASETS, STATEFULSETS)
@@ -141,9 +142,8 @@ async def webhook_for(
         await client.create(WEBHOOK_CONFIGURATIONS, webhook_configuration(options, client=url, name=at.run))
         try:
             await _effective(client, at)
-            async with asyncio.timeout(60):
-                while "parameters" in hook.unready():  # a Service leads only to those that have read them
-                    await asyncio.sleep(0.05)
+            # A Service leads only to those that have read the parameters.
+            await eventually(hook.unready, lambda why: "parameters" not in why, timeout_s=60)
             yield hook
         finally:
             await client.delete(WEBHOOK_CONFIGURATIONS, at.run)
@@ -216,23 +216,26 @@ async def is_effective(client: Client, at: Field, held: bool = False) -> bool:
 
 
 async def _effective(client: Client, at: Field) -> None:
-    async with asyncio.timeout(60):
-        for held in (False, True):
-            while not await is_effective(client, at, held):
-                await asyncio.sleep(0.1)
-        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "probe"}}
-        body = {**job, "spec": {"template": {"spec": {**_probe(at)["spec"], "restartPolicy": "Never"}}}}
-        while True:
-            made: Any = await client.create(
-                RESOURCES["Job"], body, namespace=at.namespace(True), dry_run=True
-            )
-            if made["spec"]["suspend"]:
-                return
-            await asyncio.sleep(0.1)
+    for held in (False, True):
+        where = at.namespace(held)
+        await eventually(
+            lambda held=held: is_effective(client, at, held),
+            timeout_s=60,
+            what=f"pods are changed in {where}",
+        )
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "probe"}}
+    body = {**job, "spec": {"template": {"spec": {**_probe(at)["spec"], "restartPolicy": "Never"}}}}
+
+    async def suspended() -> Any:
+        made: Any = await client.create(RESOURCES["Job"], body, namespace=at.namespace(True), dry_run=True)
+        return made["spec"]["suspend"]
+
+    await eventually(suspended, timeout_s=60, what=f"Jobs are suspended in {at.namespace(True)}")
 
 
 async def gone(client: Client, at: Field) -> None:
     """Wait until the server changes nothing any more."""
-    async with asyncio.timeout(60):
-        while await is_effective(client, at) or await is_effective(client, at, held=True):
-            await asyncio.sleep(0.1)
+    for held in (False, True):
+        await eventually(
+            lambda held=held: is_effective(client, at, held), False, timeout_s=60, what="nothing is changed"
+        )

@@ -27,6 +27,7 @@ from fluence.sandbox.sandbox import Sandbox
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
 from tests.admission_objects import VARIABLES
+from tests.eventually import eventually
 from tests.integration.admission.field import (
     RESOURCES,
     Field,
@@ -97,13 +98,16 @@ async def ground(sandbox: Sandbox) -> AsyncIterator[tuple[Client, Field]]:
 
 async def pods(client: Client, namespace: str, count: int, kind: str = "Job") -> list[Any]:
     """The pods that something of a kind makes, once there are so many."""
-    async with asyncio.timeout(60):
-        while True:
-            everything: list[Any] = (await client.list(PODS.raw(), namespace=namespace)).items or []
-            found = [each for each in everything if each["metadata"]["ownerReferences"][0]["kind"] == kind]
-            if len(found) >= count:
-                return found
-            await asyncio.sleep(0.1)
+
+    async def made() -> list[Any]:
+        everything: list[Any] = (await client.list(PODS.raw(), namespace=namespace)).items or []
+        return [each for each in everything if each["metadata"]["ownerReferences"][0]["kind"] == kind]
+
+    return await eventually(made, lambda found: len(found) >= count, what=f"{count} pods of a {kind}")
+
+
+def is_changed(attempted: tuple[str, Any]) -> bool:
+    return len(variables(attempted[1])) > 1
 
 
 def variables(pod: Any) -> dict[str, Any]:
@@ -191,12 +195,11 @@ async def test_variables_follow_the_devices_and_a_sites_own_stay(sandbox: Sandbo
         )
 
         async def becomes(expected: set[str]) -> None:
-            async with asyncio.timeout(30):
-                while True:
-                    _, made = await attempt(client, space, pod)
-                    if set(variables(made)) == expected:
-                        break
-                    await asyncio.sleep(0.1)
+            _, made = await eventually(
+                lambda: attempt(client, space, pod),
+                lambda attempted: set(variables(attempted[1])) == expected,
+                what=f"variables {sorted(expected)}",
+            )
             assert variables(made)["FLUXION_BACKEND"] == {"name": "FLUXION_BACKEND", "value": "mine"}
 
         await becomes({*BASE, "OURS", "FLUXION_VENDOR", "FLUXION_QRMI_TYPE"})
@@ -209,7 +212,10 @@ async def test_kube_system_is_never_touched_and_others_are_warned(sandbox: Sandb
     async with ground(sandbox) as (client, at), policies_for(client, at):
         label = {"metadata": {"labels": {"admission-test": at.run, names.NAMESPACE_OPT_IN: "enabled"}}}
         await client.patch(NAMESPACES.raw(), "kube-system", label)
+        await client.patch(NAMESPACES.raw(), at.plain, label)
         try:
+            # The server learns of labels later, and in order: now it knows those of kube-system, too.
+            await eventually(lambda: attempt(client, at.plain, yaml.safe_load(QUANTUM_POD)), is_changed)
             _, made = await attempt(client, "kube-system", yaml.safe_load(QUANTUM_POD))
             assert set(variables(made)) == {"FLUXION_BACKEND"}
             assert "schedulingGates" not in made["spec"]
@@ -220,11 +226,14 @@ async def test_kube_system_is_never_touched_and_others_are_warned(sandbox: Sandb
         pod["metadata"]["annotations"][names.COORDINATION] = "shared"
         pod["metadata"]["namespace"] = at.namespace(False)
         kubectl = Kubectl(msgspec.structs.replace(kube, namespace=at.namespace(False)))
-        told = await asyncio.to_thread(
-            kubectl.run, "create", "--dry-run=server", "-f", "-", stdin=yaml.safe_dump(pod)
+        # Policies that warn come into force by themselves, later than those that change.
+        command = ("create", "--dry-run=server", "-f", "-")
+        told = await eventually(
+            lambda: asyncio.to_thread(kubectl.run, *command, stdin=yaml.safe_dump(pod)),
+            lambda told: told.returncode or "needs an index" in told.stderr,
+            what="a warning that it needs an index",
         )
-        assert told.returncode == 0
-        assert "needs an index" in told.stderr
+        assert told.returncode == 0, told
 
 
 async def test_the_server_goes_on_when_the_webhook_is_gone(sandbox: Sandbox) -> None:
@@ -234,7 +243,7 @@ async def test_the_server_goes_on_when_the_webhook_is_gone(sandbox: Sandbox) -> 
             kind, made = await attempt(client, at.namespace(False), pod)
             assert set(variables(made)) == set(VARIABLES)
             body: Any = await client.get(WEBHOOK_CONFIGURATIONS, at.run)
-            assert hook.unready() == ""
+            await eventually(hook.unready, "")
         for key in ("resourceVersion", "uid", "creationTimestamp", "generation", "managedFields"):
             body["metadata"].pop(key, None)
         await client.create(WEBHOOK_CONFIGURATIONS, body)  # it names a port where nobody listens now
@@ -271,7 +280,7 @@ async def test_the_webhooks_account_may_do_what_it_does_and_nothing_else(sandbox
         try:
             async with acting, webhook_for(client, at, acting=acting) as hook:
                 assert hook.variables == VARIABLES
-                assert hook.unready() == ""
+                await eventually(hook.unready, "")
                 for method, path in (
                     ("GET", f"/api/v1/namespaces/{at.plain}/secrets"),
                     ("GET", f"/apis/{HAND_OFFS.api_version}/namespaces/{at.plain}/handoffs"),
@@ -303,9 +312,7 @@ async def test_the_schedulers_account_may_keep_the_table_and_nothing_else_of_it(
         try:
             async with Client(msgspec.structs.replace(sandbox.access(), impersonate=account)) as acting:
                 writer = HandOffWriter(acting, at.plain)
-                async with asyncio.timeout(30):  # new roles take a moment
-                    while not await writer.write(DeviceTree()):
-                        await asyncio.sleep(0.2)
+                await eventually(lambda: writer.write(DeviceTree()), what="new roles count")
                 assert await writer.write(parse("resources: [{type: qpu, name: q}]"))
                 base = f"/apis/{HAND_OFFS.api_version}/namespaces/{at.plain}/handoffs"
                 for method, path in (
@@ -321,6 +328,13 @@ async def test_the_schedulers_account_may_keep_the_table_and_nothing_else_of_it(
         finally:
             for path in made:
                 await client.request("DELETE", path)
+
+
+async def table(client: Client, at: Field) -> Any:
+    """The variables that are in force; None: there is no table."""
+    with contextlib.suppress(Missing):
+        return (await client.get(HAND_OFFS, names.ADMISSION_PARAMETERS, namespace=at.plain)).variables
+    return None
 
 
 def _named(at: Field) -> tuple[str, str]:
@@ -372,13 +386,7 @@ async def test_the_leader_keeps_the_variables_of_the_devices(sandbox: Sandbox) -
                 change = {"data": {names.RESOURCES_KEY: text}}
                 await client.patch(CONFIG_MAPS.raw(), "devices", change, namespace=at.plain)
                 wanted = hand_off_variables(parse(text))
-                async with asyncio.timeout(30):
-                    while True:
-                        with contextlib.suppress(Missing):
-                            name = names.ADMISSION_PARAMETERS
-                            if (await client.get(HAND_OFFS, name, namespace=at.plain)).variables == wanted:
-                                break
-                        await asyncio.sleep(0.1)
+                await eventually(lambda: table(client, at), wanted)
         finally:
             stop.set()
             await running

@@ -22,6 +22,7 @@ from fluence.kube.client import Client
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.sandbox import Sandbox
+from tests.eventually import eventually
 from tests.integration.admission.field import Field, field, gone, is_effective, webhook_for
 from tests.integration.live.replica import SOON_S, free_port
 
@@ -67,9 +68,7 @@ async def program(sandbox: Sandbox, client: Client, at: Field, delay: str) -> As
     body = webhook_configuration(at.options, client={"url": found.url}, name=at.run)
     await client.create(WEBHOOK_CONFIGURATIONS, body)
     try:
-        async with asyncio.timeout(SOON_S):
-            while not await is_effective(client, at):
-                await asyncio.sleep(0.1)
+        await eventually(lambda: is_effective(client, at), timeout_s=SOON_S, what="the webhook is called")
         yield found
     finally:
         await client.delete(WEBHOOK_CONFIGURATIONS, at.run)
@@ -85,13 +84,9 @@ async def test_told_to_stop_it_answers_on_and_told_again_it_stops_at_once(sandbo
         field(client) as at,
         program(sandbox, client, at, "1h") as found,
     ):
-        async with asyncio.timeout(SOON_S):
-            while await found.get("/readyz") != (200, "ok\n"):
-                await asyncio.sleep(0.1)
+        await eventually(lambda: found.get("/readyz"), (200, "ok\n"), timeout_s=SOON_S)
         found.process.send_signal(signal.SIGTERM)
-        async with asyncio.timeout(SOON_S):
-            while await found.get("/readyz") != (503, "it was told to stop\n"):
-                await asyncio.sleep(0.01)
+        await eventually(lambda: found.get("/readyz"), (503, "it was told to stop\n"), timeout_s=SOON_S)
         assert (await found.get("/healthz"))[0] == 200  # nobody is to kill it meanwhile
         for _ in range(20):
             assert await is_effective(client, at)
@@ -134,7 +129,7 @@ async def test_a_server_that_cannot_be_asked_leaves_it_ready(
         Client(proxy.access) as acting,
         webhook_for(client, at, acting=acting) as hook,
     ):
-        assert hook.unready() == ""
+        await eventually(hook.unready, "")
         fault = Rule(path=CONFIGURATIONS, status=500)
         with caplog.at_level(logging.WARNING, "fluence.admission.keeper"):
             proxy.rules.append(fault)
@@ -156,9 +151,8 @@ async def test_a_certificate_that_ended_while_the_server_could_not_be_told_is_sa
         webhook_for(client, at, renewal=short, acting=acting) as hook,
     ):
         proxy.rules.append(Rule(path=CONFIGURATIONS, status=500))
-        async with asyncio.timeout(SOON_S):
-            while not hook.unready().startswith("the API server was not told our certificate: "):
-                await asyncio.sleep(0.05)
+        said = "the API server was not told our certificate: "
+        await eventually(hook.unready, lambda why: why.startswith(said), timeout_s=SOON_S)
         assert datetime.now(UTC) >= hook.keeper.current.ends
 
 
@@ -170,10 +164,7 @@ async def test_a_configuration_that_is_gone_is_missed(sandbox: Sandbox) -> None:
     ):
         body = webhook_configuration(at.options, client={"url": "https://127.0.0.1:1"}, name=at.run)
         await client.delete(WEBHOOK_CONFIGURATIONS, at.run)
-        async with asyncio.timeout(SOON_S):
-            while not hook.unready().endswith("does not exist; apply it first"):
-                await asyncio.sleep(0.05)
+        said = "does not exist; apply it first"
+        await eventually(hook.unready, lambda why: why.endswith(said), timeout_s=SOON_S)
         await client.create(WEBHOOK_CONFIGURATIONS, body)
-        async with asyncio.timeout(SOON_S):
-            while hook.unready():
-                await asyncio.sleep(0.05)
+        await eventually(hook.unready, "", timeout_s=SOON_S)

@@ -9,21 +9,35 @@ import pytest
 from fluence import names
 from fluence.kube.errors import ApiConflict
 from fluence.kube.resource import CLAIMS, NODES, PODS, VOLUMES
+from fluence.live.scheduler import LiveScheduler
 from fluence.model.pod import Pod
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.testing import Kube
 from fluence.schedule.actions import Bind, BindOutcome
+from tests.eventually import eventually
 from tests.integration.schedule.field import LABEL, field
 
 
+def taints(live: LiveScheduler, node: str) -> set[str]:
+    """The keys of a node's taints, as the scheduler knows it."""
+    known = live.scheduler.state.cluster.node(node)
+    return {each.key for each in (known.spec.taints if known is not None else None) or ()}
+
+
+def home(live: LiveScheduler, pod: Pod) -> str | None:
+    """Where a pod is, as the scheduler knows it."""
+    entry = live.scheduler.state.cluster.pods.entries.get(pod.metadata.uid)
+    return entry.node if entry is not None and entry.bound else None
+
+
 async def test_a_pod_goes_where_its_tolerations_let_it(kube: Kube, audited: None) -> None:
-    async with field(kube, 2) as f, f.scheduler():
+    async with field(kube, 2) as f, f.scheduler() as live:
         taint = [
             {"key": LABEL, "effect": "NoSchedule"},
             {"key": "special", "value": "yes", "effect": "NoSchedule"},
         ]
         await f.patch_node(f.nodes[1], {"spec": {"taints": taint}})
-        await asyncio.sleep(0.3)
+        await eventually(lambda: taints(live, f.nodes[1]), {LABEL, "special"})
         await f.add(*(f.pod(f"p-{i}", cpu="2") for i in range(3)))
         await f.until_bound(2)
         homes = await f.settled(quiet_s=0.5)
@@ -38,7 +52,7 @@ async def test_a_pod_goes_where_its_tolerations_let_it(kube: Kube, audited: None
 async def test_a_node_that_is_cordoned_between_match_and_bind_is_not_used(kube: Kube, audited: None) -> None:
     """Checklist 21: the gang is matched anew, all of it."""
     # Binds are slow here, and two at a time, so that the cordon falls between match and bind.
-    slow = Rule(verb="create", path="binding$", latency_s=1.0)
+    slow = Rule(verb="create", path="binding$", latency_s=2.0)
     async with field(kube, 4) as f, f.through(slow, in_flight=2) as live:
         await f.add_group("g", 8)
         await f.add(*(f.pod(f"g-{i}", group="g", cpu="2") for i in range(8)))
@@ -46,7 +60,7 @@ async def test_a_node_that_is_cordoned_between_match_and_bind_is_not_used(kube: 
         free = sorted(set(f.nodes) - {pod.spec.node_name for pod in pods.values()})
         assert free, "some nodes have no pod yet"
         await f.patch_node(free[0], {"spec": {"unschedulable": True}})
-        await asyncio.sleep(3)
+        await eventually(lambda: live.binder.backlog, 0, what="no bind is under way")
         late = [pod for pod in (await f.pods()).values() if pod.spec.node_name == free[0]]
         assert len(late) <= 2  # those that were on their way
         await f.patch_node(free[0], {"spec": {"unschedulable": False}})
@@ -58,28 +72,25 @@ async def test_pods_of_other_schedulers_shrink_the_cluster_and_give_it_back(
     kube: Kube, audited: None
 ) -> None:
     """Checklist 27."""
-    async with field(kube, 2) as f, f.scheduler():
+    async with field(kube, 2) as f, f.scheduler() as live:
         (foreign,) = await f.add(f.pod("foreign", cpu="3", schedulerName="somebody-else"))
         await f.client.bind(foreign, f.nodes[0])
-        await asyncio.sleep(0.3)
+        await eventually(lambda: home(live, foreign), f.nodes[0])
         await f.add_group("g", 2)
         await f.add(*(f.pod(f"g-{i}", group="g", cpu="3") for i in range(2)))
+        await f.until_told("g-0")
         assert not any(home for name, home in (await f.settled()).items() if name != "foreign")
         await f.client.delete(PODS, "foreign", namespace=f.namespace, grace_s=0)
         await f.until_bound(["g-0", "g-1"])
 
 
 async def test_a_foreign_scheduler_that_fills_nodes_is_never_outbid(kube: Kube, audited: None) -> None:
-    async with field(kube, 4) as f, f.scheduler():
+    async with field(kube, 4) as f, f.scheduler() as live:
         await f.add_group("big", 4)
-
-        async def fill() -> None:
-            for index in range(12):
-                pod = f.pod(f"x-{index}", cpu="1", schedulerName="somebody-else")
-                (made,) = await f.add(pod)
-                await f.client.bind(made, f.nodes[index % 3])
-
-        await fill()  # three nodes are full
+        for index in range(12):  # three nodes are full
+            (made,) = await f.add(f.pod(f"x-{index}", cpu="1", schedulerName="somebody-else"))
+            await f.client.bind(made, f.nodes[index % 3])
+        await eventually(lambda: home(live, made), f.nodes[2], what="the last of them is seen")
         await f.add(*(f.pod(f"big-{i}", group="big", cpu="1") for i in range(4)))
         pods = await f.until_bound([f"big-{i}" for i in range(4)])
         assert {pods[f"big-{i}"].spec.node_name for i in range(4)} == {f.nodes[3]}
@@ -93,11 +104,11 @@ async def test_a_lost_node_gives_its_members_a_place_elsewhere(kube: Kube, audit
         gone = homes["g-1"]
         assert gone is not None
         await f.client.delete(NODES, gone)
+        await eventually(lambda: gone in live.scheduler.state.cluster.nodes, False)
         await f.client.delete(PODS, "g-1", namespace=f.namespace, grace_s=0)
         await f.add(f.pod("g-1b", group="g", cpu="3"))
         pods = await f.until_bound(["g-0", "g-1b"])
         assert pods["g-1b"].spec.node_name not in (gone, homes["g-0"])
-        assert gone not in live.scheduler.state.cluster.nodes
 
 
 async def test_a_new_node_wakes_what_could_never_have_started(kube: Kube, audited: None) -> None:
@@ -105,9 +116,16 @@ async def test_a_new_node_wakes_what_could_never_have_started(kube: Kube, audite
         await f.patch_node(f.nodes[0], {"metadata": {"labels": {"kind": "small"}}})
         await f.add(f.pod("p", nodeSelector={"kind": "large"}))
         assert "nodeSelector" in await f.until_told("p", "cannot hold it")
-        tries = live.scheduler.state.queue.tries
-        await asyncio.sleep(0.7)
-        assert live.scheduler.state.queue.tries == tries  # nothing changed, so nothing was tried
+        planner, queue = live.scheduler.state.planner, live.scheduler.state.queue
+
+        async def watched() -> tuple[bool, int]:
+            before, tries = (planner.freed, planner.lost), queue.tries
+            await asyncio.sleep(0.7)
+            return (planner.freed, planner.lost) == before, queue.tries - tries
+
+        # Other tests change the cluster, too.
+        _, tries = await eventually(watched, lambda seen: seen[0], what="0.7 s in which nothing changes")
+        assert tries == 0, "nothing changed, so nothing was tried"
         await f.patch_node(f.nodes[0], {"metadata": {"labels": {"kind": "large"}}})
         await f.until_bound(["p"])
 
@@ -128,18 +146,14 @@ async def test_a_pod_deleted_between_match_and_bind_holds_nothing(kube: Kube, au
     slow = Rule(verb="create", path="binding$", latency_s=2.0, times=1)
     async with field(kube, 1) as f, f.through(slow) as live:
         await f.add(f.pod("gone", cpu="4"))
-        async with asyncio.timeout(45):
-            while not slow.used:  # the bind is on its way
-                await asyncio.sleep(0.02)
+        await eventually(lambda: slow.used, what="the bind is on its way", pause_s=0.02)
         await f.client.delete(PODS, "gone", namespace=f.namespace, grace_s=0)
         await f.add(f.pod("next", cpu="4"))
         await f.until_bound(["next"])
-        async with asyncio.timeout(45):
-            while not f.proxy.count("create", "gone/binding"):
-                await asyncio.sleep(0.02)
+        await eventually(lambda: f.proxy.count("create", "gone/binding"), what="the bind is answered")
         assert [each.status for each in f.proxy.seen if "gone/binding" in each.path] == [404]
-        assert (await f.settled(quiet_s=0.3))["next"] == f.nodes[0]
-        assert len(live.scheduler.state.cluster.jobs) == 1
+        assert (await f.homes())["next"] == f.nodes[0]
+        await eventually(lambda: live.scheduler.state.cluster.jobs, lambda jobs: len(jobs) == 1)
 
 
 async def test_a_bind_with_the_uid_of_an_older_pod_is_refused(kube: Kube, audited: None) -> None:
@@ -161,7 +175,7 @@ async def test_a_node_that_does_not_exist_is_never_bound_to(kube: Kube, audited:
     """Checklist 5: the API server would say 201."""
     async with field(kube, 1) as f, f.scheduler() as live:
         (pod,) = await f.add(f.pod("p", cpu="100"))
-        await asyncio.sleep(0.3)
+        await f.until_told("p")
         result = live._check(Bind(pod, "no-such-node", "job", {}))
         assert result is not None and result.outcome is BindOutcome.STALE
 
@@ -176,8 +190,7 @@ async def test_the_annotations_come_in_the_same_event_as_the_node(kube: Kube, au
         )
         await f.add(f.pod("p"))
         await f.until_bound(["p"])
-        await asyncio.sleep(0.3)
-        first = next(pod for pod in seen if pod.metadata.namespace == f.namespace)
+        first, *_ = await eventually(lambda: [pod for pod in seen if pod.metadata.namespace == f.namespace])
         assert first.annotations["fluence.flux-framework.org/jobid"]
 
 
@@ -286,9 +299,13 @@ async def test_what_the_server_refused_is_known_after_a_restart(kube: Kube, audi
             await f.until_told("g-1", "1 excluded for this group")
             assert (await f.pods())["g-1"].annotations[names.EXCLUDED] == bad
         async with f.through() as live:
+            gangs = live.scheduler.state.groups
+            await eventually(
+                lambda: gangs.gang(f"{f.namespace}/g"),
+                lambda gang: gang is not None and gang.excluded == {bad},
+                what=f"{bad} is excluded",
+            )
             await f.settled()
-            gang = live.scheduler.state.groups.gang(f"{f.namespace}/g")
-            assert gang is not None and gang.excluded == {bad}
             assert not [each for each in f.proxy.seen if each.path.endswith("g-1/binding")]
             await f.end("fills")
             pod = (await f.until_bound(["g-1"]))["g-1"]

@@ -16,6 +16,7 @@ from fluence.kube.gangs import ADAPTERS, NoGangs
 from fluence.kube.resource import JOBS, PODS, Json, Resource
 from fluence.sandbox.releases import RELEASES
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.schedule.field import RUN, Field, field
 
 pytestmark = pytest.mark.release
@@ -133,9 +134,11 @@ async def test_a_group_that_is_deleted_keeps_its_room_until_its_pods_end(kube: K
         await f.add(f.pod("rival", cpu="2"))
         await f.until_told("rival")
         assert live.scheduler.state.cluster.jobs == held
+        first = (await f.pods())["g-0"].metadata.uid
         await f.end("g-0")  # one rank of two: the gang still runs
-        await asyncio.sleep(0.3)
-        assert (await f.homes())["rival"] is None
+        entries = live.scheduler.state.cluster.pods.entries
+        await eventually(lambda: first in entries, False, what="its end is seen")
+        assert (await f.settled(quiet_s=0.3))["rival"] is None
         await f.end("g-1")
         await f.until_bound(["rival"])
         async with asyncio.timeout(45):
@@ -231,14 +234,11 @@ async def test_room_that_was_taken_by_preemption_is_not_taken_back(kube: Kube, a
         await f.add(f.pod("g-2", group="g", cpu="2"))
         await f.until_told("g-2", "insufficient cpu")
         await f.client.bind(chief, f.nodes[0])
-        await asyncio.sleep(0.3)
-        assert (await f.homes())["g-2"] is None
+        assert (await f.settled(quiet_s=0.3))["g-2"] is None
         await f.end("chief")
         await f.until_bound(["g-0", "g-2"])
         await f.end("g-0", "g-2")
-        async with asyncio.timeout(45):
-            while live.scheduler.state.cluster.jobs:
-                await asyncio.sleep(0.1)
+        await eventually(lambda: live.scheduler.state.cluster.jobs, {})
 
 
 async def test_without_native_gangs_labels_make_them_and_lost_fields_do_not(gateless: Kube) -> None:

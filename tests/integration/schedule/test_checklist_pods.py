@@ -4,6 +4,7 @@ much is written."""
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -16,6 +17,7 @@ from fluence.model.resources import pod_requests
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.testing import Kube
 from fluence.units import amount, parse_quantity
+from tests.eventually import eventually
 from tests.integration.schedule.field import LABEL, Field, field
 
 QUOTAS: Resource[Json] = Resource("", "v1", "resourcequotas", "ResourceQuota", dict[str, object])
@@ -36,10 +38,13 @@ async def test_two_that_both_believe_to_lead_bind_each_pod_once(kube: Kube, audi
             await f.add_group("g", 4)
             await f.add(*(f.pod(f"g-{i}", group="g") for i in range(4)), *(f.pod(f"p-{i}") for i in range(4)))
             await f.until_bound(8)
-            async with asyncio.timeout(45):
-                while first.scheduler.state.cluster.jobs != second.scheduler.state.cluster.jobs:
-                    await asyncio.sleep(0.1)  # both come to know the same
-            assert len(first.scheduler.state.cluster.jobs) == 5
+            states = first.scheduler.state, second.scheduler.state
+            jobs, _ = await eventually(
+                lambda: [each.cluster.jobs for each in states],
+                lambda jobs: jobs[0] == jobs[1],
+                what="both come to know the same",
+            )
+            assert len(jobs) == 5
             seen = [each for each in (*asked.seen, *f.proxy.seen) if each.path.endswith("/binding")]
             won = [each.path for each in seen if each.status == 201]
             assert len(won) == len(set(won)) == 8, "each was bound once"
@@ -55,9 +60,7 @@ async def test_a_node_that_closes_between_match_and_bind_is_not_used(
     async with field(kube, 3) as f, f.through(slow, in_flight=1) as live:
         await f.add_group("g", 2)
         await f.add(*(f.pod(f"g-{i}", group="g", cpu="3") for i in range(2)))
-        async with asyncio.timeout(45):
-            while not slow.used:
-                await asyncio.sleep(0.02)
+        await eventually(lambda: slow.used, what="the first bind is on its way", pause_s=0.02)
         (part,) = live.scheduler.state.pod_sets.by_key.values()
         planned = list(part.unbound.values())
         assert len(set(planned)) == 2 and not any((await f.homes()).values())
@@ -178,6 +181,12 @@ def weight(live: Any, pod: Pod) -> dict[str, int]:
     )
 
 
+def wish(live: Any, pod: Pod) -> str:
+    """How many cores a pod asks for, as the scheduler knows it."""
+    (box,) = live.scheduler.state.cluster.pods.entries[pod.metadata.uid].pod.spec.containers
+    return str(box.resources.requests["cpu"])
+
+
 async def test_pods_cost_what_the_api_server_itself_counts(kube: Kube, audited: None) -> None:
     """Checklist 22 and 23: every kind of request, in every spelling, against the server's own arithmetic."""
     async with field(kube, 1, cpu=64, gpu=4) as f, f.scheduler() as live:
@@ -196,9 +205,7 @@ async def test_pods_cost_what_the_api_server_itself_counts(kube: Kube, audited: 
                 theirs = {name: after[name] - before[name] for name in after if after[name] != before[name]}
                 assert pod_requests(pod) == theirs, what
                 await f.until_bound([f"p-{index}"])
-                async with asyncio.timeout(45):
-                    while weight(live, pod) != theirs:
-                        await asyncio.sleep(0.05)
+                await eventually(partial(weight, live, pod), theirs)
         finally:
             await f.client.delete(RUNTIMES, runtime)
 
@@ -218,9 +225,7 @@ async def test_a_pod_that_is_resized_counts_as_the_larger_of_wish_and_reality(
             )
 
         async def counts(cpu: int) -> None:
-            async with asyncio.timeout(45):
-                while weight(live, pod).get("cpu") != cpu:
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: weight(live, pod).get("cpu"), cpu)
 
         async def has(cpu: str) -> None:
             """The kubelet's word; the simulated one knows nothing of sizes."""
@@ -237,7 +242,7 @@ async def test_a_pod_that_is_resized_counts_as_the_larger_of_wish_and_reality(
         await f.until_told("next", "insufficient cpu")
         await has("3")
         await resize("1")
-        await asyncio.sleep(0.3)
+        await eventually(lambda: wish(live, pod), "1")
         await counts(3000)  # the kubelet has not given it back
         assert (await f.homes())["next"] is None
         await has("1")
@@ -283,15 +288,21 @@ async def test_writes_per_pod_are_bounded(kube: Kube, audited: None) -> None:
         await f.until(
             lambda pods: all(pod.status.phase == "Succeeded" for pod in pods.values()), "all gangs end"
         )
-        await asyncio.sleep(1.5)  # events are written a little later
         space, pods = f"/namespaces/{f.namespace}/", count * size
+        events = f"{space}events"
+        await eventually(
+            lambda: sum(events in each.path for each in f.proxy.seen),
+            lambda seen: seen >= pods,
+            what=f"{pods} events: they are written a little later",
+        )
+        await f.settled(quiet_s=1.0)  # and more than that would follow
         seen = [each for each in f.proxy.seen if space in each.path and each.verb in ("create", "patch")]
         binds = [each for each in seen if each.path.endswith("/binding")]
         words = [each for each in seen if "/pods/" in each.path and each.path.endswith("/status")]
         told = [each for each in seen if "/podgroups/" in each.path and each.path.endswith("/status")]
-        events = [each for each in seen if "/events" in each.path]
+        said = [each for each in seen if "/events" in each.path]
         assert len(binds) == pods
         assert len(words) <= 3 * pods, words  # members are missing; no room; its turn comes later
         assert len(told) <= 4 * count, told
-        assert pods <= len(events) <= 4 * pods, events
-        assert len(seen) == len(binds) + len(words) + len(told) + len(events), "nothing else is written"
+        assert pods <= len(said) <= 4 * pods, said
+        assert len(seen) == len(binds) + len(words) + len(told) + len(said), "nothing else is written"

@@ -11,6 +11,7 @@ from fluence.kube.errors import ApiError
 from fluence.kube.gangs import Coscheduling, discover_coscheduling
 from fluence.kube.resource import Json, Resource
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.schedule.field import field
 
 CRDS: Resource[Json] = Resource(
@@ -46,9 +47,7 @@ async def installed(client: Client) -> AsyncIterator[None]:
     }
     await client.create(CRDS, crd)
     try:
-        async with asyncio.timeout(30):
-            while await discover_coscheduling(client) is None:
-                await asyncio.sleep(0.2)
+        await eventually(lambda: discover_coscheduling(client), what="the kind is served")
         yield
     finally:
         await client.delete(CRDS, name)

@@ -13,6 +13,7 @@ from fluence.kube.resource import EVENTS, JOBS, Json, Resource
 from fluence.model.pod import Pod
 from fluence.sandbox.testing import Kube
 from fluence.schedule import status_reports
+from tests.eventually import eventually
 from tests.integration.schedule.field import RUN, Field, field
 
 BUDGETS: Resource[Json] = Resource(
@@ -37,27 +38,25 @@ async def make_job(f: Field, name: str, notes: dict[str, str], cpu: str = "1", *
 
 async def until_job(f: Field, name: str, reason: str) -> Any:
     """Wait until a Job has failed for this reason."""
-    job: Any = None
-    async with asyncio.timeout(45):
-        while True:
-            job = await f.client.get(JOBS.raw(), name, namespace=f.namespace)
-            found = job.get("status", {}).get("conditions", [])
-            if any((each["type"], each["reason"]) == ("Failed", reason) for each in found):
-                return job
-            await asyncio.sleep(0.1)
+
+    def failed(job: Any) -> bool:
+        found = job.get("status", {}).get("conditions", [])
+        return any((each["type"], each["reason"]) == ("Failed", reason) for each in found)
+
+    return await eventually(
+        lambda: f.client.get(JOBS.raw(), name, namespace=f.namespace), failed, what=f"it fails by {reason}"
+    )
 
 
 async def events(f: Field, *reasons: str) -> dict[str, list[str]]:
     """What was said for these reasons, by the name of whom; once all are there."""
     found: dict[str, list[str]] = {}
-    async with asyncio.timeout(20):
-        while True:
-            page = await f.client.list(EVENTS, namespace=f.namespace)
-            said: list[Any] = [each for each in page.items or () if each["reason"] in reasons]
-            if {each["reason"] for each in said} == set(reasons):
-                break
-            await asyncio.sleep(0.1)
-    for each in said:
+
+    async def said() -> list[Any]:
+        page = await f.client.list(EVENTS, namespace=f.namespace)
+        return [each for each in page.items or () if each["reason"] in reasons]
+
+    for each in await eventually(said, lambda said: {each["reason"] for each in said} == set(reasons)):
         found.setdefault(each["regarding"]["name"], []).append(each["note"])
     return found
 
@@ -78,9 +77,9 @@ async def test_a_job_is_warned_and_then_ended_by_its_own_deadline(kube: Kube, au
         (warned,) = [note for notes in said.values() for note in notes if "it will be ended at" in note]
         assert warned.startswith("it runs past its limit of 2 s since ")
         assert any("and is ended" in note for note in said["train"]), "the Job itself is told, too"
-        text = live.metrics.text().decode()
-        assert 'fluence_limits_enforced_total{action="warned"} 1.0' in text
-        assert 'fluence_limits_enforced_total{action="ended"} 1.0' in text
+        for action in ("warned", "ended"):
+            line = f'fluence_limits_enforced_total{{action="{action}"}} 1.0'
+            await eventually(lambda: live.metrics.text().decode(), lambda text, line=line: line in text)
 
 
 async def test_a_deadline_that_is_further_away_is_brought_forward(kube: Kube, audited: None) -> None:
@@ -158,7 +157,8 @@ async def test_other_queues_are_left_alone_and_one_that_warns_only_warns(kube: K
         )
         await f.until_bound(4)
         await f.until(gone("batch"), "evicted")
-        await asyncio.sleep(1)
+        await f.until(lambda pods: names.WARNED in pods["debug"].annotations, "the warning is on the pod")
+        await f.settled()
         pods = await f.pods()
         left = {name: pod for name, pod in pods.items() if name != "batch"}
         assert left.keys() == {"other", "none", "debug"}
@@ -191,7 +191,8 @@ async def test_a_pod_that_somebody_else_bound_is_not_ended(kube: Kube, audited: 
             await f.until(gone("ours"), "evicted")
             assert "by-hand" in (await f.pods())
             assert not gone("by-hand")(await f.pods())
-            assert "pod:by-hand" in " ".join(live.scheduler.state.queue.overruns.since)
+            overruns = live.scheduler.state.queue.overruns
+            await eventually(lambda: " ".join(overruns.since), lambda keys: "pod:by-hand" in keys)
 
 
 async def test_those_that_wait_are_told_who_overruns(

@@ -11,6 +11,7 @@ from fluence.live.scheduler import LiveScheduler
 from fluence.model.pod import Pod
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.schedule.field import Field, field
 
 
@@ -60,12 +61,12 @@ async def test_a_restart_rebuilds_the_same_jobs_and_plan(kube: Kube, audited: No
     async with field(kube, 2) as f:
         async with f.scheduler() as live:
             await begun(f)
-            await f.settled(quiet_s=0.5)
-            before, ends, told = holds(live), until(live), reasons(live)
-            assert len(before) == 3 and len(told) == 2  # two run, one is promised a time
-        async with f.scheduler() as live:
-            await f.settled(quiet_s=2.0)  # what is missing is told after a second
-            assert (holds(live), until(live), reasons(live)) == (before, ends, told)
+            await eventually(
+                lambda: (len(holds(live)), len(reasons(live))), (3, 2), what="two run, one is promised a time"
+            )
+            before = holds(live), until(live), reasons(live)
+        async with f.scheduler() as live:  # what is missing is told after a second
+            await eventually(lambda: (holds(live), until(live), reasons(live)), before)
             await f.client.delete(PODS, "single", namespace=f.namespace, grace_s=0)
             await f.until_bound([f"waits-{i}" for i in range(5)])
 
@@ -78,6 +79,10 @@ async def test_a_restart_keeps_places_and_promises(kube: Kube, audited: None) ->
         found = pod.condition("PodScheduled")
         return "" if found is None else re.sub(r"\d+", "#", found.message)
 
+    def promised(pod: Pod) -> bool:
+        found = pod.condition(names.START_PROMISED)
+        return found is not None and found.status == "True"
+
     notes = {names.DURATION: "1h"}
     waiting = ["m", "c", "z", "a", "k", "b"]
     async with field(kube, 1, cpu=2) as f:
@@ -88,11 +93,12 @@ async def test_a_restart_keeps_places_and_promises(kube: Kube, audited: None) ->
                 await f.add(f.pod(name, cpu="2", annotations=notes))
             for name in waiting:
                 await f.until_told(name, "Starts no later than")
+            await f.until(lambda pods: all(promised(pods[name]) for name in waiting), "all are promised")
             await f.settled(quiet_s=2.0)
             before, order = await f.pods(), places(live)
-            assert [before[name].condition(names.START_PROMISED).status for name in waiting] == ["True"] * 6
             assert order == sorted(order, key=lambda name: before[name].annotations[names.QUEUED])
         async with f.scheduler(queue_policy="conservative") as live:
+            await eventually(lambda: places(live), order)
             await f.settled(quiet_s=3.0)
             after = await f.pods()
             assert places(live) == order
@@ -140,20 +146,19 @@ async def test_two_replicas_bind_each_pod_once_and_one_takes_over(kube: Kube, au
     async with field(kube, 2) as f, kube.client() as other:
         options = {"lease": True, "lease_name": "fluence", "lease_namespace": f.namespace}
         async with f.scheduler(other, identity="second", **options) as second:
-            async with asyncio.timeout(20):
-                while not second.leads:
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: second.leads, what="the second leads")
             async with f.scheduler(identity="first", **options) as first:
                 await f.add(*(f.pod(f"p-{i}") for i in range(4)))
                 await f.until_bound(4)
                 assert second.leads and not first.leads
                 assert first.binder.sent == 0 and second.binder.sent == 4
-                await f.settled(quiet_s=0.3)
-                assert holds(first) == {} or set(holds(first)) == set(holds(second))
+                await eventually(
+                    lambda: (set(holds(first)), set(holds(second))),
+                    lambda seen: seen[0] in (set(), seen[1]),
+                    what="both hold the same, or the first nothing",
+                )
         async with f.scheduler(identity="third", **options) as third:  # the lease was given back
-            async with asyncio.timeout(10):
-                while not third.leads:
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: third.leads, what="the third leads")
             await f.add(f.pod("p-4"))
             await f.until_bound(["p-4"])
 
@@ -167,7 +172,7 @@ async def test_a_replica_without_the_lease_writes_nothing(kube: Kube, audited: N
             await f.add(*(f.pod(f"g-{i}", group="g") for i in range(6)))
             await f.until_bound(1)
             live.binder._held = lambda: False
-            await asyncio.sleep(0.7)
+            await eventually(lambda: live.binder.backlog, 0, what="what was sent is answered")
             sent = live.binder.sent
             await asyncio.sleep(1.0)
             assert live.binder.sent == sent
@@ -190,9 +195,7 @@ async def test_watches_that_break_lose_nothing(kube: Kube, audited: None) -> Non
                 await f.add(*(f.pod(f"g{group}-{i}", group=f"g{group}") for i in range(2)))
                 await asyncio.sleep(0.5)
             await f.until_bound(6, timeout_s=60)
-            async with asyncio.timeout(30):
-                while len(holds(live)) != 3:
-                    await asyncio.sleep(0.1)
+            await eventually(lambda: holds(live), lambda jobs: len(jobs) == 3)
 
 
 async def test_members_of_another_scheduler_or_priority_are_refused(kube: Kube, audited: None) -> None:
@@ -200,8 +203,11 @@ async def test_members_of_another_scheduler_or_priority_are_refused(kube: Kube, 
     async with field(kube, 1) as f, f.scheduler() as live:
         await f.add_group("g", 2)
         await f.add(f.pod("g-0", group="g"), f.pod("g-1", group="g", schedulerName="somebody-else"))
+        await eventually(
+            lambda: reasons(live),
+            lambda said: ["another scheduler" in each for each in said.values()] == [True],
+        )
         assert not any((await f.settled()).values())
-        assert ["another scheduler" in each for each in reasons(live).values()] == [True]
 
 
 async def test_a_backfilled_job_never_delays_the_one_in_front(kube: Kube, audited: None) -> None:
@@ -211,13 +217,12 @@ async def test_a_backfilled_job_never_delays_the_one_in_front(kube: Kube, audite
         await f.add(f.pod("now", cpu="2", runs=4, annotations={limit: "5"}))
         await f.until_bound(["now"])
         await f.add(f.pod("front", cpu="4", runs=1, annotations={limit: "60"}))
-        await asyncio.sleep(0.3)
+        records, front = live.scheduler.state.queue.records, f"{f.namespace}/pod:front"
+        await eventually(lambda: front in records and records[front].no_later_than, what="front is promised")
         await f.add(f.pod("long", cpu="1", runs=1, annotations={limit: "600"}))
         await f.add(f.pod("short", cpu="1", runs=1, annotations={limit: "2"}))
         await f.until_bound(["short"])
         assert (await f.homes())["long"] is None
-        entry = live.scheduler.state.queue.records[f"{f.namespace}/pod:front"]
-        assert entry.no_later_than is not None
         pods = await f.until_bound(["front"])
         assert pods["long"].spec.node_name is None
         await f.until_bound(["long"])

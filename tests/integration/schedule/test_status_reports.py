@@ -8,7 +8,13 @@ import pytest
 
 from fluence.kube.resource import EVENTS, PODS
 from fluence.sandbox.testing import Kube
-from tests.integration.schedule.field import field
+from tests.eventually import eventually
+from tests.integration.schedule.field import Field, field
+
+
+async def failures(f: Field) -> list[object]:
+    events = await f.client.list(EVENTS, namespace=f.namespace)
+    return [each for each in events.items or () if each["reason"] == "FailedScheduling"]
 
 
 async def test_a_waiting_pod_is_told_why_once_per_change(kube: Kube, audited: None) -> None:
@@ -29,9 +35,8 @@ async def test_a_waiting_pod_is_told_why_once_per_change(kube: Kube, audited: No
             await f.add(f.pod(f"other-{index}"))
             await asyncio.sleep(0.2)
         assert f.proxy.count("patch", "pods/p/status") == 1
-        events = await f.client.list(EVENTS, namespace=f.namespace)
-        found = [each for each in events.items or () if each["reason"] == "FailedScheduling"]
-        assert len(found) == 1
+        found = await eventually(lambda: failures(f))
+        assert len(found) == 1, found
 
 
 async def test_the_condition_of_a_gate_that_opened_is_replaced(kube: Kube, audited: None) -> None:
@@ -60,17 +65,12 @@ async def test_a_groups_condition_goes_from_false_to_true_and_stays(kube: Kube, 
             found = item.get("status", {}).get("conditions", [])  # type: ignore[attr-defined]
             return next(((c["status"], c["reason"]) for c in found if c["type"] == f.gangs.condition), None)
 
-        async def until(wanted: tuple[str, str]) -> None:
-            async with asyncio.timeout(20):
-                while await condition() != wanted:
-                    await asyncio.sleep(0.1)
-
         await f.add_group("g", 2)
         await f.add(f.pod("g-0", group="g", cpu="3"), f.pod("g-1", group="g", cpu="3"))
-        await until(("False", "Unschedulable"))
+        await eventually(condition, ("False", "Unschedulable"))
         await f.client.delete(PODS, "g-1", namespace=f.namespace, grace_s=0)
         await f.add(f.pod("g-2", group="g", cpu="1"))
-        await until(("True", "Scheduled"))
+        await eventually(condition, ("True", "Scheduled"))
         await f.client.delete(PODS, "g-2", namespace=f.namespace, grace_s=0)
         await f.add(f.pod("g-3", group="g", cpu="4"))
         await f.until_told("g-3")

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from fluence.cli import main
 from fluence.kube.resource import CSI_NODES, PODS
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.schedule.disks import HOST, PROVISIONER, disks, mounts
 from tests.integration.schedule.field import Field, field
 
@@ -30,20 +31,18 @@ async def test_a_pod_is_bound_when_its_volume_was_made_on_the_node_chosen_for_it
         await d.add("data")
         await f.add(f.pod("p", volumes=mounts("data")))
         await d.until_chosen()
-        assert (await f.settled(quiet_s=0.5))["p"] is None
-        pod = (await f.pods())["p"]
-        condition = pod.condition("PodScheduled")
-        assert condition is not None and condition.reason == "WaitingForVolumes"
+        said = await f.until_told("p", reason="WaitingForVolumes")
+        assert (await f.homes())["p"] is None
         node = (await d.claims())["data"].selected_node
-        assert condition.message == f"waits for its claim data to be provisioned on node {node}"
+        assert said == f"waits for its claim data to be provisioned on node {node}"
         shown = await asyncio.to_thread(explain, f, "pod", "p")
-        assert shown.startswith(f"pod {f.namespace}/p: Starting\n") and condition.message in shown
+        assert shown.startswith(f"pod {f.namespace}/p: Starting\n") and said in shown
         assert "nothing:" not in shown, "it waits for its claim: to say that nothing is in its way is wrong"
         d.paused = False
         assert (await f.until_bound(["p"]))["p"].spec.node_name == node
         claim = (await d.claims())["data"]
         assert claim.status.phase == "Bound" and claim.selected_node == node
-        assert not live.scheduler.state.volumes.active
+        await eventually(lambda: live.scheduler.state.volumes.active, {})
 
 
 async def test_a_gang_starts_when_all_its_volumes_are_made(kube: Kube, audited: None) -> None:
@@ -162,9 +161,11 @@ async def test_a_restart_between_the_choice_and_the_bind_finds_it_again(kube: Ku
             await f.add(*(f.pod(f"g-{i}", group="g", volumes=mounts(f"data-{i}")) for i in range(2)))
             await d.until_chosen(2)
         d.paused = False
-        async with asyncio.timeout(20):  # the volumes are made while nobody schedules
-            while any(claim.status.phase != "Bound" for claim in (await d.claims()).values()):
-                await asyncio.sleep(0.05)
+        await eventually(
+            d.claims,
+            lambda claims: all(claim.status.phase == "Bound" for claim in claims.values()),
+            what="the volumes are made while nobody schedules",
+        )
         chosen = {name: claim.selected_node for name, claim in (await d.claims()).items()}
         async with f.scheduler():
             pods = await f.until_bound(2)
@@ -224,7 +225,6 @@ async def test_a_pod_that_goes_away_while_it_waits_takes_its_choice_back(kube: K
         await f.add(f.pod("p", volumes=mounts("data")))
         await d.until_chosen()
         await f.client.delete(PODS, "p", namespace=f.namespace, grace_s=0)
-        async with asyncio.timeout(20):
-            while (await d.claims())["data"].selected_node is not None:
-                await asyncio.sleep(0.05)
-        assert not live.scheduler.state.volumes.active and not live.scheduler.state.cluster.jobs
+        await eventually(d.claims, lambda claims: claims["data"].selected_node is None, what="not chosen")
+        state = live.scheduler.state
+        await eventually(lambda: (state.volumes.active, state.cluster.jobs), ({}, {}))

@@ -74,6 +74,17 @@ def test_a_bind_is_refused_and_not_sent_again_where_its_node_has_become(change: 
     assert moved.node == "n2", "it waits again, and starts elsewhere"
 
 
+def test_a_bind_of_a_pod_without_a_seat_needs_a_node_that_is_there_and_open() -> None:
+    driver = World(BOTH, "n1")
+    pod = kit.pod("a")
+    assert driver.scheduler.refuses(Bind(pod, "n1", "job", {})) is None
+    lost = driver.scheduler.refuses(Bind(pod, "nowhere", "job", {}))
+    assert lost is not None and lost.code is Code.NODE_GONE
+    driver.set_node(node("n1", unschedulable=True))
+    lost = driver.scheduler.refuses(Bind(pod, "n1", "job", {}))
+    assert lost is not None and lost.code is Code.NODE_CLOSED
+
+
 def test_a_bind_whose_node_came_back_under_its_name_has_no_seat_there() -> None:
     driver = World(BOTH, "n1")
     driver.set_pod(kit.pod("a", cpu="2"))

@@ -1,0 +1,27 @@
+"""Waiting in tests: until it is so, or with an account of what there was."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from tests.eventually import eventually
+
+
+async def test_it_looks_until_it_sees_what_is_wanted() -> None:
+    numbers = itertools.count()
+
+    async def later() -> int:
+        return next(numbers)
+
+    assert await eventually(lambda: next(numbers), 3, pause_s=0) == 3
+    assert await eventually(later, lambda n: n > 7, pause_s=0) == 8
+    assert await eventually(lambda: "said", pause_s=0) == "said"
+
+
+async def test_when_time_is_up_it_says_what_there_was() -> None:
+    with pytest.raises(AssertionError, match=r"not within 0.01 s: two nodes; there is \['n1'\]"):
+        await eventually(lambda: ["n1"], lambda nodes: len(nodes) == 2, what="two nodes", timeout_s=0.01)
+    with pytest.raises(AssertionError, match="not within 0 s: 'b'; there is 'a'"):
+        await eventually(lambda: "a", "b", timeout_s=0)
