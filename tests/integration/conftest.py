@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from fluence.kube.client import Client
-from fluence.kube.resource import NAMESPACES
 from fluence.sandbox.programs import find_programs
 from fluence.sandbox.releases import DEFAULT, release
 from fluence.sandbox.sandbox import Sandbox
 from fluence.sandbox.testing import PREFIX, Kube
+from tests.integration.rights import make_namespace
 
 VERSION = os.environ.get("FLUENCE_TEST_VERSION", DEFAULT)
 
@@ -49,14 +49,7 @@ def _sandbox(name: str, gates: dict[str, bool]) -> Iterator[Kube]:
 
     async def namespace() -> None:
         async with Client(box.access()) as client:
-            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}}
-            await client.create(NAMESPACES, body)
-            for _ in range(100):
-                try:
-                    await client.request("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default")
-                    return
-                except Exception:
-                    await asyncio.sleep(0.1)
+            await make_namespace(client, name)
 
     try:
         asyncio.run(namespace())

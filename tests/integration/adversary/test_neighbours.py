@@ -14,6 +14,7 @@ import pytest
 from fluence import names
 from fluence.kube.resource import NAMESPACES, PODS, Json
 from fluence.sandbox.testing import Kube
+from tests.integration.rights import make_namespace
 from tests.integration.schedule.field import Field, field
 
 MANY = 5000 if os.environ.get("FLUENCE_SOAK") else 300
@@ -57,7 +58,7 @@ class Neighbours:
 async def neighbours(kube: Kube, nodes: int, **options: object) -> AsyncIterator[Neighbours]:
     async with field(kube, nodes) as f:
         good = f"{f.namespace}-good"
-        await f.client.create(NAMESPACES.raw(), {"metadata": {"name": good}})
+        await make_namespace(f.client, good)
         try:
             async with f.scheduler(**options):
                 yield Neighbours(f, good)

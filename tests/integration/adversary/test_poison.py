@@ -19,6 +19,7 @@ from fluence.model.meta import Condition
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.testing import Kube
 from fluence.schedule.cycle import Decisions, SchedulingCycle
+from tests.integration.rights import until_allowed
 from tests.integration.schedule.field import Field, field
 
 
@@ -74,6 +75,8 @@ async def test_users_cannot_promise_themselves_a_start(kube: Kube, audited: None
     async with field(kube, 1, cpu=2) as f, Client(replace(kube.access(), impersonate="mallory")) as mallory:
         bindings = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", dict)
         await f.client.create(bindings, binding, namespace=f.namespace)
+        rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}
+        await until_allowed(f.client, "mallory", [rule], namespace=f.namespace)
         await f.add(f.pod("runs", cpu="2", nodeName=f.nodes[0]), f.pod("first", cpu="2", annotations=notes))
         await asyncio.sleep(1.1)  # creation times are whole seconds
         forged = {**notes, names.QUEUED: "1970-01-01T00:00:00Z"}

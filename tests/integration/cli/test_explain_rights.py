@@ -22,6 +22,8 @@ from fluence.kube.gangs import discover_gangs
 from fluence.kube.resource import JOBS, PODS
 from fluence.model.group import Group
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
+from tests.integration.rights import until_allowed
 
 NAME = "fluence-rights"  # no scheduler acts on these
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}"
@@ -60,6 +62,7 @@ async def account(client: Client, kube: Kube, *rules: dict[str, Any], name: str 
         "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": at}],
     }
     await post(client, f"{rbac}/rolebindings", V1, "RoleBinding", **binding)
+    await until_allowed(client, f"system:serviceaccount:{at}:{name}", rules, namespace=at)
     spec = {"expirationSeconds": 600}
     answer = await post(
         client, f"{where}/{name}/token", "authentication.k8s.io/v1", "TokenRequest", spec=spec
@@ -103,9 +106,11 @@ def prepare(kube: Kube, *rules: dict[str, Any]) -> str:
                 "spec": {"parallelism": 2, "completions": 2, "template": template()},
             }
             await client.create(JOBS.raw(), job, namespace=at)
-            async with asyncio.timeout(30):
-                while len((await client.list(PODS, namespace=at)).items or ()) < 4:
-                    await asyncio.sleep(0.1)
+            await eventually(
+                lambda: client.list(PODS, namespace=at),
+                lambda page: len(page.items or ()) == 4,
+                what="the Job's pods are there",
+            )
             return await account(client, kube, *rules)
 
     return asyncio.run(create())

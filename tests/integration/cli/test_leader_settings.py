@@ -16,6 +16,7 @@ import yaml
 
 from fluence.sandbox.testing import Kube
 from tests.integration.cli.test_explain_rights import V1, account, post
+from tests.integration.rights import until_allowed
 from tests.integration.schedule.field import Field, field
 
 pytestmark = pytest.mark.release
@@ -103,6 +104,7 @@ async def everywhere(f: Field, rule: dict[str, Any]) -> AsyncIterator[str]:
     role = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": f.name}
     guest = {"kind": "ServiceAccount", "name": GUEST, "namespace": f.namespace}
     await post(f.client, paths[1], V1, "ClusterRoleBinding", **name, roleRef=role, subjects=[guest])
+    await until_allowed(f.client, f"system:serviceaccount:{f.namespace}:{GUEST}", [rule])
     try:
         yield token
     finally:

@@ -17,6 +17,7 @@ from fluence.kube.client import Client
 from fluence.kube.errors import KubeError
 from fluence.kube.resource import DEPLOYMENTS, JOBS, REPLICASETS, STATEFULSETS, Json, Resource
 from fluence.live.scheduler import LiveScheduler
+from tests.eventually import SOON_S, eventually
 from tests.integration.schedule.field import RUN, Field
 
 CRD = Path(__file__).parents[3] / "deploy" / "crds" / "fluxjobs.yaml"
@@ -40,12 +41,15 @@ KINDS: dict[str, Resource[Any]] = {
 async def serve_flux_jobs(client: Client) -> None:
     """Have the server know FluxJobs."""
     await client.apply(CRDS, yaml.safe_load(CRD.read_text()), manager="test")
-    async with asyncio.timeout(30):
-        while True:
-            with contextlib.suppress(KubeError):
-                await client.list(FLUX_JOBS)
-                return
-            await asyncio.sleep(0.1)
+
+    async def served() -> str:
+        try:
+            await client.list(FLUX_JOBS)
+        except KubeError as error:
+            return str(error)
+        return ""
+
+    await eventually(served, "", what="FluxJobs are served")
 
 
 def held_pod(f: Field, name: str, **more: Any) -> Json:
@@ -122,7 +126,7 @@ async def flux_job(f: Field, name: str) -> FluxJob | None:
 
 
 async def until_flux_job(
-    f: Field, name: str, done: Callable[[FluxJob | None], bool], what: str, *, timeout_s: float = 20.0
+    f: Field, name: str, done: Callable[[FluxJob | None], bool], what: str, *, timeout_s: float = SOON_S
 ) -> FluxJob | None:
     found = None
     try:

@@ -9,6 +9,7 @@ from typing import Any
 from fluence.kube.resource import JOBS
 from fluence.model.pod import Pod
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.controller.doors import (
     KINDS,
     doors,
@@ -38,7 +39,7 @@ async def watch_for_parts(f: Field, sizes: dict[str, int], begun: set[str], stop
         bound = Counter(whose(pod) for pod in pods if pod.spec.node_name)
         for name, size in sizes.items():
             if 0 < bound[name] < size and name not in begun:
-                assert loop.time() - since.setdefault(name, loop.time()) < 15, f"{name} is there in part"
+                assert loop.time() - since.setdefault(name, loop.time()) < 45, f"{name} is there in part"
             elif bound[name]:
                 begun.add(name)
         await asyncio.sleep(0.2)
@@ -106,7 +107,6 @@ async def test_a_group_of_ten_and_a_job_that_kubernetes_ends_at_its_deadline(
         await submit(f, held_job(f, "late", 1, deadline=2))
         found = await until_phase(f, "late-job", "Failed")
         assert found.spec.duration == 2
-        async with asyncio.timeout(30):
-            assert f.live is not None
-            while f.live.scheduler.state.cluster.jobs:
-                await asyncio.sleep(0.1)
+        live = f.live
+        assert live is not None
+        await eventually(lambda: live.scheduler.state.cluster.jobs, {}, what="nothing is held")

@@ -165,8 +165,7 @@ async def test_a_pod_with_a_claim_is_bound_by_kube_scheduler_where_the_plan_said
             await f.add(held_pod(f, f"c{index}", schedulerName=THEIRS, **claims("one")))
         pods = await f.until_bound(2)
         assert {pod.spec.node_name for pod in pods.values()} <= {f.nodes[1], None}
-        await f.settled(quiet_s=1.5)
-        homes = await f.homes()
+        homes = await f.settled(quiet_s=1.5)
         assert sorted(filter(None, homes.values())) == [f.nodes[1]] * 2
         waits = next(name for name, node in homes.items() if node is None)
         assert (await f.pods())[waits].is_gated, "a device that is not there was planned"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ from fluence.controller.flux_job import FLUX_JOBS
 from fluence.kube.resource import JOBS, PODS
 from fluence.model import hostlist
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.controller.doors import (
     KINDS,
     doors,
@@ -26,15 +26,10 @@ from tests.integration.controller.doors import (
 from tests.integration.schedule.field import Field, field
 
 
-def nothing_held(f: Field) -> bool:
-    assert f.live is not None
-    return not f.live.scheduler.state.cluster.jobs
-
-
 async def until_free(f: Field) -> None:
-    async with asyncio.timeout(30):
-        while not nothing_held(f):
-            await asyncio.sleep(0.1)
+    live = f.live
+    assert live is not None
+    await eventually(lambda: live.scheduler.state.cluster.jobs, {}, what="nothing is held")
 
 
 async def test_a_gated_pod_is_let_go_to_its_node_and_its_flux_job_says_so(kube: Kube, audited: None) -> None:
@@ -119,8 +114,9 @@ async def test_sets_start_whole_scale_and_free_everything(kube: Kube, audited: N
         await f.until(lambda pods: len(pods) == 1, "scaled down")
         await f.add(held_pod(f, "wide", cpu="4"), held_pod(f, "more", cpu="2"))
         await f.until_bound(["wide", "more"])  # what it shed is free at once
-        found = await flux_job(f, name)
-        assert found is not None and found.spec.nodes == 1
+        await until_flux_job(
+            f, name, lambda each: each is not None and each.spec.nodes == 1, "is of one node now"
+        )
         await f.client.delete(KINDS[kind], "web", namespace=f.namespace)
         await f.end("wide", "more")
         await until_flux_job(f, name, lambda each: each is None, "is gone with its owner", timeout_s=90)
@@ -146,12 +142,11 @@ async def test_what_never_fits_is_kept_and_told(kube: Kube, audited: None) -> No
         assert found.status.submit_status == "statusError" and found.status.message
         conditions = {each.type: each.status for each in found.status.conditions or ()}
         assert conditions["Unschedulable"] == "True"
-        async with asyncio.timeout(20):
-            while True:
-                job: Any = await f.client.get(JOBS.raw(), "huge", namespace=f.namespace)
-                if job["metadata"]["labels"].get(names.FLUXQUEUE_UNSCHEDULABLE) == "yes":
-                    break
-                await asyncio.sleep(0.1)
+        job: Any = await eventually(
+            lambda: f.client.get(JOBS.raw(), "huge", namespace=f.namespace),
+            lambda job: job["metadata"]["labels"].get(names.FLUXQUEUE_UNSCHEDULABLE) == "yes",
+            what="the Job is labelled",
+        )
         assert job["spec"]["suspend"] is True
         # It is changed while it waits, and fits.
         small = {"spec": {"parallelism": 1, "completions": 1}}
@@ -172,11 +167,17 @@ async def test_deleting_a_flux_job_cancels_and_the_workload_stays_held_and_says_
             await f.client.delete(FLUX_JOBS, name, namespace=f.namespace)
             await until_flux_job(f, name, lambda each: each is None, "is gone")
         await f.end("busy")
+        await f.until(
+            lambda pods: names.CANCELLED in pods["p"].annotations, "the pod says that it is cancelled"
+        )
+        await eventually(
+            lambda: f.client.get(JOBS.raw(), "j", namespace=f.namespace),
+            lambda job: names.CANCELLED in job["metadata"].get("annotations", {}),
+            what="the Job says that it is cancelled",
+        )
         await f.settled()
         job: Any = await f.client.get(JOBS.raw(), "j", namespace=f.namespace)
-        assert job["spec"]["suspend"] and names.CANCELLED in job["metadata"]["annotations"]
-        pod = (await f.pods())["p"]
-        assert pod.is_gated and names.CANCELLED in pod.annotations
+        assert job["spec"]["suspend"] and (await f.pods())["p"].is_gated
         # Whoever removes the annotation queues it again.
         again = {"metadata": {"annotations": {names.CANCELLED: None}}}
         await f.client.patch(JOBS.raw(), "j", again, namespace=f.namespace)

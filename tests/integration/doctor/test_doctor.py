@@ -12,7 +12,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +33,7 @@ from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.releases import release
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
+from tests.eventually import eventually
 from tests.integration.deploy.helm import HelmUser
 from tests.integration.schedule.field import Field, field
 
@@ -51,6 +51,10 @@ class Report:
         self.code = done.returncode
         self.stderr = done.stderr
         self.found: list[dict[str, str]] = json.loads(done.stdout)["findings"] if done.stdout else []
+
+    def __repr__(self) -> str:
+        faults = [each for each in self.found if each["verdict"] != "ok"]
+        return f"exit code {self.code}, {faults} {self.stderr}"
 
     def of(self, check: str, *verdicts: str) -> list[dict[str, str]]:
         return [e for e in self.found if e["check"] == check and e["verdict"] in (verdicts or [e["verdict"]])]
@@ -89,6 +93,13 @@ async def asked(f: Field, *arguments: str) -> Report:
     return await asyncio.to_thread(ask, f.kube, *arguments)
 
 
+async def until_wrong(f: Field, *checks: str) -> Report:
+    """The doctor's answer when these checks fail, and no others."""
+    return await eventually(
+        lambda: asked(f), lambda report: set(report.wrong) == set(checks), what=f"wrong: {checks}"
+    )
+
+
 @contextlib.asynccontextmanager
 async def leading(f: Field, lease: str = "fluence", **more: Any) -> AsyncIterator[LiveScheduler]:
     """A scheduler of the field's name that holds this lease."""
@@ -100,10 +111,8 @@ async def leading(f: Field, lease: str = "fluence", **more: Any) -> AsyncIterato
         stop = asyncio.Event()
         task = asyncio.create_task(live.run(stop))
         try:
-            async with asyncio.timeout(60):
-                while not live.leads:
-                    assert not task.done(), await task
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: live.leads or task.done(), timeout_s=60, what="it leads")
+            assert not task.done(), await task
             yield live
         finally:
             stop.set()
@@ -136,16 +145,17 @@ def as_default(kube: Kube, user: HelmUser, folder: Path) -> Path:
 
 async def make_ready(f: Field) -> None:
     """The installation's pods get a node, and run there as simulated pods do."""
-    names_: set[str] = set()
-    async with asyncio.timeout(60):
-        while len(names_) < 2:
-            names_ = {name for name in await f.pods() if name.startswith("fluence-")}
-            await asyncio.sleep(0.1)
-        for name in names_:
-            await f.client.bind((await f.pods())[name], f.nodes[0])
-        path = f"/apis/apps/v1/namespaces/{f.namespace}/deployments/fluence-{f.namespace}-scheduler"
-        while json.loads(await f.client.request("GET", path))["status"].get("readyReplicas") != 2:
-            await asyncio.sleep(0.1)
+    pods = await f.until(
+        lambda pods: sum(name.startswith("fluence-") for name in pods) == 2, "two pods of the installation"
+    )
+    for name in (each for each in pods if each.startswith("fluence-")):
+        await f.client.bind(pods[name], f.nodes[0])
+    path = f"/apis/apps/v1/namespaces/{f.namespace}/deployments/fluence-{f.namespace}-scheduler"
+
+    async def ready() -> object:
+        return json.loads(await f.client.request("GET", path))["status"].get("readyReplicas")
+
+    await eventually(ready, 2, what="both are ready", timeout_s=60)
 
 
 async def test_a_healthy_cluster(kube: Kube, user: HelmUser) -> None:
@@ -154,10 +164,8 @@ async def test_a_healthy_cluster(kube: Kube, user: HelmUser) -> None:
         await make_ready(f)
         await f.add(f.pod("a"))
         await f.until_bound(["a"])
-        report = await asked(f)
-        assert report.wrong == {}
+        report = await eventually(lambda: asked(f), lambda report: report.code == 0, what="nothing is wrong")
         assert [each for each in report.found if each["verdict"] != "ok"] == []
-        assert report.code == 0
         assert {each["check"] for each in report.found} == set(Check)
         (lease,) = report.of("lease")
         assert lease["object"] == f"lease {kube.namespace}/fluence"
@@ -178,8 +186,7 @@ def test_an_account_without_rights_has_each_named_and_the_cures_give_them(kube: 
     try:
         for each in missing:
             run_cure(kube, each["cure"])
-        cured = ask(kube)
-        assert cured.verdicts("rights") == {"ok"}
+        cured = with_rights(kube)
         assert len(cured.of("rights")) == len(missing)
     finally:
         for kind in ("clusterrole", "clusterrolebinding"):
@@ -211,10 +218,21 @@ def test_flux_jobs_of_another_version_are_told_and_cured(own_sandbox: Kube, tmp_
 
 def said(kube: Kube, check: str, verdict: str) -> list[dict[str, str]]:
     """What a check says once the server publishes what it was given."""
-    until = time.monotonic() + 30
-    while not (found := ask(kube).of(check, verdict)) and time.monotonic() < until:
-        time.sleep(0.5)
-    return found
+    report = asyncio.run(
+        eventually(lambda: ask(kube), lambda report: report.of(check, verdict), what=f"{check}: {verdict}")
+    )
+    return report.of(check, verdict)
+
+
+def with_rights(kube: Kube, *arguments: str, kubeconfig: Path | None = None) -> Report:
+    """The doctor's answer once the authorizer knows the roles that were made."""
+    return asyncio.run(
+        eventually(
+            lambda: ask(kube, *arguments, kubeconfig=kubeconfig),
+            lambda report: report.verdicts("rights") == {"ok"},
+            what="all rights are there",
+        )
+    )
 
 
 def test_who_may_do_nothing_is_told_what_he_cannot_see_and_nothing_wrong(
@@ -245,8 +263,7 @@ def test_who_may_impersonate_learns_the_rights_of_the_scheduler(
         "create", "rolebinding", role, f"--role={role}", f"--serviceaccount={kube.namespace}:default"
     )
     mine = as_default(kube, user, tmp_path)
-    report = ask(kube, "--as", account, kubeconfig=mine)
-    assert report.verdicts("rights") == {"ok"}
+    report = with_rights(kube, "--as", account, kubeconfig=mine)
     assert len(report.of("rights")) >= 10
 
 
@@ -265,14 +282,13 @@ async def test_admission_that_is_half_there_and_the_commands_that_make_it_whole(
     }
     async with field(kube, 1) as f, leading(f):
         await make_ready(f)
-        assert (await asked(f)).wrong == {}
+        await until_wrong(f)
         for check, words in harm.items():
             user.kubectl(*words)
-            report = await asked(f)
-            assert set(report.wrong) == {check}
+            report = await until_wrong(f, check)
             (found,) = report.of(check, "wrong")
             await asyncio.to_thread(run_cure, kube, found["cure"])
-            assert (await asked(f)).wrong == {}, found["cure"]
+            await until_wrong(f)
 
 
 def test_gates_that_are_off(gateless: Kube) -> None:
@@ -324,7 +340,7 @@ async def test_pods_that_name_a_scheduler_while_none_runs(kube: Kube) -> None:
         assert f"{kube.namespace}/a, {kube.namespace}/b" in report.wrong["pods-without-scheduler"]
         async with leading(f):
             await f.until_bound(["a", "b"])
-            assert (await asked(f)).wrong == {}
+            await until_wrong(f)
 
 
 async def test_a_group_that_waits_for_long_and_why(kube: Kube) -> None:
@@ -431,9 +447,13 @@ async def test_the_role_in_the_documentation_is_enough(kube: Kube, user: HelmUse
         install(user, kube)
         async with field(kube, 1) as f, leading(f):
             await make_ready(f)
-            report = await asyncio.to_thread(ask, kube, kubeconfig=as_default(kube, user, tmp_path))
+            mine = as_default(kube, user, tmp_path)
+            report = await eventually(
+                lambda: asyncio.to_thread(ask, kube, kubeconfig=mine),
+                lambda report: report.code == 0,
+                what="nothing is wrong",
+            )
             assert [each for each in report.found if each["verdict"] != "ok"] == []
-            assert report.code == 0
     finally:
         user.kubectl("delete", "clusterrole,clusterrolebinding", name)
 

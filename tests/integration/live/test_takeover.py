@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 
 from fluence.live.scheduler import LiveScheduler
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.live.replica import SOON_S
 from tests.integration.schedule.field import field
 
@@ -15,9 +15,7 @@ LABEL = "takeover.example/open"
 
 
 async def leads(live: LiveScheduler) -> None:
-    async with asyncio.timeout(SOON_S):
-        while not live.leads:
-            await asyncio.sleep(0.05)
+    await eventually(lambda: live.leads, timeout_s=SOON_S, what="it leads")
 
 
 async def test_a_successor_whose_watch_hangs_does_not_overbook(kube: Kube, audited: None) -> None:
@@ -31,9 +29,7 @@ async def test_a_successor_whose_watch_hangs_does_not_overbook(kube: Kube, audit
             await f.add(f.pod("waits", cpu="2", nodeSelector={LABEL: "yes"}))
             await f.until_told("waits")
             seen = second.watches.pods.store
-            async with asyncio.timeout(SOON_S):
-                while seen.get("waits", f.namespace) is None:
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: seen.get("waits", f.namespace), timeout_s=SOON_S, what="it is seen")
             watch.hang_after = 0  # from the next event on
             await f.add(f.pod("hidden", cpu="2"))
             await f.until_bound(["hidden"])

@@ -15,6 +15,7 @@ from fluence.kube.client import Client
 from fluence.kube.errors import KubeError
 from fluence.kube.resource import CLAIMS, STORAGE_CLASSES, VOLUMES, Json
 from fluence.model.volume import SELECTED_NODE, VolumeClaim
+from tests.eventually import eventually
 from tests.integration.schedule.field import Field
 
 HOST = "kubernetes.io/hostname"
@@ -121,9 +122,11 @@ class Disks:
             await asyncio.sleep(0.05)
 
     async def until_chosen(self, count: int = 1) -> None:
-        async with asyncio.timeout(20):
-            while sum(claim.selected_node is not None for claim in (await self.claims()).values()) < count:
-                await asyncio.sleep(0.05)
+        await eventually(
+            self.claims,
+            lambda claims: sum(claim.selected_node is not None for claim in claims.values()) >= count,
+            what=f"{count} claims have a node",
+        )
 
     async def clean(self, client: Client) -> None:
         for name in self.made:

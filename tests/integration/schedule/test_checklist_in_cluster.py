@@ -42,7 +42,9 @@ from fluence.sandbox.nodes import NodeKind
 from fluence.sandbox.programs import find_programs
 from fluence.sandbox.releases import release
 from fluence.sandbox.sandbox import Sandbox
+from tests.eventually import eventually
 from tests.integration.conftest import VERSION
+from tests.integration.rights import make_namespace
 from tests.integration.schedule.test_groups_deploy import install, manifests
 
 pytestmark = pytest.mark.release
@@ -177,13 +179,7 @@ class Space:
 async def space(inside: Inside, name: str) -> AsyncIterator[Space]:
     """Ends with the audit, and with a look at the scheduler's log: nothing may have been forbidden to it."""
     async with Client(inside.box.access()) as client:
-        await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
-        async with asyncio.timeout(SOON_S):
-            while True:  # pods are refused until the account is there
-                with contextlib.suppress(Exception):
-                    await client.request("GET", f"/api/v1/namespaces/{name}/serviceaccounts/default")
-                    break
-                await asyncio.sleep(0.05)
+        await make_namespace(client, name)
         found = Space(client, name, await discover_gangs(client))
         yield found
         await found.end()
@@ -245,15 +241,19 @@ async def test_it_leads_binds_fluences_own_example_and_writes_events(inside: Ins
             page = await s.client.list(EVENTS, namespace=s.name)
             return [each for each in page.items or () if each["reportingController"] == "fluence"]
 
-        async with asyncio.timeout(SOON_S):
-            while sum(each["reason"] == "Scheduled" for each in await events()) < 2:
-                await asyncio.sleep(0.1)
-            while s.gangs.condition is not None:
-                item: Any = await s.client.get(s.gangs.resource.raw(), "training", namespace=s.name)
-                said = item.get("status", {}).get("conditions", [])
-                if [(each["type"], each["status"]) for each in said] == [(s.gangs.condition, "True")]:
-                    break
-                await asyncio.sleep(0.1)
+        async def conditions() -> list[tuple[str, str]]:
+            item: Any = await s.client.get(s.gangs.resource.raw(), "training", namespace=s.name)
+            said = item.get("status", {}).get("conditions", [])
+            return [(each["type"], each["status"]) for each in said]
+
+        await eventually(
+            events,
+            lambda said: sum(each["reason"] == "Scheduled" for each in said) >= 2,
+            what="two events that say Scheduled",
+            timeout_s=SOON_S,
+        )
+        if s.gangs.condition is not None:
+            await eventually(conditions, [(s.gangs.condition, "True")], timeout_s=SOON_S)
 
 
 async def test_it_says_on_a_pod_why_it_waits(inside: Inside) -> None:

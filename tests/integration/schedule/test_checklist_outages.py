@@ -11,12 +11,13 @@ from collections.abc import Iterator
 import pytest
 
 from fluence.kube.client import PatchType
-from fluence.kube.errors import Missing
 from fluence.kube.resource import NAMESPACES, NODES
 from fluence.live.leadership import LeaseLost
 from fluence.model.resources import pod_requests
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
+from tests.integration.rights import make_namespace
 from tests.integration.schedule.field import Field, field
 
 
@@ -41,17 +42,14 @@ async def test_a_leader_that_loses_its_lease_in_a_burst_sends_nothing_more(kube:
             kube.client() as other,
             f.through(slow, in_flight=1, identity="first", **lease, **terms) as first,
         ):
-            async with asyncio.timeout(45):
-                while not first.leads:
-                    await asyncio.sleep(0.05)
+            await eventually(lambda: first.leads, what="the first leads")
             await f.add_group("g", len(names))
             await f.add(*(f.pod(name, group="g") for name in names))
             await f.until_bound(1)
             assert first.leadership is not None and first.leadership.held
             f.proxy.rules.insert(0, Rule(path="/leases/", status=503))  # it cannot renew any more
-            async with asyncio.timeout(45):
-                while first.leadership.held:
-                    await asyncio.sleep(0.01)
+            leadership = first.leadership
+            await eventually(lambda: leadership.held, False, what="it has lost its lease", pause_s=0.01)
             sent = first.binder.sent
             bound = sum(map(bool, (await f.homes()).values()))
             assert 0 < bound <= sent < len(names), "the lease was lost in the middle"
@@ -100,9 +98,11 @@ async def test_a_node_that_is_not_ready_gets_no_pods_until_it_is(own_sandbox: Ku
             await f.client.patch(
                 NODES.raw(), f.nodes[1], body, kind=PatchType.STRATEGIC, subresource="status"
             )
-            async with asyncio.timeout(45):
-                while (node := live.scheduler.state.cluster.node(f.nodes[1])) is None or node.is_ready:
-                    await asyncio.sleep(0.05)
+            await eventually(
+                lambda: live.scheduler.state.cluster.node(f.nodes[1]),
+                lambda node: node is not None and not node.is_ready,
+                what="it is seen that the node is not ready",
+            )
             await f.add_group("r", 3)
             await f.add(*(f.pod(f"r-{i}", group="r", cpu="2") for i in range(3)))
             await f.until_told("r-0")
@@ -120,22 +120,17 @@ async def test_a_namespace_that_ends_excludes_no_node(
     """Its pods are still there when the server already refuses binds and events: that is nobody's fault."""
     ending = Kube(own_sandbox.sandbox, "ending", own_sandbox.version)
     async with ending.client() as client:
-        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ending"}}
-        await client.create(NAMESPACES, body)
-        async with asyncio.timeout(45):
-            while True:  # pods are refused until the account is there
-                with contextlib.suppress(Missing):
-                    await client.request("GET", "/api/v1/namespaces/ending/serviceaccounts/default")
-                    break
-                await asyncio.sleep(0.05)
+        await make_namespace(client, "ending")
     async with field(ending, 2) as f:
         await f.add(f.pod("p"), f.pod("q", cpu="64"))
         with stopped(own_sandbox, "kube-controller-manager"):
             await f.client.delete(NAMESPACES, "ending")
             async with f.through() as live:
-                async with asyncio.timeout(45):
-                    while f.proxy.count("create", "p/binding") < 2 or not f.proxy.count("create", "/events"):
-                        await asyncio.sleep(0.05)
+                await eventually(
+                    lambda: (f.proxy.count("create", "p/binding"), f.proxy.count("create", "/events")),
+                    lambda seen: seen[0] >= 2 and seen[1],
+                    what="two tries to bind it, and an event",
+                )
                 assert {each.status for each in f.proxy.seen if "p/binding" in each.path} == {403}
                 assert not live.scheduler.state.exclusions._refused
                 assert not [each for each in caplog.records if each.levelname == "ERROR"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from typing import Any
@@ -13,6 +12,7 @@ from fluence import names
 from fluence.kube.resource import CONFIG_MAPS, EVENTS, Json
 from fluence.model.pod import Pod
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.schedule.field import Field, field
 
 ONE = "resources: [{type: qpu, name: marrakesh, attributes: {vendor: ibm}, with: [{type: qubit, count: 9}]}]"
@@ -37,6 +37,11 @@ async def declare(f: Field, text: str | None) -> None:
         )
     else:
         await f.client.create(CONFIG_MAPS.raw(), body, namespace=f.namespace)
+
+
+async def complaints(f: Field) -> list[Any]:
+    page = await f.client.list(EVENTS, namespace=f.namespace)
+    return [each for each in page.items or () if each["reason"] == "InvalidResources"]
 
 
 def settings(f: Field) -> dict[str, Any]:
@@ -84,23 +89,17 @@ async def test_devices_come_change_and_go_without_a_restart(kube: Kube, audited:
         await declare(f, ONE)
         assert backend((await f.until_bound(["a"]))["a"]) == "marrakesh"
         await declare(f, "resources: [{typ: qpu}]")
-        async with asyncio.timeout(20):
-            while not live.remark():
-                await asyncio.sleep(0.05)
-            assert "line 1: a resource has no field 'typ'; did you mean `type`?" in live.remark()
-            found: list[Any] = []
-            while not found:
-                page = await f.client.list(EVENTS, namespace=f.namespace)
-                found = [each for each in page.items or () if each["reason"] == "InvalidResources"]
-                await asyncio.sleep(0.1)
+        said = await eventually(live.remark)
+        assert "line 1: a resource has no field 'typ'; did you mean `type`?" in said
+        found = await eventually(lambda: complaints(f))
         assert found[0]["regarding"]["kind"] == "ConfigMap" and "did you mean" in found[0]["note"]
-        assert b"fluence_resources_invalid 1.0" in live.metrics.text()
+        await eventually(live.metrics.text, lambda text: b"fluence_resources_invalid 1.0" in text)
         await declare(f, ONE.replace("name: marrakesh", "name: marrakesh, status: offline"))
         await f.add(asks(f, "b", qpu=1))
         await f.until_told("b", "marrakesh is offline")
         await declare(f, ONE.replace("marrakesh", "fez"))
         assert backend((await f.until_bound(["b"]))["b"]) == "fez"
-        assert b"fluence_resources_invalid 0.0" in live.metrics.text()
+        await eventually(live.metrics.text, lambda text: b"fluence_resources_invalid 0.0" in text)
         await declare(f, None)
         await f.add(asks(f, "c", qpu=1))
         await f.until_told("c", "no devices are configured")

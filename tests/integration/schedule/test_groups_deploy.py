@@ -3,7 +3,6 @@ scheduler needs and nothing else."""
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import yaml
 
 from fluence.config import load
 from fluence.kube.client import Client, PatchType
-from fluence.kube.errors import ApiError, Forbidden
+from fluence.kube.errors import Forbidden
 from fluence.kube.gangs import NoGangs, discover_gangs
 from fluence.kube.resource import (
     CLAIMS,
@@ -29,6 +28,7 @@ from fluence.model.group import Group
 from fluence.model.volume import SELECTED_NODE
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
+from tests.integration.rights import until_allowed
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "scheduler"
 ACCOUNT = "system:serviceaccount:fluence-system:fluence-scheduler"
@@ -70,6 +70,18 @@ async def install(client: Client) -> None:
             assert spec["containers"][0]["livenessProbe"]["httpGet"]["port"] == "health"
         else:
             await client.apply(resource, body, namespace=body["metadata"].get("namespace"), manager="test")
+    roles = {_place(each): each["rules"] for each in manifests() if each["kind"] in ("ClusterRole", "Role")}
+    for body in manifests():
+        if body["kind"] in ("ClusterRoleBinding", "RoleBinding") and "fluence-scheduler" in str(
+            body["subjects"]
+        ):
+            _, namespace, _ = _place(body)
+            rules = roles[body["roleRef"]["kind"], namespace, body["roleRef"]["name"]]
+            await until_allowed(client, ACCOUNT, rules, namespace=namespace)
+
+
+def _place(body: dict[str, Any]) -> tuple[str, str, str]:
+    return body["kind"], body["metadata"].get("namespace", ""), body["metadata"]["name"]
 
 
 def test_every_file_of_the_folder_is_in_the_kustomization() -> None:
@@ -135,7 +147,6 @@ async def test_the_account_may_do_what_is_needed_and_nothing_else(kube: Kube) ->
 
     access = msgspec.structs.replace(kube.access(), impersonate=ACCOUNT)
     async with Client(access) as client:
-        await settled(client)
         # Needed: each is the call that the scheduler makes.
         assert (await client.list(NODES)).items
         assert (await client.list(PODS, field_selector="status.phase!=Failed")).items
@@ -236,13 +247,3 @@ async def test_the_account_may_do_what_is_needed_and_nothing_else(kube: Kube) ->
     async with kube.client() as admin:
         await admin.delete(LEASES, "fluence", namespace="fluence-system")
         await admin.delete(VOLUMES, f"pv-{space}")
-
-
-async def settled(client: Client) -> None:
-    """The authorizer follows roles by a watch of its own."""
-    for _ in range(100):
-        try:
-            await client.list(NODES, limit=1)
-            return
-        except ApiError:
-            await asyncio.sleep(0.1)

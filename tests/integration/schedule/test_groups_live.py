@@ -69,12 +69,12 @@ async def until(
     client: Client, namespace: str, gangs: AnyGangs, key: str, done: Callable[[Gang], bool]
 ) -> Gang:
     gang = None
-    for _ in range(150):
+    for _ in range(450):
         gang = (await read(client, namespace, gangs)).gang(f"{namespace}/{key}")
         if gang is not None and done(gang):
             return gang
         await asyncio.sleep(0.1)
-    raise AssertionError(f"{key}: {gang}")
+    raise AssertionError(f"not within 45 s: {key} is as it should be; there is {gang}")
 
 
 async def native(client: Client) -> AnyGangs:

@@ -19,6 +19,7 @@ from fluence.sandbox.images import find_busybox, write_busybox
 from fluence.sandbox.oci import ImageFile
 from fluence.sandbox.realnode import REAL
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.sandbox.kubectl import Kubectl
 from tests.integration.schedule.field import Field, field
 from tests.integration.schedule.vendor import vendor
@@ -92,9 +93,7 @@ async def test_consumers_start_together_with_the_task_that_the_producer_announce
             tasks = {pods[f"worker-{each}"].annotations.get(TASK) for each in range(3)}
             assert tasks == {task} == set(quantum.tasks)
             assert {pods[f"worker-{n}"].annotations[names.GATE_OPENED] for n in range(3)} == {"announced"}
-            async with asyncio.timeout(20):
-                while len(await events(f, "ProducerAnnounced")) < 3:
-                    await asyncio.sleep(0.1)
+            await eventually(lambda: events(f, "ProducerAnnounced"), lambda found: len(found) >= 3)
         wrong = await asyncio.to_thread(fluence, kube, "task", "announce", "t", "--pod", "nobody")
         assert wrong.returncode == 1 and wrong.stderr.count("\n") == 1 and "no such pod" in wrong.stderr
 
@@ -117,11 +116,9 @@ async def test_a_silent_producer_is_waited_for_so_long_and_no_longer(kube: Kube)
         pods = await f.until(let_go, "let go after the timeout")
         assert {pods[f"worker-{n}"].annotations[names.GATE_OPENED] for n in range(3)} == {"timed-out"}
         assert not any(TASK in pods[f"worker-{each}"].annotations for each in range(3))
-        async with asyncio.timeout(20):
-            while len(found := await events(f, "ProducerSilent")) < 3:
-                await asyncio.sleep(0.1)
-        counted = (await live.scrape()).decode()
-        assert 'fluence_gates_opened_total{outcome="timed-out"} 3.0' in counted
+        found = await eventually(lambda: events(f, "ProducerSilent"), lambda found: len(found) >= 3)
+        counted = b'fluence_gates_opened_total{outcome="timed-out"} 3.0'
+        await eventually(live.scrape, lambda text: counted in text)
         assert found[0]["type"] == "Warning" and "announced none within 2 s" in found[0]["note"]
 
 

@@ -9,11 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from fluence.kube.client import Client
-from fluence.kube.resource import NAMESPACES, PODS
+from fluence.kube.resource import PODS
 from fluence.sandbox.programs import find_programs
 from fluence.sandbox.releases import DEFAULT, release
 from fluence.sandbox.sandbox import Sandbox
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
+from tests.integration.rights import make_namespace
 from tests.integration.schedule.field import field
 
 RACK = "topology.example/rack"
@@ -28,24 +30,31 @@ def gated() -> Iterator[Kube]:
     programs = find_programs(wanted, report=lambda progress: None)
     box.up(programs, wanted, audit=False, gates={"TopologyAwareWorkloadScheduling": True}, owned=True)
     try:
-        asyncio.run(_namespace(box, "t-racks"))
+        asyncio.run(_prepare(box, "t-racks"))
         yield Kube(box, "t-racks", version)
     finally:
         box.down()
 
 
-async def _namespace(box: Sandbox, name: str) -> None:
+async def _prepare(box: Sandbox, name: str) -> None:
     async with Client(box.access()) as client:
-        await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
+        await make_namespace(client, name)
 
 
 @pytest.mark.release
 async def test_a_gang_is_in_one_rack_and_so_are_those_who_join_it(gated: Kube) -> None:
-    async with field(gated, 5) as f, f.scheduler():
+    async with field(gated, 5) as f, f.scheduler() as live:
         racks = dict(zip(f.nodes, "abbcc", strict=True))
         for name, rack in racks.items():
             await f.patch_node(name, {"metadata": {"labels": {RACK: rack}}})
-        await f.add(f.pod("other", nodeName=f.nodes[4]))
+        (other,) = await f.add(f.pod("other", nodeName=f.nodes[4]))
+        cluster = live.scheduler.state.cluster
+        await eventually(
+            lambda: {name: cluster.nodes[name].labels.get(RACK) for name in f.nodes},
+            racks,
+            what="the racks are seen",
+        )
+        await eventually(lambda: other.metadata.uid in cluster.pods.entries, what="the other pod is seen")
         await f.add_group("g", 4, topology_key=RACK)
         await f.add(*(f.pod(f"g-{i}", group="g", cpu="2") for i in range(4)))
         pods = await f.until_bound([f"g-{i}" for i in range(4)])
