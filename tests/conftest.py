@@ -49,5 +49,17 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 pytest_plugins = ["fluence.sandbox.testing"]
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Which part of the promise was not tested on this machine, and how to get it."""
+    from tests.needs import untested  # later: it imports the plug-in, which pytest is to import first
+
+    skipped = terminalreporter.stats.get("skipped", ())
+    reasons = [each.longrepr[2] for each in skipped if isinstance(each.longrepr, tuple | list)]
+    if lines := list(untested(reasons)):
+        terminalreporter.section("not tested on this machine")
+        for line in lines:
+            terminalreporter.write_line(line)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "seeded: takes FLUENCE_SEED; `make explore` gives it fresh ones")

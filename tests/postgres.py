@@ -21,6 +21,7 @@ from pathlib import Path
 import pytest
 
 from fluence.sandbox.folders import cache_dir, locked
+from tests.needs import lacks
 
 _NAMES = count(1)
 
@@ -43,8 +44,7 @@ def _require() -> Path:
                 subprocess.run(command, check=False, capture_output=True)
     found = _programs()
     if found is None:
-        reason = "needs PostgreSQL: apt-get install postgresql"
-        pytest.fail(reason) if os.environ.get("CI") else pytest.skip(reason)
+        lacks("PostgreSQL")
     return found
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from fluence.errors import InvalidJobspec
 from fluence.model.jobspec import Jobspec
+from tests.needs import lacks
 
 ROOT = Path(__file__).resolve().parents[2]
 OWN = Path(__file__).parent / "jobspecs"
@@ -36,6 +37,6 @@ def test_invalid_jobspecs_are_rejected_in_one_line_that_starts_with_the_place(pa
 
 def test_the_recorded_suite_is_complete() -> None:
     if not SUITE.is_dir():
-        pytest.skip("no conformance suite; set FLUENCE_CONFORMANCE to its folder")
+        lacks("recorded sessions")
     assert len(list((SUITE / "valid").iterdir())) >= 20
     assert len(list((SUITE / "invalid").iterdir())) >= 49

@@ -18,11 +18,11 @@ import pytest
 from click.testing import CliRunner
 
 from fluence.cli.resource_query import resource_query
+from tests.needs import lacks
 
 OWN = Path(__file__).parent / "own"
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = Path(os.environ.get("FLUENCE_CONFORMANCE") or ROOT.parent / "shared" / "conformance").resolve()
-ABSENT = f"no recorded sessions in {RECORDED}; set FLUENCE_CONFORMANCE to their folder"
 
 # One per reader, policy family and kind of output, through the real program.
 THROUGH_THE_PROGRAM = (
@@ -92,14 +92,16 @@ def test_our_own_sessions(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path:
     replay(path, monkeypatch, tmp_path)
 
 
-@pytest.mark.skipif(not sessions(RECORDED), reason=ABSENT)
-@pytest.mark.parametrize("path", sessions(RECORDED), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sessions(RECORDED) or [RECORDED], ids=lambda path: path.stem)
 def test_sessions_recorded_from_fluxion(path: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    if path == RECORDED:
+        lacks("recorded sessions")
     replay(path, monkeypatch, tmp_path)
 
 
-@pytest.mark.skipif(not sessions(RECORDED), reason=ABSENT)
 def test_the_recorded_sessions_are_complete() -> None:
+    if not sessions(RECORDED):
+        lacks("recorded sessions")
     assert len(sessions(RECORDED)) >= 538
 
 
@@ -110,7 +112,7 @@ def test_the_recorded_sessions_are_complete() -> None:
 )
 def test_sessions_through_the_real_program(path: Path, tmp_path: Path) -> None:
     if not path.exists():
-        pytest.skip(ABSENT)
+        lacks("recorded sessions")
     case = json.loads(path.read_text())
     out = tmp_path / "out"
     done = subprocess.run(

@@ -17,11 +17,11 @@ import pytest
 from fluence.sim import platform, workload
 from fluence.sim.measure import Measures, measure
 from fluence.sim.simulator import simulate
+from tests.needs import lacks
 from tests.unit.sim import pool
-from tests.unit.sim.pool import NO_TRACES, TRACES, Pool
+from tests.unit.sim.pool import TRACES, Pool
 
 OWN = Path(__file__).resolve().parents[2] / "examples" / "workloads" / "busy.yaml"
-ABSENT = pytest.mark.skipif(not TRACES.is_dir(), reason=NO_TRACES)
 
 
 @cache
@@ -35,6 +35,8 @@ def figures(
     replan: bool = False,
     forecasts: bool = False,
 ) -> Measures:
+    if not trace.exists():
+        lacks("traces")
     work = workload.read(trace, arrival_scale=scale, jobs=jobs, processors=processors)
     run = simulate(work, platform.read(f"{processors}x1"), policy=policy, replan=replan, forecasts=forecasts)
     found = measure(run.records, capacity=processors)
@@ -42,7 +44,6 @@ def figures(
     return found
 
 
-@ABSENT
 @pytest.mark.parametrize(
     ("policy", "mean", "slowdown", "makespan"),
     [
@@ -59,7 +60,6 @@ def test_hpc2n_the_first_500_jobs(policy: str, mean: float, slowdown: float, mak
     assert found.makespan == makespan
 
 
-@ABSENT
 @pytest.mark.parametrize(
     ("policy", "mean", "p95", "most", "slowdown", "wide", "use"),
     [
@@ -79,7 +79,6 @@ def test_lublin_the_first_1000_jobs(
     assert round(found.utilisation, 3) == use
 
 
-@ABSENT
 class TestPromises:
     """On the first 1,000 jobs of hpc2n at twice its load."""
 

@@ -27,7 +27,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import pytest
@@ -115,7 +115,7 @@ def real_kube(real_nodes: Sandbox) -> Iterator[Kube]:
 def needs_real_nodes() -> None:
     """Skip the test, and say what is missing, where this machine cannot have real nodes; fail in CI. Debian
     packages are installed if only they are missing and we may."""
-    _needs_sandbox()
+    needs_sandbox()
     packages = missing_packages()
     if packages and can_install():
         install(packages)
@@ -132,21 +132,25 @@ def needs_package(program: str) -> None:
         skip_or_fail(f"needs {program}: apt-get install {program}")
 
 
-def skip_or_fail(reason: str) -> None:
-    """What this machine lacks for a test: it is skipped by name, and CI refuses that."""
-    if os.environ.get("CI"):
+def skip_or_fail(reason: str, *, module: bool = False) -> NoReturn:
+    """What this machine lacks for a test, as ``needs WHAT: HOW``: it is skipped by name, and CI refuses that
+    unless FLUENCE_TEST_WITHOUT lists WHAT. ``module``: so is all of a module that is being imported."""
+    accepted = os.environ.get("FLUENCE_TEST_WITHOUT", "").split(",")
+    what = reason.removeprefix("needs ").partition(":")[0]
+    if os.environ.get("CI") and what not in accepted:
         pytest.fail(reason)
-    pytest.skip(reason)
+    pytest.skip(reason, allow_module_level=module)
 
 
-def _needs_sandbox() -> None:
+def needs_sandbox() -> None:
+    """Skip the test where FLUENCE_TEST_SKIP_SANDBOX=1 says that there is to be no control plane."""
     if os.environ.get("FLUENCE_TEST_SKIP_SANDBOX") == "1":
-        pytest.skip("needs a Kubernetes control plane (FLUENCE_TEST_SKIP_SANDBOX=1)")
+        skip_or_fail("needs a control plane: unset FLUENCE_TEST_SKIP_SANDBOX")
 
 
 def _shared(config: pytest.Config, kind: str) -> Sandbox:
     """The sandbox of the run: one worker starts it, the others find it."""
-    _needs_sandbox()
+    needs_sandbox()
     owner = os.getppid() if hasattr(config, "workerinput") else os.getpid()
     found = Sandbox(_name(owner, kind))
     with locked(state_dir()):

@@ -15,7 +15,7 @@ import pytest
 from fluence.cli.demo.script import MANIFESTS, read_script
 from fluence.kube.discovery import dropped_fields
 from fluence.kube.resource import DEPLOYMENTS, JOBS, PODS, Json, Resource
-from fluence.sandbox.testing import Kube, needs_real_nodes
+from fluence.sandbox.testing import Kube, needs_real_nodes, needs_sandbox
 from tests.demo import timeline
 
 VERSION = os.environ.get("FLUENCE_TEST_VERSION", "1.36")
@@ -70,14 +70,9 @@ class Home:
         return found
 
 
-def _needs_sandbox() -> None:
-    if os.environ.get("FLUENCE_TEST_SKIP_SANDBOX") == "1":
-        pytest.skip("needs a Kubernetes control plane (FLUENCE_TEST_SKIP_SANDBOX=1)")
-
-
 @pytest.fixture
 def home(tmp_path: Path) -> Iterator[Home]:
-    _needs_sandbox()
+    needs_sandbox()
     made = Home(tmp_path)
     yield made
     made.run("sandbox", "down", "--all")
@@ -86,7 +81,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 @pytest.fixture
 def nobodys_home(tmp_path: Path) -> Iterator[Home]:
     """Of a user who is not root, also where the tests are run by root."""
-    _needs_sandbox()
+    needs_sandbox()
     made = Home(tmp_path, AS_NOBODY if os.geteuid() == 0 else ())
     if made.prefix:
         os.chown(tmp_path, NOBODY, NOBODY)

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import fluence
+from fluence.sandbox.testing import needs_sandbox
 
 PAGE = Path(__file__).parents[3] / "docs" / "tour.md"
 REFRESH = os.environ.get("FLUENCE_REFRESH_TOUR") == "1"
@@ -120,8 +121,7 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    if os.environ.get("FLUENCE_TEST_SKIP_SANDBOX") == "1":
-        pytest.skip("needs a Kubernetes control plane (FLUENCE_TEST_SKIP_SANDBOX=1)")
+    needs_sandbox()
     made = Shell(tmp_path)
     for name, text in read(PAGE.read_text())[0].items():
         (tmp_path / name).write_text(text)

@@ -16,8 +16,8 @@ from deploy.image import lock
 from deploy.image.__main__ import recipe, version
 from deploy.image.layers import digest
 
-from fluence.sandbox.testing import skip_or_fail
 from tests.integration.deploy.conftest import build_image
+from tests.needs import lacks
 
 SMALL = 215_000_000
 # Import every module; say how many could be, and what the others lack.
@@ -108,7 +108,7 @@ def test_every_shared_library_that_a_module_needs_is_there(rootfs: Path) -> None
     libraries = rootfs / "usr/lib/x86_64-linux-gnu"
     loader = libraries / "ld-linux-x86-64.so.2"
     if not loader.exists():
-        pytest.skip("looks at amd64 only")
+        lacks("amd64")
     modules = [*rootfs.glob("usr/lib/python3.13/lib-dynload/*.so"), *rootfs.glob("usr/local/**/*.so")]
     assert len(modules) > 50
     for module in modules:
@@ -120,7 +120,7 @@ def test_every_shared_library_that_a_module_needs_is_there(rootfs: Path) -> None
 def run_in(rootfs: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """A program of the image as its pods run it: by nobody, on a read-only root."""
     if os.getuid() != 0:
-        skip_or_fail("needs root: chroot and a read-only mount")
+        lacks("root")
     script = 'mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && cd / && root=$1 && shift && exec '
     script += "env -i PATH=/usr/bin:/usr/sbin LANG=C.UTF-8 OPENBLAS_NUM_THREADS=1 "
     script += 'chroot --userspec=65532:65532 "$root" "$@"'

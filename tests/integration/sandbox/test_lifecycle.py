@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from fluence.sandbox.process import start_time
+from fluence.sandbox.testing import needs_sandbox
 
 VERSION = os.environ.get("FLUENCE_TEST_VERSION", "1.36")
 GROUP_VERSION = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}[VERSION]
@@ -68,8 +69,7 @@ class Cli:
 
 @pytest.fixture
 def cli(tmp_path: Path) -> Iterator[Cli]:
-    if os.environ.get("FLUENCE_TEST_SKIP_SANDBOX") == "1":
-        pytest.skip("needs a Kubernetes control plane (FLUENCE_TEST_SKIP_SANDBOX=1)")
+    needs_sandbox()
     made = Cli(tmp_path)
     yield made
     made.run("down", "--all")

@@ -17,9 +17,10 @@ from urllib.parse import unquote
 
 import pytest
 from select_program import Done, Program
+from tests.needs import lacks
 
 if importlib.util.find_spec("boto3") is None:
-    pytest.skip("needs boto3: pip install 'fluence-scheduler[braket]'", allow_module_level=True)
+    lacks("boto3", module=True)
 
 P = "fluence.flux-framework.org"
 NAMES = ["ankaa", "aria", "garnet"]
@@ -292,12 +293,10 @@ def test_without_boto3_and_aws_the_cure_is_said(selecting: Selecting, without_bo
     )
 
 
-@pytest.mark.skipif(shutil.which("aws") is None, reason="needs aws: the AWS command line")
 def test_without_boto3_the_aws_program_is_asked(
     selecting: Selecting, without_boto3: dict[str, str], braket: Braket
 ) -> None:
-    program = shutil.which("aws")
-    assert program is not None
+    program = shutil.which("aws") or lacks("aws")
     # Its Python must find its own boto3, so only ours is blocked: by a wrapper that clears the path.
     wrapper = Path(selecting.program.environment["PATH"].partition(":")[0]) / "aws"
     own = f'PATH="{os.environ["PATH"]}" HOME="{Path.home()}"'

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 from select_program import SCRIPTS, Kubectl, Program
+from tests.needs import lacks
 
 P = "fluence.flux-framework.org"
 
@@ -251,11 +252,9 @@ class TestSources:
         assert kubectl.calls == ["apply -f -"]
         assert pins(kubectl.stdin) == ["gpu-t4"]
 
-    @pytest.mark.skipif(shutil.which("kubectl") is None, reason="needs kubectl: a real one, for kustomize")
     def test_a_real_kubectl_builds_the_kustomization(self, program: Program) -> None:
         (program.directory / "kustomization.yaml").write_text("resources: [job.yaml]\nnamePrefix: prod-\n")
-        real = shutil.which("kubectl")
-        assert real is not None
+        real = shutil.which("kubectl") or lacks("kubectl")
         path = f"{Path(real).parent}:/usr/bin:/bin"
         done = program("select", "-k", ".", "--attributes", "gpus.yaml", "--providers=file", PATH=path)
         assert done.code == 0, done.err
@@ -481,7 +480,7 @@ class TestErrors:
 def _setsid() -> list[str]:
     found = shutil.which("setsid")
     if found is None:
-        pytest.skip("needs setsid: to run without a terminal")
+        lacks("setsid")
     return [found, "-w"]
 
 
@@ -540,13 +539,9 @@ class TestShowing:
         assert program("help", "apply").out == program("apply", "--help").out
         assert "--dry-run=server" in program("apply", "-h").out
 
-    @pytest.mark.skipif(
-        shutil.which("kubectl") is None, reason="needs kubectl: a real one, to find the plugin"
-    )
     def test_kubectl_finds_the_plugin(self, program: Program) -> None:
         scripts = SCRIPTS
-        real = shutil.which("kubectl")
-        assert real is not None
+        real = shutil.which("kubectl") or lacks("kubectl")
         path = f"{scripts}:{Path(real).parent}:/usr/bin:/bin"
         environment = {**program.environment, "PATH": path}
         done = subprocess.run([real, "fluence", "version"], capture_output=True, env=environment, check=False)

@@ -15,7 +15,6 @@ from fluence.sim.submission import TraceJob
 
 ROOT = Path(__file__).resolve().parents[3]
 TRACES = Path(os.environ.get("FLUENCE_TRACES") or ROOT.parent / "shared" / "traces").resolve()
-NO_TRACES = f"no traces in {TRACES}; set FLUENCE_TRACES to their folder"
 
 
 class Pool:

@@ -10,7 +10,8 @@ import pytest
 
 from fluence.sim import workload
 from fluence.sim.measure import Measures, Record, busy, measure, percentile
-from tests.unit.sim.pool import NO_TRACES, TRACES, Pool, easy, fcfs, first_fit, run
+from tests.needs import lacks
+from tests.unit.sim.pool import TRACES, Pool, easy, fcfs, first_fit, run
 
 
 def record(
@@ -128,7 +129,7 @@ def figures(
     name: str, processors: int, scale: float, jobs: int | None, policy: Callable[[Pool], None]
 ) -> Measures:
     if not (TRACES / name).exists():
-        pytest.skip(NO_TRACES)
+        lacks("traces")
     trace = workload.read(TRACES / name, arrival_scale=scale, jobs=jobs, processors=processors)
     return measure(run(trace.submissions, processors, policy), capacity=processors)
 

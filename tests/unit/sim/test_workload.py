@@ -14,7 +14,8 @@ from fluence.model.constraint import Constraint
 from fluence.sim import workload
 from fluence.sim.intake import IntakeTerms
 from fluence.sim.submission import TraceJob, TraceWorkload
-from tests.unit.sim.pool import NO_TRACES, ROOT, TRACES
+from tests.needs import lacks
+from tests.unit.sim.pool import ROOT, TRACES
 
 EXAMPLES = ROOT / "examples" / "workloads"
 
@@ -136,7 +137,7 @@ class TestSwf:
 
     def test_the_reference_trace_loses_what_never_ran(self) -> None:
         if not TRACES.exists():
-            pytest.skip(NO_TRACES)
+            lacks("traces")
         found = workload.read(TRACES / "hpc2n.swf", processors=240)
         assert (len(found.submissions), found.skipped, found.processors) == (3145, {"no runtime": 25}, 240)
 
