@@ -22,16 +22,40 @@ async def eventually(
 ) -> T:
     """Look again and again until what is seen is ``wanted``: equal to it or, if it is a function, what it
     says yes to. Returns what was seen. If time is up, the failure says what was seen last."""
-    end = time.monotonic() + timeout_s
+    wait = _Wait(wanted, what, timeout_s)
     while True:
         found = look()
         seen: Any = await found if inspect.isawaitable(found) else found
-        if wanted(seen) if callable(wanted) else seen == wanted:
+        if wait.is_over(seen):
             return seen  # type: ignore[no-any-return]
-        if time.monotonic() >= end:
-            raise AssertionError(f"not within {timeout_s:g} s: {_said(what, wanted)}; there is {seen!r}")
         await asyncio.sleep(pause_s)
 
 
-def _said(what: str, wanted: Any) -> str:
-    return what or ("it is so" if callable(wanted) else repr(wanted))
+def wait_until(
+    look: Callable[[], T],
+    wanted: Callable[[T], Any] | T = bool,
+    *,
+    what: str = "",
+    timeout_s: float = SOON_S,
+    pause_s: float = 0.2,
+) -> T:
+    """The same where there is no event loop."""
+    wait = _Wait(wanted, what, timeout_s)
+    while not wait.is_over(seen := look()):
+        time.sleep(pause_s)
+    return seen
+
+
+class _Wait:
+    def __init__(self, wanted: Any, what: str, timeout_s: float) -> None:
+        self._wanted, self._what, self._timeout_s = wanted, what, timeout_s
+        self._end = time.monotonic() + timeout_s
+
+    def is_over(self, seen: Any) -> bool:
+        """Whether what is seen is what is wanted; fails when time is up."""
+        if self._wanted(seen) if callable(self._wanted) else seen == self._wanted:
+            return True
+        if time.monotonic() >= self._end:
+            what = self._what or ("it is so" if callable(self._wanted) else repr(self._wanted))
+            raise AssertionError(f"not within {self._timeout_s:g} s: {what}; there is {seen!r}")
+        return False

@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tests.eventually import eventually
+from tests.eventually import eventually, wait_until
 
 
 async def test_it_looks_until_it_sees_what_is_wanted() -> None:
@@ -25,3 +25,10 @@ async def test_when_time_is_up_it_says_what_there_was() -> None:
         await eventually(lambda: ["n1"], lambda nodes: len(nodes) == 2, what="two nodes", timeout_s=0.01)
     with pytest.raises(AssertionError, match="not within 0 s: 'b'; there is 'a'"):
         await eventually(lambda: "a", "b", timeout_s=0)
+
+
+def test_without_an_event_loop_it_is_the_same() -> None:
+    numbers = itertools.count()
+    assert wait_until(lambda: next(numbers), 3, pause_s=0) == 3
+    with pytest.raises(AssertionError, match="not within 0 s: it ends; there is 'it runs'"):
+        wait_until(lambda: "it runs", "ended", what="it ends", timeout_s=0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,6 +16,7 @@ from fluence.sandbox.programs import find_programs
 from fluence.sandbox.releases import CONTROL_PLANE, NODE, release
 from fluence.sandbox.sandbox import Sandbox
 from fluence.sandbox.testing import PREFIX, needs_real_nodes
+from tests.eventually import wait_until
 from tests.integration.conftest import VERSION
 from tests.integration.deploy.helm import HelmUser
 
@@ -54,12 +54,8 @@ def installed(box: Sandbox, folder: Path, *, values: Mapping[str, Any] | None = 
     return user
 
 
-def until(look: Callable[[], T], what: str) -> T:
-    deadline = time.monotonic() + SOON_S
-    while not (found := look()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.5)
-    return found
+def until(look: Callable[[], T], what: str, wanted: Callable[[T], Any] | T = bool) -> T:
+    return wait_until(look, wanted, what=what, timeout_s=SOON_S, pause_s=0.5)
 
 
 def pods(user: HelmUser, selector: str) -> list[dict[str, Any]]:

@@ -188,8 +188,11 @@ def test_the_scheduler_runs_as_a_pod_with_its_own_account_on_real_nodes(admin: H
     for each in mine:
         assert each["spec"]["serviceAccountName"] == "fluence-scheduler"
         assert each["status"]["containerStatuses"][0]["ready"]
-    holder = admin.get("lease", "fluence")["spec"]["holderIdentity"]
-    assert any(holder.startswith(each["metadata"]["name"]) for each in mine)
+    until(
+        lambda: str(admin.get("lease", "fluence")["spec"].get("holderIdentity")),
+        "one of them leads",
+        lambda holder: any(holder.startswith(each["metadata"]["name"]) for each in mine),
+    )
 
 
 def test_seed_000_a_pod_group_and_its_deployment(user: HelmUser) -> None:
@@ -211,7 +214,7 @@ def test_seed_000_a_pod_group_and_its_deployment(user: HelmUser) -> None:
     user.kubectl("patch", "podgroup", "training", "-n", "default", "--type=merge", "-p", patch)
     user.kubectl("delete", "--filename", "-", "--wait=false", text=text)
     until(lambda: not pods(user, "app=training"), "its pods are gone")
-    assert user.get("podgroup", "training") is None
+    until(lambda: user.get("podgroup", "training"), "the group is gone", lambda group: group is None)
 
 
 def test_seeds_003_and_004_the_job_says_potato_beside_one_of_the_default_scheduler(user: HelmUser) -> None:

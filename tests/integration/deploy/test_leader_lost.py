@@ -99,7 +99,9 @@ class Crowd:
     async def until(self, done: Any, what: str) -> list[Pod]:
         deadline = asyncio.get_running_loop().time() + SOON_S
         while not done(pods := await self.pods()):
-            assert asyncio.get_running_loop().time() < deadline, what
+            shown = {pod.metadata.name: (pod.spec.node_name, pod.status.phase) for pod in pods}
+            late = asyncio.get_running_loop().time() >= deadline
+            assert not late, f"not within {SOON_S:g} s: {what}; there is {shown}"
             await asyncio.sleep(0.3)
         return pods
 

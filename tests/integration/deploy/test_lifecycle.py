@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import yaml
 from deploy.helm.manifests import CHART, DEPLOY, everything
 
 from fluence.sandbox.testing import Kube
+from tests.eventually import wait_until
 from tests.integration.deploy.helm import HelmUser, Refused
 
 pytestmark = pytest.mark.release
@@ -59,18 +59,11 @@ def checksum(user: HelmUser, name: str) -> str:
     return str(deployment(user, name)["spec"]["template"]["metadata"]["annotations"]["checksum/config"])
 
 
-def until(condition: Any, what: str, patience_s: float = 60.0) -> None:
-    deadline = time.monotonic() + patience_s
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.2)
-
-
 def test_its_pods_are_allowed_where_pod_security_is_restricted(user: HelmUser, name: str) -> None:
     label = "pod-security.kubernetes.io/enforce=restricted"
     user.kubectl("label", "namespace", user.namespace, label)
     user.install(name)
-    until(lambda: len(user.items("pods")) == 2, "two pods by the ReplicaSet")
+    wait_until(lambda: user.items("pods"), lambda pods: len(pods) == 2, what="two pods by the ReplicaSet")
     broken = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": {"containers": []}}
     broken["spec"] = {"containers": [{"name": "c", "image": "i"}]}
     with pytest.raises(Refused, match="violates PodSecurity"):
@@ -89,7 +82,9 @@ def test_changed_settings_are_new_pods_and_the_same_settings_are_not(user: HelmU
     assert checksum(user, name) != first
     config = user.get("configmap", f"{name}-scheduler")["data"]["fluence.yaml"]
     assert yaml.safe_load(config)["match-policy"] == "lonode"
-    until(lambda: len(user.items("replicasets")) == 2, "a ReplicaSet for the new settings")
+    wait_until(
+        lambda: user.items("replicasets"), lambda sets: len(sets) == 2, what="one for the new settings"
+    )
 
     user.helm("rollback", name, "1")
     assert checksum(user, name) == first
@@ -131,7 +126,7 @@ def test_an_uninstall_leaves_nothing_but_what_users_made(user: HelmUser, name: s
 
     user.helm("uninstall", name)
     left = before | {"ConfigMap/mine", "Pod/work"}
-    until(lambda: things(user, name) == left, f"left: {things(user, name)}")
+    wait_until(lambda: things(user, name), left)
     assert user.get("pod", "work")["metadata"]["uid"] == uid
     user.install(name)  # and nothing is in the way of the next one
 

@@ -138,6 +138,9 @@ class Doctor:
         (one,) = [each for each in self.found if each["check"] == check]
         return one
 
+    def __repr__(self) -> str:
+        return repr(self.complaints)
+
     def cure(self, complaint: dict[str, str]) -> None:
         """Run what it says, word for word, where its user has the sources."""
         kubectl = find_programs(release(VERSION), names=("kubectl",), report=lambda progress: None)["kubectl"]
@@ -146,6 +149,15 @@ class Doctor:
         command = ["bash", "-ec", complaint["cure"]]
         done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def until_complains(box: Sandbox, *checks: str) -> Doctor:
+    """The doctor, once these checks complain and no others."""
+    return until(
+        lambda: Doctor(box),
+        f"complaints of {checks or 'nothing'}",
+        lambda doctor: {each["check"] for each in doctor.complaints} == set(checks),
+    )
 
 
 def test_its_pods_are_ready_with_the_rights_of_the_chart_and_the_server_trusts_each(admin: HelmUser) -> None:
@@ -172,12 +184,11 @@ def test_a_container_is_told_its_backend_through_the_service(user: HelmUser) -> 
 
 def test_pods_of_other_schedulers_are_as_they_were(user: HelmUser) -> None:
     assert told(user, scheduler="default-scheduler") == set()
-    assert told(user) >= {"FLUXION_BACKEND", "QRMI_BACKEND"}
+    until(lambda: told(user), "others are told", lambda env: env >= {"FLUXION_BACKEND", "QRMI_BACKEND"})
 
 
 def test_the_doctor_finds_nothing_wrong(box: Sandbox, admin: HelmUser) -> None:
-    doctor = Doctor(box)
-    assert doctor.complaints == []
+    doctor = until_complains(box)
     assert doctor.of("admission")["message"] == (
         "a container that asks for a device in default is told its backend, by webhook fluence-webhook"
     )
@@ -192,12 +203,12 @@ def test_a_right_that_is_taken_away_is_named_and_the_cure_gives_it_back(
     box: Sandbox, admin: HelmUser
 ) -> None:
     admin.kubectl("delete", "role", "fluence-webhook")
-    doctor = Doctor(box)
+    doctor = until_complains(box, "rights")
     (complaint,) = doctor.complaints
     assert complaint["object"] == f"system:serviceaccount:{SPACE}:fluence-webhook"
     assert complaint["message"].startswith("may not list,watch handoffs.fluence.flux-framework.org")
     doctor.cure(complaint)
-    assert Doctor(box).complaints == []
+    until_complains(box)
 
 
 def test_a_namespace_that_nobody_serves_is_found_and_the_cure_has_its_work_held(
@@ -206,8 +217,7 @@ def test_a_namespace_that_nobody_serves_is_found_and_the_cure_has_its_work_held(
     space = ("--namespace", "held")
     user.kubectl("create", "namespace", "held")
     user.kubectl("label", "namespace", "held", f"{names.NAMESPACE_OPT_IN}={names.DOORS_ENABLED}")
-    doctor = Doctor(box)
-    assert [each["check"] for each in doctor.complaints] == ["doors"]
+    doctor = until_complains(box, "doors")
     assert doctor.of("doors")["object"] == "namespace held"
     doctor.cure(doctor.of("doors"))
     admin.kubectl("rollout", "status", WEBHOOK, "--timeout=170s")
@@ -217,7 +227,7 @@ def test_a_namespace_that_nobody_serves_is_found_and_the_cure_has_its_work_held(
         return json.loads(made)["spec"].get("suspend") is True
 
     until(is_held, "new work is held back through the Service")
-    assert Doctor(box).complaints == []
+    until_complains(box)
     user.kubectl("apply", *space, "--filename", str(HELD))
     user.kubectl("wait", *space, "--for=condition=complete", "--timeout=120s", "job/job")
     user.kubectl("delete", "namespace", "held", "--timeout=120s")
@@ -244,7 +254,7 @@ def test_nobody_is_missed_while_its_pods_and_then_their_certificates_are_replace
     now = webhooks(admin)
     assert {each["metadata"]["uid"] for each in now} == mine
     assert all(each["status"]["containerStatuses"][0]["restartCount"] == 0 for each in now)
-    assert Doctor(box).complaints == []
+    until_complains(box)
     admin.kubectl("set", "env", WEBHOOK, "WEBHOOK_CERTIFICATE_LIFE-")
     admin.kubectl("rollout", "status", WEBHOOK, "--timeout=170s")
 
@@ -274,25 +284,22 @@ def test_without_it_the_server_goes_on_and_the_doctor_knows_the_cure(
     admin.kubectl("scale", WEBHOOK, "--replicas=0")
     until(lambda: not webhooks(admin), "its pods are gone")
     until(lambda: told(user) == set(), "a new pod is left as it is")  # and it is not refused
-    doctor = Doctor(box)
-    assert {(each["check"], each["verdict"]) for each in doctor.complaints} == {
-        ("admission", "wrong"),
-        ("webhook", "wrong"),
-    }
+    doctor = until_complains(box, "admission", "webhook")
+    assert {each["verdict"] for each in doctor.complaints} == {"wrong"}
     assert doctor.of("webhook")["message"] == (
         f"no endpoint of its Service {SPACE}/fluence-webhook is ready: new pods are left as they are"
     )
     doctor.cure(doctor.of("webhook"))
     admin.kubectl("rollout", "status", WEBHOOK, "--timeout=170s")
     until(lambda: "FLUXION_BACKEND" in told(user), "it serves again")
-    assert Doctor(box).complaints == []
+    until_complains(box)
 
 
 def test_an_uninstall_takes_it_away(box: Sandbox, admin: HelmUser, user: HelmUser) -> None:
     admin.helm("uninstall", "fluence", "--wait", "--timeout", "170s")
     assert admin.get("mutatingwebhookconfiguration", "fluence-webhook") is None
     assert admin.get("clusterrole", "fluence-webhook") is None
-    assert told(user) == set()
+    until(lambda: told(user), "the server does not call it any more", set())
     doctor = Doctor(box)
     assert doctor.of("admission")["verdict"] == "warn"  # devices are declared, and nobody hands them over
     assert not findings(box)

@@ -47,7 +47,7 @@ class Node:
         }
 
     def until_offers(self, **wanted: str) -> None:
-        soon(lambda: self.offers() == wanted, f"{self.name} offers {wanted}, not {self.offers()}", seconds=90)
+        soon(self.offers, f"{self.name} offers {wanted}", wanted)
 
     def spawn(self, log: Path, *command: str, **variables: str) -> subprocess.Popen[bytes]:
         state = self.sandbox.require()
@@ -69,7 +69,7 @@ def running(process: subprocess.Popen[bytes]) -> Iterator[None]:
 
 
 def until_says(log: Path, text: str, times: int = 1) -> None:
-    soon(lambda: log.read_text().count(text) >= times, f"{text!r} {times} times in\n{log.read_text()}")
+    soon(log.read_text, f"{text!r} {times} times", lambda said: said.count(text) >= times)
 
 
 @pytest.mark.release

@@ -14,6 +14,7 @@ from fluence.model.pod import Pod
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.unit.kube.serving import until
 
 TIMING = Timing(
@@ -110,16 +111,18 @@ async def test_after_any_fault_the_cache_equals_a_fresh_list(kube: Kube, fault: 
         task = asyncio.create_task(reflector.run())
         try:
             await churn(direct, kube.namespace, rng, names, steps=25)
-            async with asyncio.timeout(30):
-                await reflector.synced.wait()
-                while True:
-                    fresh = await direct.list(PODS, namespace=kube.namespace)
-                    wanted = {
-                        each.metadata.name: each.metadata.resource_version for each in fresh.items or ()
-                    }
-                    if content(reflector.store) == wanted == told:
-                        break
-                    await asyncio.sleep(0.1)
+            await eventually(reflector.synced.is_set, what="it has listed")
+
+            async def known() -> tuple[dict[str, str], ...]:
+                fresh = await direct.list(PODS, namespace=kube.namespace)
+                return content(fresh.items or ()), content(reflector.store), dict(told)
+
+            await eventually(
+                known,
+                lambda seen: seen[0] == seen[1] == seen[2],
+                what="the cache, and what was told of it, equal a fresh list",
+                pause_s=0.1,
+            )
             assert reflector.store.handler_errors == 0
             # Bounded: some tries per fault and the pages of its lists, never a hot loop.
             assert proxy.count() <= 60, proxy.seen

@@ -23,6 +23,7 @@ from fluence.kube.resource import LEASES, Json
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.kube import candidate
 from tests.unit.kube.serving import until
 
@@ -166,12 +167,11 @@ async def test_a_lease_is_given_back_on_the_way_out(kube: Kube) -> None:
         second = stands(other, kube, "b", terms)
         await first.stand()
         two = asyncio.create_task(second.stand())
-        await asyncio.sleep(1.0)
+        await eventually(lambda: second.last_error, lambda said: "held by a" in said)
         assert not second.held
-        assert "held by a" in second.last_error
         await first.release()
         assert not first.held
-        await asyncio.wait_for(two, 3)  # not the thirty seconds of the lease
+        await asyncio.wait_for(two, 10)  # not the thirty seconds of the lease
         assert second.held
 
 

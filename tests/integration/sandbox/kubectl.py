@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from fluence.sandbox.programs import find_programs
 from fluence.sandbox.releases import release
 from fluence.sandbox.testing import Kube
+from tests.eventually import wait_until
+
+T = TypeVar("T")
 
 
 class Kubectl:
@@ -53,8 +55,6 @@ class Kubectl:
         return self.ok("logs", pod)
 
 
-def soon(check: Callable[[], bool], what: str, *, seconds: float = 60.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.2)
+def soon(check: Callable[[], T], what: str, wanted: Callable[[T], Any] | T = bool) -> T:
+    """Wait until it is so."""
+    return wait_until(check, wanted, what=what, timeout_s=90)

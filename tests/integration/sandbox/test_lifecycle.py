@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from fluence.sandbox.process import start_time
 from fluence.sandbox.testing import needs_sandbox
+from tests.eventually import wait_until
 
 VERSION = os.environ.get("FLUENCE_TEST_VERSION", "1.36")
 GROUP_VERSION = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}[VERSION]
@@ -95,13 +96,6 @@ def test_sigterm_while_it_comes_up_leaves_nothing_behind(cli: Cli) -> None:
     assert not (cli.home / "state" / "fluence").exists()
 
 
-def soon(check: Callable[[], bool], *, seconds: float = MINUTE) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.3)
-
-
 @pytest.mark.release
 @pytest.mark.skipif(VERSION == "1.35", reason="its gangs are no objects of their own")
 def test_up_run_a_job_and_a_gang_overbook_and_down(cli: Cli, tmp_path: Path) -> None:
@@ -139,8 +133,7 @@ def test_up_run_a_job_and_a_gang_overbook_and_down(cli: Cli, tmp_path: Path) -> 
                 },
             }
         )
-    found = cli.run("audit")
-    assert found.returncode == 1
+    found = wait_until(lambda: cli.run("audit"), lambda found: found.returncode == 1, timeout_s=MINUTE)
     assert "overcommit: node-003: 8 of 4 cpu given away with default/two" in found.stdout
 
     parts = cli.parts()
@@ -160,7 +153,8 @@ def test_down_leaves_nothing_after_a_kill(cli: Cli, victim: str) -> None:
     for name, pid in parts.items():
         if victim in (name, "all"):
             os.kill(pid, signal.SIGKILL)
-    soon(lambda: start_time(parts["kwok" if victim == "all" else victim]) is None)
+    last = parts["kwok" if victim == "all" else victim]
+    wait_until(lambda: start_time(last), None, what="it is gone", timeout_s=MINUTE)
     status = cli.ok("status")
     if victim == "all":
         assert "stale, left behind by a crash; clear it with `fluence sandbox down --name victim`" in status
@@ -206,12 +200,12 @@ def test_pods_run_fail_and_stop_as_they_are_told(cli: Cli, tmp_path: Path) -> No
         return {each["metadata"]["name"]: each["status"]["phase"] for each in json.loads(said)["items"]}
 
     wanted = {"ends": "Succeeded", "fails": "Failed", "stays": "Running", "slow": "Running"}
-    soon(lambda: phases() == wanted)
+    wait_until(phases, wanted, timeout_s=MINUTE)
     began = time.monotonic()
     cli.ok("kubectl", "delete", "pod", "stays", "slow", "--wait=false")
-    soon(lambda: "stays" not in phases())
+    wait_until(phases, lambda seen: "stays" not in seen, timeout_s=MINUTE)
     assert phases().get("slow") == "Running"
-    soon(lambda: "slow" not in phases())
+    wait_until(phases, lambda seen: "slow" not in seen, timeout_s=MINUTE)
     assert 11.5 < time.monotonic() - began < 29  # when it said, not when its grace was over
     assert "no findings" in cli.ok("audit")
 

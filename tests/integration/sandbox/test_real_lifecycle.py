@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -133,11 +134,15 @@ class House(Cli):
         return processes(self.folder, of=self.namespaces)
 
     def assert_nothing_left(self) -> None:
-        soon(lambda: not self.inside(), f"its processes end: {self.inside()}", seconds=10)
+        soon(self.inside, "its processes end", {})
         after = traces(self.folder)
         for what, was in self.before.items():
             assert after[what] == was, what
         assert not (self.home / "state" / "fluence").exists()
+
+
+def living(pids: list[int]) -> list[int]:
+    return [pid for pid in pids if start_time(pid) is not None]
 
 
 @pytest.fixture
@@ -160,7 +165,7 @@ def test_down_leaves_nothing_of_a_real_node(house: House, victims: str) -> None:
         for pid in chosen:
             with contextlib.suppress(ProcessLookupError):  # it went with another
                 os.kill(pid, signal.SIGKILL)
-        soon(lambda: all(start_time(pid) is None for pid in chosen), f"{victim} is dead")  # noqa: B023
+        soon(partial(living, chosen), f"{victim} is dead", [])
     assert "gone" in house.ok("down")
     house.assert_nothing_left()
 
@@ -196,7 +201,7 @@ def test_a_dead_part_and_a_dead_node_are_started_again(house: House) -> None:
     house.ok(*UP)
     house.inhabit()
     os.kill(house.parts()["kubelet-1"], signal.SIGKILL)
-    soon(lambda: "dead: kubelet-1" in house.ok("status"), "status says so")
+    soon(lambda: house.ok("status"), "status says so", lambda said: "dead: kubelet-1" in said)
     assert "started again: kubelet-1" in house.ok("restart")
 
     def answers() -> bool:
@@ -205,10 +210,11 @@ def test_a_dead_part_and_a_dead_node_are_started_again(house: House) -> None:
     soon(answers, "the kubelet finds its containers again")
 
     os.kill(house.parts()["real-1"], signal.SIGKILL)
-    soon(lambda: "dead: real-1, containerd-1, kubelet-1" in house.ok("status"), "status says so")
+    dead = "dead: real-1, containerd-1, kubelet-1"
+    soon(lambda: house.ok("status"), "status says so", lambda said: dead in said)
     assert "started again: real-1" in house.ok("restart")
 
-    soon(answers, "the node runs its pod again, as after a reboot", seconds=90)
+    soon(answers, "the node runs its pod again, as after a reboot")
     house.remember()
     house.ok("down")
     house.assert_nothing_left()

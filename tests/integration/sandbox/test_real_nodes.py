@@ -77,7 +77,7 @@ def test_logs_follow_and_exec_work(real_kube: Kube) -> None:
     said = kubectl.ok("exec", "-i", "lives", "--", "sh", "-c", "hostname; cat", stdin="typed")
     assert said == "lives\ntyped"
     assert kubectl.run("exec", "lives", "--", "sh", "-c", "exit 7").returncode == 7
-    soon(lambda: kubectl.ok("logs", "lives") == "one\ntwo\n", "both lines are in the log")
+    soon(lambda: kubectl.ok("logs", "lives"), "both lines are in the log", "one\ntwo\n")
 
 
 def test_a_pod_reads_the_api_with_its_own_account(real_kube: Kube, tmp_path: Path) -> None:
@@ -100,11 +100,12 @@ def test_a_pod_reads_the_api_with_its_own_account(real_kube: Kube, tmp_path: Pat
             "subjects": [account],
         }
     )
+    who = f"system:serviceaccount:{real_kube.namespace}:default"
+    soon(lambda: kubectl.run("auth", "can-i", "list", "pods", "--as", who).stdout, "it may read", "yes\n")
     look = "kubectl get pods -o name; kubectl get secrets 2>&1 || echo $KUBERNETES_SERVICE_HOST"
     kubectl.apply(pod("reader", look, node="real-1", image=image))
     said = kubectl.until_ended("reader")
     assert said.splitlines()[0] == "pod/reader"
-    who = f"system:serviceaccount:{real_kube.namespace}:default"
     assert f'User "{who}" cannot list resource "secrets"' in said
     assert said.splitlines()[-1] == real_kube.sandbox.require().ports.host
 

@@ -213,6 +213,9 @@ async def test_a_container_submits_and_announces_and_another_prints_the_task(
     write_busybox(find_busybox(), archive, names=[image], more=[tool])
     assert real_kube.sandbox.load_image(archive) == [image]
     kubectl.ok("apply", "-f", "-", stdin=ROLE)
+    who = f"system:serviceaccount:{real_kube.namespace}:default"
+    may = ("auth", "can-i", "patch", "pods", "--as", who)
+    await eventually(lambda: asyncio.to_thread(kubectl.run, *may), lambda said: said.stdout == "yes\n")
     state = real_kube.sandbox.require()
     assert state.real is not None
     with vendor(state.real.network.machine) as quantum:

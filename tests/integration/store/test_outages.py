@@ -84,7 +84,8 @@ class Core:
     async def until(self, condition: Callable[[], bool]) -> None:
         end = time.monotonic() + _SOON_S
         while not condition():
-            assert time.monotonic() < end, "it does not come to that"
+            seen = f"ups {self.metrics.ups[-5:]}, backlog {len(self.writer.backlog)}, rolls {self.rolls}"
+            assert time.monotonic() < end, f"not within {_SOON_S} s: what is waited for; there is {seen}"
             await asyncio.sleep(0.02)
 
     async def down(self) -> None:
