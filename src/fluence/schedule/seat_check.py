@@ -47,13 +47,10 @@ def lost(state: SchedulerState, uid: str, node: str, pod: Pod | None = None) -> 
 
 def keeps(state: SchedulerState, pod_set: PodSet, grant: DeviceGrant) -> bool:
     """Whether a device that a pod set was given is still there for it."""
-    if _is_in_use(state, pod_set, grant):
-        return True
     seats, asked = state.cluster.seats, pod_set.request.devices
     rows, _ = seats.backends.held((grant,))
-    return seats.backends.suits(grant, () if asked is None else asked.terms) and not _is_overcommitted(
-        seats, rows
-    )
+    suits = seats.backends.suits(grant, () if asked is None else asked.terms)
+    return (suits and not _is_overcommitted(seats, rows)) or _is_in_use(state, pod_set, grant)
 
 
 def _is_in_use(state: SchedulerState, pod_set: PodSet, grant: DeviceGrant) -> bool:
