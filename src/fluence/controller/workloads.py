@@ -50,7 +50,8 @@ version: 1
 
 
 def flux_job_name(kind: str, name: str) -> str:
-    """The name of the FluxJob of a workload; a long one is cut, and has a hash so that it stays the only one."""
+    """The name of the FluxJob of a workload; a long one is cut, and has a hash so that it stays the only
+    one."""
     suffix = f"-{kind.lower()}"
     if len(name) + len(suffix) > _LONGEST_NAME:
         suffix = f"-{hashlib.sha256(name.encode()).hexdigest()[:_HASH]}{suffix}"

@@ -59,8 +59,8 @@ def pinned_node(pod: Pod) -> str | None:
 
 
 def _handed_over_to(pod: Pod) -> str | None:
-    """The node that a pod is on, or is pinned to by its spec, if that is the node which it was granted. Anybody
-    may pin their own pod anywhere, and nobody but the scheduler may write the grant."""
+    """The node that a pod is on, or is pinned to by its spec, if that is the node which it was granted.
+    Anybody may pin their own pod anywhere, and nobody but the scheduler may write the grant."""
     granted = pod_grant(pod)
     return granted.node if granted is not None and granted.node == (pod.spec.node_name or _pin(pod)) else None
 
