@@ -10,8 +10,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from fluence import names
 from fluence.model.group import Group
-from fluence.model.owner import Deployment, Job, Owner, ReplicaSet, StatefulSet
-from fluence.model.pod import Pod
+from fluence.model.meta import ObjectMeta
+from fluence.model.owner import Deployment, Job, Owner, PodTemplate, ReplicaSet, StatefulSet
+from fluence.model.pod import Pod, PodSpec
 from fluence.schedule.gang import Gang
 from fluence.schedule.groups import Groups
 from tests.unit.schedule.kit import V136, V137, group, owner, pod
@@ -39,6 +40,10 @@ def owners(draw: st.DrawFn) -> Owner:
         )
     else:
         spec = {"replicas": draw(st.integers(0, 3))}
+    if kind in (Job, StatefulSet) and draw(st.booleans()):
+        spec["template"] = PodTemplate(
+            metadata=ObjectMeta(labels=draw(marks)), spec=PodSpec(scheduler_name="fluence")
+        )
     return owner(
         "d" if kind is Deployment else draw(st.sampled_from(["x", "y"])),
         kind=kind,
@@ -180,6 +185,7 @@ def _heart(gang: Gang | None) -> object:
         gang.fault,
         gang.limit,
         gang.uid,
+        gang.parts,
     )
 
 

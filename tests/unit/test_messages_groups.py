@@ -182,8 +182,26 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
     ),
     (
         Code.NO_SIZE,
-        {},
-        "no size is said, so its pods start one by one: add the annotation group-size",
+        {"size": 5, "key": names.GROUP_SIZE},
+        (
+            "the group names no size, so it starts with the 5 pods that are there when nothing new comes: to "
+            "start it at once, and always as a whole, add the annotation "
+            'fluence.flux-framework.org/group-size: "5"'
+        ),
+    ),
+    (
+        Code.NO_SIZE,
+        {"size": 1, "key": names.GROUP_SIZE},
+        (
+            "the group names no size, so it starts with the one pod that is there when nothing new comes: to "
+            "start it at once, and always as a whole, add the annotation "
+            'fluence.flux-framework.org/group-size: "1"'
+        ),
+    ),
+    (
+        Code.GROUP_SETTLES,
+        {"quiet": 3000},
+        "its group names no size, so it starts when nothing new has come for 3 s",
     ),
     (
         Code.DIFFERENT_ANNOTATIONS,

@@ -68,6 +68,15 @@ def _different_preemption_policies(reason: Reason) -> str:
     return f"its pods have different preemption policies ({found}): set one on all"
 
 
+def _no_size(reason: Reason) -> str:
+    size = reason["size"]
+    there = f"the {size} pods that are" if size != 1 else "the one pod that is"
+    return (
+        f"the group names no size, so it starts with {there} there when nothing new comes: "
+        f'to start it at once, and always as a whole, add the annotation {reason["key"]}: "{size}"'
+    )
+
+
 def _different_sizes(reason: Reason) -> str:
     found = all_of(reason["sizes"])
     return f"its {reason['level']} say different sizes, {found}: the largest is used; write one"
@@ -127,6 +136,10 @@ def _invalid_devices(reason: Reason) -> str:
 GROUPS: Templates = {
     # -- groups: what a gang waits for --
     Code.OWNER_NOT_SEEN: "waits for its {kind} {name} to be seen",
+    Code.GROUP_SETTLES: lambda reason: (
+        "its group names no size, so it starts when nothing new has come for "
+        f"{spell_duration(values(reason)['quiet'])}"
+    ),
     Code.POD_GROUP_NOT_SEEN: "waits for its PodGroup {group}",
     Code.POD_GROUP_OR_SIZE_MISSING: (
         "waits for its PodGroup {group}: create it, or say its size in group-size"
@@ -202,7 +215,7 @@ GROUPS: Templates = {
     Code.SIZE_WITHOUT_GROUP: (
         "group-size {size} is not used, since nothing says which pods belong together: add the label {key}"
     ),
-    Code.NO_SIZE: "no size is said, so its pods start one by one: add the annotation group-size",
+    Code.NO_SIZE: _no_size,
     Code.DIFFERENT_ANNOTATIONS: "its {level} say different things in {key}: {value!r} counts; write one",
     Code.INVALID_ANNOTATION: "annotation {error}",
     Code.INVALID_DURATION: (

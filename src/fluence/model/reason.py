@@ -100,6 +100,7 @@ class Code(StrEnum):
     OWNER_NOT_SEEN = "OwnerNotSeen"  # kind, name
     POD_GROUP_NOT_SEEN = "PodGroupNotSeen"  # group
     POD_GROUP_OR_SIZE_MISSING = "PodGroupOrSizeMissing"  # group
+    GROUP_SETTLES = "GroupSettles"  # quiet, in milliseconds
     OWNER_SUSPENDED = "OwnerSuspended"  # kind, owner
     PODS_GATED = "PodsGated"  # gated, pods
     WAITS_FOR_PRODUCER = "WaitsForProducer"  # gated, pods, producer, kind
@@ -139,7 +140,7 @@ class Code(StrEnum):
     DIFFERENT_SIZES = "DifferentSizes"  # level, sizes
     SIZE_NOT_USED = "SizeNotUsed"  # size, group, minimum
     SIZE_WITHOUT_GROUP = "SizeWithoutGroup"  # size, key
-    NO_SIZE = "NoSize"
+    NO_SIZE = "NoSize"  # size, key
     DIFFERENT_ANNOTATIONS = "DifferentAnnotations"  # level, key, value
     INVALID_ANNOTATION = "InvalidAnnotation"  # error: a parser's text, which begins with the annotation
     INVALID_DURATION = "InvalidDuration"  # key, value

@@ -31,6 +31,7 @@ def scheduler_for(
             resolution=settings.queue_resolution,
             replan=settings.queue_replan,
             backoff=(int(settings.backoff * 1000), int(settings.backoff_max * 1000)),
+            settle=int(settings.group_settle * 1000),
             volume_timeout=int(settings.volume_timeout * 1000),
             enforce=settings.enforced_queues(),
             enforce_grace=settings.enforce_grace * 1000,

@@ -80,6 +80,7 @@ class SchedulingCycle:
         self._lifecycle.finish(now)
         # 4. Where what the cluster could hold has changed, jobs are judged again.
         state.touch(state.exclusions.expire(now))
+        state.touch(state.settling.take_due(now))
         self._judge_again(now)
         # 5. The queue is brought up to date with the groups that changed.
         state.takeover.begin(state.touched, now)
@@ -125,11 +126,11 @@ class SchedulingCycle:
         """Bring the queue up to date with one group."""
         state = self.state
         state.subject = group
-        gang = state.groups.gang(group)
-        if gang is None:
-            state.unrank(group)
-        elif gang.warnings:
+        gang = self._held(group, now)
+        if gang is not None and gang.warnings:
             decisions.warnings += state.warnings.new(gang)
+        elif gang is None:
+            state.unrank(group)
         found = self._changes(group, gang)
         for _ in range(_ROUNDS):
             first = found[0] if found else None
@@ -144,7 +145,7 @@ class SchedulingCycle:
                 self._observer.settle_stand_ins(now)
             else:
                 break
-            gang = state.groups.gang(group)
+            gang = self._held(group, now)
             found = self._changes(group, gang)
         for change in found:
             if isinstance(change, changes.Adopt | changes.TakeSeats | changes.GiveUpSeats):
@@ -153,6 +154,16 @@ class SchedulingCycle:
         if gang is None and not state.pod_sets.of_group(group):
             state.exclusions.forget(group)
         state.subject = ""
+
+    def _held(self, group: str, now: int) -> Gang | None:
+        """A group as it may be tried now: one that names no size waits until nothing new comes to it."""
+        state = self.state
+        gang = state.groups.gang(group)
+        if gang is None:
+            state.settling.forget(group)
+            return None
+        there = state.takeover.found(group)
+        return state.settling.hold(gang, has_seat=state.pod_sets.by_pod, was_there=there, now=now)
 
     def _changes(self, group: str, gang: Gang | None) -> list[changes.Change]:
         state = self.state

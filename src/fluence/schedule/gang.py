@@ -71,6 +71,9 @@ class Gang:
     warnings: tuple[Reason, ...] = ()  # what is declared and not used
     held: bool = False  # admission held it back until it starts
     shrinks: bool = False  # its owner may be scaled down: seats that nobody will take are given back
+    # What its size was summed over, where nothing says it: uids of owners and of pods without one.
+    parts: frozenset[str] = frozenset()
+    newest: int = 0  # ms: when the youngest of them was made
 
     @property
     def is_ready(self) -> bool:
@@ -81,6 +84,11 @@ class Gang:
     def is_over(self) -> bool:
         """Every member has ended: what it holds can be released. Gated members are alive."""
         return not (self.members or self.placed or self.gated)
+
+    @property
+    def is_open(self) -> bool:
+        """Nothing says its size: more may join, and make it larger."""
+        return bool(self.parts)
 
     @property
     def is_single(self) -> bool:
@@ -166,13 +174,15 @@ def build(
     owners: Mapping[str, Owner],
     find_group: Callable[[str, str], Group | None],
     strangers: Collection[Pod] = (),
+    expected: Sequence[Owner] = (),
     scheduler: str = names.SCHEDULER,
     native: bool = False,
     withheld: Mapping[str, Reason] | None = None,
 ) -> Gang:
     """The gang of these pods. ``memberships`` by pod, ``owners`` by identity, ``find_group`` by namespace and
-    name; ``strangers``: pods of other schedulers that name it; ``native``: the server has PodGroups, so that
-    a label which names one may be ahead of it; ``withheld``: owners whose pods are not all known, and why."""
+    name; ``strangers``: pods of other schedulers that name it; ``expected``: owners that name it and have no
+    pods alive; ``native``: the server has PodGroups, so that a label which names one may be ahead of it;
+    ``withheld``: owners whose pods are not all known, and why."""
     ordered = sorted(pods, key=_order) if len(pods) > 1 else list(pods)
     first_pod = _oldest(ordered)  # it names the group
     first, namespace = memberships[first_pod.key], first_pod.metadata.namespace
@@ -181,9 +191,10 @@ def build(
     # A gang's size follows the owners of its pods that live; with none alive, of all.
     counted = by.alive or tuple(ordered)
     of = [memberships[pod.key] for pod in counted]
-    owned = _owners(of, owners)
-    size = _size(first, counted, owned, group=group, native=native)
-    must = _needed(first, size, by, owned)
+    owned = _owners(of, owners, expected)
+    size = _size(first, counted, owned, group=group, native=native, begun=by.living > 0)
+    past = () if size.parts else _past([memberships[pod.key] for pod in by.ended], owned.direct)
+    must = _needed(first, size, by, owned, past)
     annotations = gang_annotations(counted, owned.every, group)
     total = max(size.pods, len(by.alive))
     mismatch = None
@@ -222,6 +233,8 @@ def build(
         warnings=tuple(dict.fromkeys((*size.warnings, *annotations.warnings))),
         held=is_seen(first_pod),
         shrinks=is_seen(first_pod) and bool(owned.direct) and not any(map(_counts, owned.direct)),
+        parts=size.parts,
+        newest=size.newest,
         **_annotated(annotations),
     )
 
@@ -275,9 +288,10 @@ def _sort_out(pods: Sequence[Pod]) -> _Pods:
     )
 
 
-def _owners(of: Sequence[Membership], known: Mapping[str, Owner]) -> _Owners:
-    direct = dict.fromkeys(each.owners[0].identity for each in of if each.owners)
-    every = dict.fromkeys(owner.identity for each in of for owner in each.owners)
+def _owners(of: Sequence[Membership], known: Mapping[str, Owner], expected: Sequence[Owner]) -> _Owners:
+    more = [owner.identity for owner in expected]
+    direct = dict.fromkeys((*(each.owners[0].identity for each in of if each.owners), *more))
+    every = dict.fromkeys((*(owner.identity for each in of for owner in each.owners), *more))
     return _Owners(
         direct=[known[each] for each in direct],
         every=[known[each] for each in every],
@@ -285,8 +299,21 @@ def _owners(of: Sequence[Membership], known: Mapping[str, Owner]) -> _Owners:
     )
 
 
+def _past(of: Sequence[Membership], owners: Sequence[Owner]) -> list[Owner]:
+    """The owners of pods that have ended, but for those whose others go on."""
+    now = {owner.identity for owner in owners}
+    found = {owner.identity: owner for each in of for owner in each.owners[:1]}
+    return [owner for key, owner in found.items() if key not in now]
+
+
 def _size(
-    first: Membership, pods: Sequence[Pod], owners: _Owners, *, group: Group | None, native: bool
+    first: Membership,
+    pods: Sequence[Pod],
+    owners: _Owners,
+    *,
+    group: Group | None,
+    native: bool,
+    begun: bool,
 ) -> GangSize:
     if first.is_single:
         return single_size(pods[0], owners.every, group=group, unseen=owners.unseen)
@@ -299,16 +326,30 @@ def _size(
         if native and label.key in names.POD_GROUP_NAMES:
             awaited = name
     return gang_size(
-        pods, owners.direct, group=group, above=owners.above, unseen=owners.unseen, awaited_group=awaited
+        pods,
+        owners.direct,
+        group=group,
+        above=owners.above,
+        unseen=owners.unseen,
+        awaited_group=awaited,
+        named=label is not None,
+        begun=begun,
     )
 
 
-def _needed(first: Membership, size: GangSize, pods: _Pods, owners: _Owners) -> int:
+def _needed(first: Membership, size: GangSize, pods: _Pods, owners: _Owners, past: Sequence[Owner]) -> int:
     if first.is_single:
         return int(bool(pods.waiting))
     if pods.living and pods.waiting and is_seen(pods.waiting[0]) and not any(map(_counts, owners.direct)):
         return 0  # a held Deployment or StatefulSet that has begun grows by each pod that fits
-    return needed(size.minimum, living=pods.living, pods=pods.alive, ended=pods.ended, owners=owners.direct)
+    return needed(
+        size.minimum,
+        living=pods.living,
+        pods=pods.alive,
+        ended=pods.ended,
+        owners=owners.direct,
+        past=past,
+    )
 
 
 def _missing(

@@ -1,8 +1,10 @@
 """Gang size: how many pods of a gang must start together, and how many that still leaves to place.
 
 Called by `gang.build`. The order (interfaces of all five predecessors): the PodGroup's minCount or minMember;
-a size declared on a pod or its owner; what the owners run at a time; 1. A declared size may be smaller than
-the owner's and still wins.
+a size declared on a pod or its owner; what the owners run at a time, and the pods that no owner made. A
+declared size may be smaller than the owner's and still wins. A group that only a name holds together is
+*open*: its size is what is there now, and it grows with each owner and each pod without one. `settling`
+keeps it from starting while it grows.
 
 A gang that runs is not asked to start together again: members that run or have succeeded count, so the
 replacement of a failed rank needs no company. Members that are being deleted do not: they may belong to a Job
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from fluence import names
 from fluence.model.grant import MAX_SIZE
 from fluence.model.group import Group
+from fluence.model.held import pinned_node
 from fluence.model.meta import OwnerReference
 from fluence.model.owner import Owner, controller_of
 from fluence.model.pod import Pod
@@ -35,6 +38,9 @@ class GangSize:
     waits: Reason | None = None  # what must be known first
     fault: Reason | None = None  # a declared size that is not valid
     warnings: tuple[Reason, ...] = ()
+    # What the size was summed over, where nothing says it: uids of owners and of pods without one.
+    parts: frozenset[str] = frozenset()
+    newest: int = 0  # ms: when the youngest of them was made
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +60,12 @@ def gang_size(
     above: Sequence[Owner] = (),
     unseen: Sequence[OwnerReference] = (),
     awaited_group: str | None = None,
+    named: bool = True,
+    begun: bool = False,
 ) -> GangSize:
     """The size of a gang with these pods. A Deployment stands ``above`` an owner: a size that it declares
-    counts, its replicas do not. ``awaited_group`` is a PodGroup that is named and does not exist yet."""
+    counts, its replicas do not. ``awaited_group`` is a PodGroup that is named and does not exist yet;
+    ``named``: a name holds the gang together, so that others may join; ``begun``: members of it run."""
     declared = _declared(pods, (*owners, *above))
     made = sum(owner.pods for owner in owners)
     if group is not None and group.min_count is not None:
@@ -66,12 +75,27 @@ def gang_size(
         return GangSize(declared.size, max(declared.size, made), fault=fault, warnings=warnings)
     if unseen:
         return GangSize(waits=owner_not_seen(unseen[0]), fault=fault, warnings=warnings)
-    if owners:
+    if not named:
         return GangSize(made, made, fault=fault, warnings=warnings)
-    if awaited_group is not None:
+    if not owners and awaited_group is not None:
         waits = Reason.of(Code.POD_GROUP_OR_SIZE_MISSING, group=awaited_group)
         return GangSize(waits=waits, fault=fault, warnings=warnings)
-    return GangSize(fault=fault, warnings=(*warnings, Reason.of(Code.NO_SIZE)))
+    free = _unowned(pods, owners)
+    # Pods without an owner that join a group which runs start one by one.
+    counted = [pod for pod in free if _runs(pod)] if begun else free
+    minimum = max(1, made + len(counted))
+    if not begun:
+        warnings = (*warnings, Reason.of(Code.NO_SIZE, size=minimum, key=names.GROUP_SIZE))
+    carriers: tuple[Owner | Pod, ...] = (*owners, *free)
+    times = [at.timestamp() for each in carriers if (at := each.metadata.creation_timestamp) is not None]
+    return GangSize(
+        minimum,
+        max(1, made + len(free)),
+        fault=fault,
+        warnings=warnings,
+        parts=frozenset(each.metadata.uid for each in carriers),
+        newest=int(max(times, default=0.0) * 1000),
+    )
 
 
 def single_size(
@@ -93,18 +117,53 @@ def owner_not_seen(ref: OwnerReference) -> Reason:
 
 
 def needed(
-    minimum: int, *, living: int, pods: Sequence[Pod], ended: Sequence[Pod], owners: Sequence[Owner]
+    minimum: int,
+    *,
+    living: int,
+    pods: Sequence[Pod],
+    ended: Sequence[Pod],
+    owners: Sequence[Owner],
+    past: Sequence[Owner] = (),
 ) -> int:
-    """How many of the waiting members must be placed together; 0: each as it fits. ``pods`` are alive."""
+    """How many of the waiting members must be placed together; 0: each as it fits. ``pods`` are alive,
+    ``owners`` are theirs; ``past``: those whose pods have all ended."""
     begun = _begun(pods, ended)
     if living:
         failed = sum(pod.status.phase != "Succeeded" for pod in begun)
         return max(0, minimum - living - _succeeded(ended, owners) - failed)
-    left = [owner.remaining for owner in owners]
-    if owners and None not in left and all(_is_owned(pod, owners) for pod in pods):
-        # Ranks that succeeded are not run again: do not wait for them.
-        minimum = min(minimum, sum(each or 0 for each in left))
+    # Ranks that succeeded are not run again: do not wait for them. Owners that were not seen yet count in
+    # full: of a gang of two Jobs, the first must not start by itself.
+    known = (*owners, *_of_this_run(past, owners, ended))
+    left = sum(_left(owner) for owner in known)
+    done = sum(owner.pods for owner in known) - left
+    minimum = min(minimum, max(minimum - done, left))
     return max(0, minimum - len(begun)) if begun else max(1, minimum)
+
+
+def _unowned(pods: Sequence[Pod], owners: Sequence[Owner]) -> list[Pod]:
+    """The pods that none of these owners made."""
+    known = {owner.identity for owner in owners}
+    return [pod for pod in pods if controller_of(pod.metadata) not in known]
+
+
+def _runs(pod: Pod) -> bool:
+    return bool(pod.spec.node_name or pinned_node(pod)) and pod.metadata.deletion_timestamp is None
+
+
+def _left(owner: Owner) -> int:
+    """How many pods an owner still makes at a time."""
+    return owner.pods if owner.remaining is None else min(owner.pods, owner.remaining)
+
+
+def _of_this_run(past: Sequence[Owner], owners: Sequence[Owner], ended: Sequence[Pod]) -> list[Owner]:
+    """The owners that have finished beside those that go on: a pod of theirs got its node when these were
+    there already. What an earlier run under the same name did does not count."""
+    made = [at for owner in owners if (at := owner.metadata.creation_timestamp) is not None]
+    if not past or len(made) < len(owners) or not made:
+        return []
+    last = max(made)
+    beside = [pod for pod in ended if (at := pod.bound_at) is not None and at >= last]
+    return [owner for owner in past if len(_unowned(beside, (owner,))) < len(beside)]
 
 
 def _from_group(group: Group, minimum: int, made: int, declared: _Declared) -> GangSize:
@@ -161,7 +220,3 @@ def _succeeded(ended: Sequence[Pod], owners: Sequence[Owner]) -> int:
         else:
             free += 1
     return free + sum(max(seen[owner.identity], owner.succeeded) for owner in owners)
-
-
-def _is_owned(pod: Pod, owners: Sequence[Owner]) -> bool:
-    return controller_of(pod.metadata) in {owner.identity for owner in owners}

@@ -25,7 +25,7 @@ from fluence.model.pod import Pod
 from fluence.model.reason import Reason
 from fluence.schedule.gang import Gang, build
 from fluence.schedule.group_labels import GroupLabel, group_field, group_label
-from fluence.schedule.membership import Membership, membership, owner_chain
+from fluence.schedule.membership import Membership, makes_pods, membership, named_by_template, owner_chain
 
 _NATIVE = "scheduling.k8s.io/"
 
@@ -55,6 +55,7 @@ class Groups:
         self._owned: dict[str, set[str]] = {}  # identity of an owner -> pods, through owners of owners too
         self._groups: dict[str, dict[str, Group]] = {}  # key -> source -> group
         self._owners: dict[str, Owner] = {}  # by identity
+        self._naming: dict[str, set[str]] = {}  # key -> owners whose pods will belong to it
         self._cache: dict[str, Gang] = {}
 
     # -- what happens ----------------------------------------------------------------------------------------
@@ -105,16 +106,19 @@ class Groups:
             if old.succeeded == owner.succeeded and old.is_finished == owner.is_finished:
                 return ()
             # A Job counts its completions one by one: what its pods belong to is not worked out anew.
-            changed = {self._memberships[each].key for each in pods}
+            changed = {self._memberships[each].key for each in pods} | self._named_by(owner)
             for key in changed:
                 self._cache.pop(key, None)
             return changed
-        return self._resettle(pods)
+        named = self._forget_naming(old) | self._note_naming(owner)
+        return self._resettle(pods) | named
 
     def remove_owner(self, owner: Owner) -> Collection[str]:
-        if self._owners.pop(owner.identity, None) is None:
+        old = self._owners.pop(owner.identity, None)
+        if old is None:
             return ()
-        return self._resettle(self._owned.get(owner.identity, ()))
+        named = self._forget_naming(old)
+        return self._resettle(self._owned.get(owner.identity, ())) | named
 
     # -- what there is ---------------------------------------------------------------------------------------
 
@@ -200,6 +204,40 @@ class Groups:
             return None
         return max(held.values(), key=lambda each: (each.source.startswith(_NATIVE), each.source))
 
+    # -- owners that name a group before they have pods ------------------------------------------------------
+
+    def _note_naming(self, owner: Owner) -> set[str]:
+        key = named_by_template(owner, self.scheduler)
+        if key is None:
+            return set()
+        self._naming.setdefault(key, set()).add(owner.identity)
+        return self._named_by(owner)
+
+    def _forget_naming(self, owner: Owner | None) -> set[str]:
+        key = None if owner is None else named_by_template(owner, self.scheduler)
+        if owner is None or key is None:
+            return set()
+        found = self._named_by(owner)
+        _discard(self._naming, key, owner.identity)
+        return found
+
+    def _named_by(self, owner: Owner) -> set[str]:
+        """The gang that an owner names, if there is one."""
+        key = named_by_template(owner, self.scheduler)
+        if key is None or key not in self._gangs:
+            return set()
+        self._cache.pop(key, None)
+        return {key}
+
+    def _expected(self, key: str) -> list[Owner]:
+        """The owners that will make pods for a gang: of what they have made, nothing is elsewhere."""
+        found = []
+        for each in sorted(self._naming.get(key, ())):
+            owner, pods = self._owners[each], self._owned.get(each, ())
+            if makes_pods(owner) and all(self._memberships[pod].key == key for pod in pods):
+                found.append(owner)
+        return found
+
     def _build(self, key: str, keys: Collection[str]) -> Gang:
         return build(
             key,
@@ -208,6 +246,7 @@ class Groups:
             owners=self._owners,
             find_group=self._group,
             strangers=[self._pods[each] for each in self._foreign.get(key, ())],
+            expected=self._expected(key) if self._naming else (),
             scheduler=self.scheduler,
             native=self.native,
             withheld=self.withheld,
@@ -251,4 +290,5 @@ def _same_owner(old: Owner, new: Owner) -> bool:
         and old.metadata.labels == new.metadata.labels
         and old.metadata.annotations == new.metadata.annotations
         and old.metadata.owner_references == new.metadata.owner_references
+        and (old.metadata.deletion_timestamp is None) == (new.metadata.deletion_timestamp is None)
     )

@@ -55,6 +55,9 @@ class Inquiry:
         waiting = [each for each in state.pod_sets.of_group(gang.key).values() if not each.phase.holds]
         if all(pod.metadata.uid in state.pod_sets.by_pod for pod in gang.members):
             return NextCycle(starts=True)
+        settles = state.settling.reason(gang.key)
+        if settles is not None:
+            return NextCycle((settles,))
         if not waiting:
             return NextCycle()  # quarantined: its condition says so
         return self._waits(gang, min(waiting, key=lambda each: each.key))

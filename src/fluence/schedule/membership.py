@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from fluence.model.group import Group
 from fluence.model.held import is_seen
 from fluence.model.meta import OwnerReference
-from fluence.model.owner import OWNERS, Owner, identity
+from fluence.model.owner import OWNERS, Job, Owner, StatefulSet, identity
 from fluence.model.pod import Pod
 from fluence.model.reason import Reason
 from fluence.schedule.group_labels import GroupLabel, declared_size, group_field, group_label
@@ -108,6 +108,26 @@ def owner_chain(
         found.append(owner)
         refs = owner.metadata.owner_references
     return tuple(found), None
+
+
+def named_by_template(owner: Owner, scheduler: str) -> str | None:
+    """The key of the gang that the pods of a Job or a StatefulSet will belong to, by a label; None: that
+    cannot be said before they are there."""
+    template = owner.spec.template
+    if template is None or not isinstance(owner, Job | StatefulSet):
+        return None
+    if template.spec.scheduler_name != scheduler or template.spec.scheduling_group is not None:
+        return None
+    made: tuple[Pod | Owner, ...] = (Pod(metadata=template.metadata, spec=template.spec), owner)
+    found = next((label for each in made if (label := group_label(each)) is not None), None)
+    return f"{owner.metadata.namespace}/{found.instance}" if isinstance(found, GroupLabel) else None
+
+
+def makes_pods(owner: Owner) -> bool:
+    """Whether an owner has pods to make, and may."""
+    spec = owner.spec
+    idle = owner.is_finished or spec.suspend or owner.metadata.deletion_timestamp is not None
+    return not idle and owner.remaining != 0 and 0 not in (spec.parallelism, spec.replicas)
 
 
 def _field(pod: Pod, owners: tuple[Owner, ...]) -> GroupLabel | None:

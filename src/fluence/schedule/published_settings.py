@@ -29,6 +29,7 @@ DECIDING: Final = (
     "user_device_limits",
     "queue_device_limits",
     "release_each",
+    "group_settle",
     "volume_timeout",
     "open_gates",
     "task_discovery_timeout",

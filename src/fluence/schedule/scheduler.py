@@ -68,6 +68,7 @@ class SchedulerConfig:
     replan: bool = False
     backoff: tuple[int, int] = (1_000, 10_000)  # the first and the longest pause between tries of one bind
     volume_timeout: int = 600_000
+    settle: int = 3_000  # without anything new, before a group that names no size starts
     enforce: Mapping[str, LimitMode] = field(default_factory=dict)  # by queue
     enforce_grace: int = 60_000
     open_gates: bool = True  # of pods that wait for a producer
@@ -413,6 +414,7 @@ class Scheduler:
             queue,
             backoff=config.backoff,
             volume_timeout=config.volume_timeout,
+            settle=config.settle,
             enforcement=Enforcement(config.enforce, config.enforce_grace),
             producer_gates=ProducerGates(
                 scheduler=config.scheduler_name if config.open_gates else None,

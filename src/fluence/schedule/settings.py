@@ -129,6 +129,16 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             "FluxJobs; deleting one cancels its workload."
         ),
     ] = True
+    group_settle: Annotated[
+        float,
+        Meta(
+            ge=0,
+            le=3600,
+            description="A group that names no size starts when nothing new has come to it for so long; 0: "
+            "at once.",
+            extra=_S,
+        ),
+    ] = 3.0
     gather: Annotated[
         int, Meta(ge=0, le=10_000, description="How long changes are gathered into one cycle.", extra=_MS)
     ] = 5

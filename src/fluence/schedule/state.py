@@ -25,6 +25,7 @@ from fluence.schedule.planner import ClusterPlanner
 from fluence.schedule.pod_set import PodSets
 from fluence.schedule.producer_gates import ProducerGates
 from fluence.schedule.releases import Releases
+from fluence.schedule.settling import Settling
 from fluence.schedule.stand_ins import StandIns
 from fluence.schedule.status_reports import StatusReports
 from fluence.schedule.takeover import Takeover
@@ -47,6 +48,7 @@ class SchedulerState:
         *,
         backoff: tuple[int, int],
         volume_timeout: int,
+        settle: int,
         enforcement: Enforcement,
         producer_gates: ProducerGates,
         report_budget: CycleBudget,
@@ -61,6 +63,7 @@ class SchedulerState:
         self.queue = queue
         self.pod_sets = PodSets()
         self.exclusions = Exclusions()
+        self.settling = Settling(settle)
         self.retries = BindRetries(*backoff)
         self.dynamic = DynamicResources()
         self.stand_ins = StandIns(groups.scheduler)
@@ -164,6 +167,7 @@ class SchedulerState:
             self.queue.next_due(),
             self.volumes.next_due(),
             self.exclusions.next_due(),
+            self.settling.next_due(),
             self.retries.next_due(),
             self.releases.next_due(),
             self.stand_ins.next_due(),

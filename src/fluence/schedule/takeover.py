@@ -57,6 +57,10 @@ class Takeover:
                 self._backlog.clear()
                 self.said.clear()
 
+    def found(self, group: str) -> bool:
+        """Whether a group was there at the beginning, and is being taken in."""
+        return self._backlog is not None and group in self._backlog
+
     @property
     def holds_back(self) -> bool:
         """Whether the plan waits for others that were told of a start."""

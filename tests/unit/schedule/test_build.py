@@ -29,6 +29,7 @@ SETTINGS = SchedulerSettings(
     enforce_limits={"-": "warn", "batch": "end"},
     enforce_grace=90,
     release_each=True,
+    group_settle=9.5,
     backoff=2.0,
     backoff_max=30.0,
     volume_timeout=5.0,
@@ -54,6 +55,7 @@ def test_every_setting_of_the_cycle_reaches_the_scheduler() -> None:
         resolution=1000,
         replan=True,
         backoff=(2_000, 30_000),
+        settle=9_500,
         volume_timeout=5_000,
     )
 
@@ -106,6 +108,7 @@ OTHERS = {
     "user_device_limits": {"batch/qpu": 1},
     "queue_device_limits": {"-/qpu": 1},
     "release_each": True,
+    "group_settle": 9.5,
     "backoff": 2.0,
     "backoff_max": 30.0,
     "volume_timeout": 5.0,

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fluence import names
 from fluence.model.device import DeviceTerm
 from fluence.model.group import Group
-from fluence.model.meta import Condition
-from fluence.model.owner import Deployment, Job, Owner, ReplicaSet, StatefulSet
-from fluence.model.pod import Pod
+from fluence.model.meta import Condition, ObjectMeta
+from fluence.model.owner import Deployment, Job, Owner, PodTemplate, ReplicaSet, StatefulSet
+from fluence.model.pod import Pod, PodSpec
 from fluence.model.reason import Code, Reason
 from fluence.schedule.gang import Gang
 from fluence.schedule.groups import Groups
@@ -278,10 +280,136 @@ def test_a_gang_of_several_owners_has_the_sum_of_their_sizes() -> None:
     assert (gang.minimum, gang.needed) == (5, 5) and gang.is_ready
 
 
-def test_no_size_at_all_means_one_by_one_with_a_warning() -> None:
-    gang = only(*ranks(3, labels={GROUP: "g"}))
-    assert (gang.minimum, gang.size) == (1, 3) and gang.is_ready
-    assert warned(gang) == [Code.NO_SIZE]
+def test_no_size_at_all_means_all_that_are_there_with_a_warning() -> None:
+    pods = ranks(3, labels={GROUP: "g"})
+    gang = only(*pods)
+    assert (gang.minimum, gang.size, gang.needed) == (3, 3, 3) and gang.is_ready
+    assert gang.warnings == (Reason.of(Code.NO_SIZE, size=3, key=names.GROUP_SIZE),)
+    assert gang.parts == {each.metadata.uid for each in pods}
+    assert gang.newest == int(T0.timestamp() * 1000)
+
+
+def test_owners_and_pods_without_one_make_the_size_of_a_group_that_names_none() -> None:
+    job = owner("j", parallelism=2, completions=2)
+    gang = only(*ranks(2, owner=job, labels={GROUP: "g"}), pod("log", labels={GROUP: "g"}), job)
+    assert (gang.minimum, gang.size) == (3, 3)
+    assert gang.parts == {job.metadata.uid, "uid-default-log"}
+
+
+def test_pods_without_an_owner_that_join_a_group_that_runs_start_one_by_one() -> None:
+    runs = ranks(2, "old", labels={GROUP: "g"}, node="n", phase="Running")
+    gang = only(*runs, *ranks(2, "new", labels={GROUP: "g"}))
+    assert (gang.minimum, gang.needed, gang.size) == (2, 0, 4) and gang.is_ready
+    assert not gang.warnings
+
+
+def test_the_pods_of_an_owner_that_joins_a_group_that_runs_start_together() -> None:
+    one, two = owner("one", parallelism=2), owner("two", parallelism=3)
+    runs = ranks(2, "old", owner=one, labels={GROUP: "g"}, node="n", phase="Running")
+    gang = only(*runs, *ranks(2, "new", owner=two, labels={GROUP: "g"}), one, two)
+    assert (gang.minimum, gang.needed) == (5, 3)
+    assert gang.missing == missing(4, 5)
+
+
+@pytest.mark.parametrize("size", ["annotation", "group"])
+def test_a_job_of_a_gang_of_several_does_not_start_before_the_others_are_there(size: str) -> None:
+    """A Job that counts its completions says how many pods it has left, and not how many the gang has."""
+    declared = {SIZE: "5"} if size == "annotation" else {}
+    marks: dict[str, Any] = {"annotations": declared}
+    marks |= {"labels": {GROUP: "g"}} if size == "annotation" else {"field": "g"}
+    head = owner("head", parallelism=1, completions=1)
+    more = [group("g", 5)] if size == "group" else []
+    gang = only(pod("head-0", owner=head, **marks), head, *more)
+    assert (gang.minimum, gang.needed) == (5, 5) and not gang.is_ready
+    workers = owner("workers", parallelism=4, completions=4)
+    work = ranks(4, owner=workers, **marks)
+    for count in range(4):
+        gang = only(pod("head-0", owner=head, **marks), *work[:count], head, workers, *more)
+        assert gang.needed == 5 and not gang.is_ready
+    assert only(pod("head-0", owner=head, **marks), *work, head, workers, *more).is_ready
+
+
+def made(of: Owner, age: int) -> Owner:
+    return replace(of, metadata=replace(of.metadata, creation_timestamp=T0 - timedelta(seconds=age)))
+
+
+def test_a_gang_does_not_wait_for_a_job_that_has_finished_beside_it() -> None:
+    """Head and workers ran; the head succeeded, the workers failed and start again: four of five."""
+    marks: dict[str, Any] = {"labels": {GROUP: "g"}, "annotations": {SIZE: "5"}}
+    head = made(owner("head", parallelism=1, completions=1, succeeded=1), 60)
+    workers = made(owner("workers", parallelism=4, completions=4), 60)
+    done = pod("head-0", owner=head, node="n", phase="Succeeded", age=60, bound=50, **marks)
+    gang = only(done, *ranks(4, owner=workers, age=5, **marks), head, workers)
+    assert (gang.minimum, gang.needed) == (5, 4) and gang.is_ready
+
+
+def test_an_earlier_run_under_the_same_name_makes_no_gang_smaller() -> None:
+    marks: dict[str, Any] = {"labels": {GROUP: "g"}, "annotations": {SIZE: "5"}}
+    before = [
+        made(owner("head-1", parallelism=1, completions=1, succeeded=1), 600),
+        made(owner("workers-1", parallelism=4, completions=4, succeeded=4), 600),
+    ]
+    ended = [
+        pod(f"{of.metadata.name}-{i}", owner=of, node="n", phase="Succeeded", age=600, bound=590, **marks)
+        for of in before
+        for i in range(of.pods)
+    ]
+    head = made(owner("head-2", parallelism=1, completions=1), 5)
+    gang = only(*ended, *before, pod("head-2-0", owner=head, age=5, **marks), head)
+    assert gang.needed == 5 and not gang.is_ready
+
+
+# -- owners that name a group before they have pods ----------------------------------------------------------
+
+
+def templated(name: str, kind: type[Owner] = Job, *, scheduler: str = "fluence", **spec: Any) -> Owner:
+    template = PodTemplate(metadata=ObjectMeta(labels={GROUP: "g"}), spec=PodSpec(scheduler_name=scheduler))
+    return owner(name, kind=kind, template=template, **spec)
+
+
+def test_a_job_that_names_the_group_counts_before_its_first_pod() -> None:
+    head, workers = templated("head", parallelism=1), templated("workers", parallelism=4)
+    mine = pod("head-0", owner=head, labels={GROUP: "g"})
+    gang = only(mine, head, workers)
+    assert gang.missing == missing(1, 5)
+    assert gang.parts == {head.metadata.uid, workers.metadata.uid}
+    groups = Groups()
+    for each in (head, workers):
+        groups.set_owner(each)
+    groups.set_pod(mine)
+    assert groups.remove_owner(workers) == {"default/g"}
+    gang_ = groups.gang("default/g")
+    assert gang_ is not None and gang_.minimum == 1
+    assert groups.set_owner(workers) == {"default/g"}
+
+
+@pytest.mark.parametrize(
+    "idle",
+    [
+        templated("other", parallelism=4, suspend=True),
+        templated("other", parallelism=0),
+        templated("other", parallelism=2, completions=2, succeeded=2),
+        templated("other", StatefulSet, replicas=0),
+        templated("other", Deployment, replicas=2),
+        templated("other", parallelism=4, scheduler="default-scheduler"),
+    ],
+)
+def test_an_owner_that_makes_no_pods_for_the_group_does_not_count(idle: Owner) -> None:
+    head = templated("head", parallelism=1)
+    gang = only(pod("head-0", owner=head, labels={GROUP: "g"}), head, idle)
+    assert gang.minimum == 1 and gang.is_ready
+
+
+def test_an_owner_whose_pods_are_elsewhere_does_not_count() -> None:
+    """Admission may put the pods of one Job into two groups: a producer and its consumers."""
+    head, shared = templated("head", parallelism=1), templated("shared", parallelism=2)
+    found = gangs_of(
+        pod("head-0", owner=head, labels={GROUP: "g"}),
+        pod("shared-0", owner=shared, labels={GROUP: "g-producer", SIZE: "1"}),
+        head,
+        shared,
+    )
+    assert found["default/g"].minimum == 1
 
 
 def test_a_size_without_a_group_or_an_owner_is_not_used_with_a_warning() -> None:
