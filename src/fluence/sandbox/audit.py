@@ -9,7 +9,7 @@ it finds:
     forbidden    a pod was bound to a node that its selector, affinity or the node's taints rule out
     rebound      a bound pod turned up on another node
     no-node      a pod was bound to a node that does not exist
-    gang         a gang had members running, and too few, for longer than ``grace_s``
+    gang         a gang of any kind had members on nodes, and too few, for longer than ``grace_s``
 
 Pods and nodes come in two streams that have no order between them, so a node is judged by every state it had
 in the last ``settle_s``: only what was wrong by all of them is a finding.
@@ -23,9 +23,11 @@ import msgspec
 
 from fluence.model.group import Group
 from fluence.model.node import Node, forbids
+from fluence.model.owner import Owner
 from fluence.model.pod import Pod, ports_clash
 from fluence.model.resources import add_into, pod_requests
 from fluence.names import DEVICE_PREFIX
+from fluence.sandbox.audited_gangs import AuditedGangs, Found
 from fluence.units import format_amount
 
 SETTLE_S = 5.0
@@ -44,14 +46,6 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.kind}: {self.what}: {self.detail}"
 
 
-class _AuditedGang(msgspec.Struct):
-    """Who of a gang was ever given a node, and since when."""
-
-    first_at: float
-    bound: set[str]
-    told: bool = False
-
-
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     findings: list[Finding]
     pods_seen: int
@@ -67,14 +61,12 @@ class AuditLedger:
     def __init__(self, *, settle_s: float = SETTLE_S, grace_s: float = GRACE_S) -> None:
         self.findings: list[Finding] = []
         self._settle_s = settle_s
-        self._grace_s = grace_s
         self._nodes: dict[str, deque[tuple[float, Node | None]]] = {}
         self._bound: dict[str, Pod] = {}  # by uid: every pod that holds something on a node
         self._on: dict[str, dict[str, Pod]] = {}  # node -> uid -> pod
         self._used: dict[str, dict[str, int]] = {}
         self._home: dict[str, str] = {}  # uid -> the node it was bound to, also after its end
-        self._groups: dict[str, Group] = {}
-        self._gangs: dict[str, _AuditedGang] = {}
+        self._gangs = AuditedGangs(grace_s=grace_s)
         self._overbooked: set[tuple[str, str]] = set()
         self._pods_seen: set[str] = set()
 
@@ -91,13 +83,14 @@ class AuditLedger:
             history.popleft()
 
     def group(self, old: Group | None, new: Group | None, *, now: float) -> None:
-        if new is not None:
-            self._groups[new.key] = new
-        elif old is not None:
-            self._groups.pop(old.key, None)
+        self._found(self._gangs.group(old, new, now=now), now)
+
+    def owner(self, old: Owner | None, new: Owner | None, *, now: float) -> None:
+        self._found(self._gangs.owner(old, new, now=now), now)
 
     def pod(self, old: Pod | None, new: Pod | None, *, group: str | None = None, now: float) -> None:
-        """A change of one pod; ``group`` is the name of the gang that it belongs to."""
+        """A change of one pod; ``group`` is the native group that its spec names."""
+        self._found(self._gangs.pod(old, new, group, now=now), now)
         if new is None:
             if old is not None:
                 self._release(old.metadata.uid)
@@ -113,7 +106,6 @@ class AuditLedger:
         self._release(uid)
         if home is None:
             self._home[uid] = node
-            self._join(new, group, now)
         if new.is_terminal:
             return
         self._bound[uid] = new
@@ -126,14 +118,7 @@ class AuditLedger:
 
     def tick(self, now: float) -> None:
         """Time passed: gangs that are still too few are told about."""
-        for key, gang in self._gangs.items():
-            group = self._groups.get(key)
-            if gang.told or group is None or group.min_count is None or group.is_deleting:
-                continue
-            if len(gang.bound) < group.min_count and now - gang.first_at > self._grace_s:
-                gang.told = True
-                detail = f"{len(gang.bound)} of at least {group.min_count} members were given a node"
-                self._find("gang", key, f"{detail} for {now - gang.first_at:.0f} s", now)
+        self._found(self._gangs.tick(now), now)
 
     def report(self, *, gaps: int = 0) -> AuditReport:
         return AuditReport(
@@ -141,7 +126,7 @@ class AuditLedger:
             pods_seen=len(self._pods_seen),
             bindings_seen=len(self._home),
             nodes_seen=len(self._nodes),
-            gangs_seen=len(self._gangs),
+            gangs_seen=self._gangs.seen,
             gaps=gaps,
         )
 
@@ -175,19 +160,16 @@ class AuditLedger:
                 shown = f"{format_amount(resource, used)} of {format_amount(resource, allowed)} {resource}"
                 self._find("overcommit", name, f"{shown} given away with {pod.key}", now)
 
-    def _join(self, pod: Pod, group: str | None, now: float) -> None:
-        if group is None:
-            return
-        key = f"{pod.metadata.namespace}/{group}"
-        gang = self._gangs.setdefault(key, _AuditedGang(now, set()))
-        gang.bound.add(pod.metadata.uid)
-
     def _release(self, uid: str) -> None:
         pod = self._bound.pop(uid, None)
         if pod is None or not pod.spec.node_name:
             return
         self._on[pod.spec.node_name].pop(uid, None)
         add_into(self._used[pod.spec.node_name], pod_requests(pod, bound=True), sign=-1)
+
+    def _found(self, found: Found, now: float) -> None:
+        for what, detail in found:
+            self._find("gang", what, detail, now)
 
     def _find(self, kind: str, what: str, detail: str, now: float) -> None:
         self.findings.append(Finding(kind=kind, what=what, detail=detail, at=now))

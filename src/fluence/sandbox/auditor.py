@@ -14,6 +14,7 @@ import os
 import sys
 import time
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,10 +25,19 @@ from fluence.errors import FluenceError
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
 from fluence.kube.errors import KubeError
-from fluence.kube.gangs import AnyGangs, NoGangs, PodGroup, Workload, discover_gangs
+from fluence.kube.gangs import (
+    AnyGangs,
+    Coscheduling,
+    NoGangs,
+    PodGroup,
+    SigPodGroup,
+    Workload,
+    discover_gangs,
+)
 from fluence.kube.reflector import Reflector
-from fluence.kube.resource import NODES, PODS, Resource
+from fluence.kube.resource import NODES, OWNERS, PODS, Resource
 from fluence.model.node import Node
+from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.sandbox.audit import AuditLedger, AuditReport
 from fluence.sandbox.plane import PlaneDirectories
@@ -46,24 +56,24 @@ class Auditor:
         self._nodes = Reflector(client, NODES)
         self._pods = Reflector(client, PODS)
         self._gangs: AnyGangs = NoGangs("not asked yet")
-        self._groups: Reflector[Any] | None = None
+        self._before_pods: list[Reflector[Any]] = [self._nodes]  # a pod is judged by what is known
         self._fences: dict[str, asyncio.Event] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
         self._gangs = await discover_gangs(self._client, probe_namespace=None)
-        # Nodes and groups first: a pod is judged by what is known when it comes.
         self._nodes.store.on_change(self._on_node)
-        self._start(self._nodes)
         if self._gangs.resource is not None:
-            resource: Resource[Any] = self._gangs.resource
-            self._groups = Reflector(self._client, resource)
-            self._groups.store.on_change(self._on_group)
-            self._start(self._groups)
+            self._follow(self._gangs.resource, self._on_group)
+        for kind in OWNERS:
+            self._follow(kind, self._on_owner)
+        # Its custom resource may be installed later: it is looked for as long as it is not there.
+        self._follow(Coscheduling.resource, self._on_sig_group, optional=True)
+        for each in self._before_pods:
+            self._start(each)
         async with asyncio.timeout(60):
-            await self._nodes.synced.wait()
-            if self._groups is not None:
-                await self._groups.synced.wait()
+            for each in self._before_pods:
+                await each.synced.wait()
             self._pods.store.on_change(self._on_pod)
             self._start(self._pods)
             await self._pods.synced.wait()
@@ -107,9 +117,14 @@ class Auditor:
             with contextlib.suppress(KubeError):
                 await self._client.delete(PODS, name, namespace=FENCE_NAMESPACE, grace_s=0)
 
-    def _start(
-        self, reflector: Reflector[Node] | Reflector[Pod] | Reflector[PodGroup] | Reflector[Workload]
+    def _follow(
+        self, resource: Resource[Any], changed: Callable[[Any, Any], None], *, optional: bool = False
     ) -> None:
+        found: Reflector[Any] = Reflector(self._client, resource, optional=optional)
+        found.store.on_change(changed)
+        self._before_pods.append(found)
+
+    def _start(self, reflector: Reflector[Any]) -> None:
         self._tasks.append(asyncio.create_task(reflector.run()))
 
     def _on_node(self, old: Node | None, new: Node | None) -> None:
@@ -119,6 +134,14 @@ class Auditor:
         for item, is_new in ((old, False), (new, True)):
             for group in self._gangs.groups(item) if item is not None else ():
                 self.ledger.group(None if is_new else group, group if is_new else None, now=time.time())
+
+    def _on_sig_group(self, old: SigPodGroup | None, new: SigPodGroup | None) -> None:
+        adapter = Coscheduling()
+        before, after = (None if each is None else adapter.group(each) for each in (old, new))
+        self.ledger.group(before, after, now=time.time())
+
+    def _on_owner(self, old: Owner | None, new: Owner | None) -> None:
+        self.ledger.owner(old, new, now=time.time())
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         shown = new if new is not None else old

@@ -27,11 +27,18 @@ def node(
 
 
 def pod(
-    name: str, *, on: str | None = "n1", cpu: str = "1", phase: str = "Running", uid: str = "", **spec: object
+    name: str,
+    *,
+    on: str | None = "n1",
+    cpu: str = "1",
+    phase: str = "Running",
+    uid: str = "",
+    meta: dict[str, object] | None = None,
+    **spec: object,
 ) -> Pod:
     container = {"name": "c", "resources": {"requests": {"cpu": cpu}}, "ports": spec.pop("ports", [])}
     document = {
-        "metadata": {"name": name, "namespace": "ns", "uid": uid or name},
+        "metadata": {"name": name, "namespace": "ns", "uid": uid or name, **(meta or {})},
         "spec": {"nodeName": on, "containers": [container], **spec},
         "status": {"phase": phase},
     }
