@@ -32,10 +32,7 @@ from fluence.act.releaser import Releaser
 from fluence.act.status_writer import StatusWriter
 from fluence.act.volume_binder import VolumeBinder
 from fluence.kube.client import Client
-from fluence.kube.discovery import versions_of
-from fluence.kube.errors import ServerFault, TooManyRequests, Unreachable
 from fluence.kube.events import Recorder
-from fluence.kube.gangs import AnyGangs, Coscheduling, NoGangs, discover_coscheduling, discover_gangs
 from fluence.kube.lease import Elector, LeaseTerms
 from fluence.live.companion import Companion
 from fluence.live.device_file import DeviceFile
@@ -44,6 +41,7 @@ from fluence.live.history_writer import HistoryWriter
 from fluence.live.leadership import Leadership
 from fluence.live.metrics import Metrics
 from fluence.live.reporter import Reporter
+from fluence.live.server_apis import ServerApis
 from fluence.live.watches import Watches
 from fluence.model.job_entry import PastRun
 from fluence.model.pod import Pod
@@ -61,7 +59,6 @@ log = structlog.get_logger("fluence.scheduler")
 _LIST_S = 30.0  # how long lists are waited for before what is known is used
 _READY_S = 10.0  # how long companions are waited for before the first cycle
 _MOST_S = 600.0  # between two starts from nothing
-_AGAIN_S = 2.0  # between two looks for an API server that is not there
 _SCRAPE_S = 0.5  # how long a scrape waits for a core that is busy
 
 
@@ -86,7 +83,6 @@ class LiveScheduler:
     ) -> None:
         self.settings = settings = settings or SchedulerSettings()
         self.client = client
-        self.gangs: AnyGangs = NoGangs("not asked yet")
         self.identity = identity or f"{socket.gethostname()}_{os.getpid()}"
         self.scheduler = scheduler_for(settings, history=history is not None, timer=client.clock.monotonic)
         self.metrics = Metrics(self.scheduler, profile=settings.scheduler_name)
@@ -115,6 +111,7 @@ class LiveScheduler:
             is_busy=lambda: self.binder.backlog > settings.in_flight,  # binds come first
         )
         self.watches = Watches(client, self._put, devices=settings.device_config_map())
+        self.server_apis = ServerApis(client, self.watches, self._has_groups)
         self.device_file = DeviceFile(settings.resources, self._put) if settings.resources else None
         self.reporter = Reporter(
             self.status_writer, self.recorder, self.metrics, find=self._seen, refused=self._refused
@@ -126,7 +123,6 @@ class LiveScheduler:
         self.synced = asyncio.Event()
         self.leads = False
         self._companions: list[Companion] = []
-        self._has_devices = False  # the server has dynamic resource allocation
         self._events: list[Event] = []  # that the scheduler has not been told yet
         self._wake = asyncio.Event()
         self._began = self._monotonic_ms() - int(client.clock.now() * 1000)
@@ -183,9 +179,10 @@ class LiveScheduler:
             if self.history is not None:  # NB not a part of leading: the lease is not kept for its last write
                 beside.append(tasks.create_task(self.history.run()))
             try:
-                coscheduling = await self._discover()
-                reflectors = self.watches.follow(self.gangs, coscheduling, devices=self._has_devices)
-                beside += [tasks.create_task(each.run()) for each in reflectors]
+                await self.server_apis.discover()
+                self.watches.follow(devices=self.server_apis.has_devices)
+                beside += [tasks.create_task(each.run()) for each in self.watches.all]
+                beside.append(tasks.create_task(self.server_apis.run()))
                 if self.device_file is not None:
                     self.device_file.look()
                     beside.append(tasks.create_task(self.device_file.run()))
@@ -198,23 +195,11 @@ class LiveScheduler:
                 for task in beside:
                     task.cancel()
 
-    async def _discover(self) -> Coscheduling | None:
-        """Which gangs there are. A server that is not there is waited for: a process that ended instead would
-        be started again after ever longer pauses, and lead late."""
-        while True:
-            try:
-                self.gangs = await discover_gangs(self.client)
-                coscheduling = await discover_coscheduling(self.client)
-                self._has_devices = "v1" in await versions_of(self.client, "resource.k8s.io")
-                break
-            except (Unreachable, ServerFault, TooManyRequests) as error:
-                log.warning("waits for the API server", reason=str(error))
-                await asyncio.sleep(_AGAIN_S)
-        self.scheduler.set_native(not isinstance(self.gangs, NoGangs) or coscheduling is not None)
-        self.reporter.group_resource = self.gangs.resource
-        if isinstance(self.gangs, NoGangs):
-            log.info("no native gangs", reason=self.gangs.reason)
-        return coscheduling
+    def _has_groups(self, native: bool) -> None:
+        """Whether the server has PodGroups, and which are told what becomes of them."""
+        self.scheduler.set_native(native)
+        self.reporter.group_resource = self.server_apis.gangs.resource
+        self._wake.set()
 
     async def _take_over(self, stop: asyncio.Event) -> None:
         """Lead, by what is there now: what the last leader bound may not have been seen yet, and its room

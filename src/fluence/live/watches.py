@@ -56,42 +56,39 @@ class Watches:
         self.all: list[Reflector[Any]] = []
         self._handlers: list[tuple[Reflector[Any], Callable[[Any, Any], None]]] = []
 
-    def follow(
-        self, gangs: AnyGangs, coscheduling: Coscheduling | None, *, devices: bool = False
-    ) -> list[Reflector[Any]]:
-        """All reflectors, to be run. ``devices``: the server has dynamic resource allocation."""
-        own = (self.nodes, self.pods, self.namespaces)
-        self.all = [*own, *(Reflector(self._client, each) for each in _PLAIN)]
-        if devices:
-            self.all += [Reflector(self._client, each, optional=True) for each in DEVICES]
-        for reflector in self.all:
-            self._hear(reflector, self._changed)
+    def follow(self, *, devices: bool = False) -> None:
+        """What every server has, to be run. ``devices``: it has dynamic resource allocation."""
+        for own in (self.nodes, self.pods, self.namespaces):
+            self._hear(own, self._changed)
+        for each in _PLAIN:
+            self._hear(Reflector(self._client, each), self._changed)
+        for each in DEVICES if devices else ():
+            self._hear(Reflector(self._client, each, optional=True), self._changed)
         if self._devices is not None:
-            self.all.append(self._device_config(*self._devices))
-        if gangs.resource is not None:
-            resource: Resource[Any] = gangs.resource
-            native: Reflector[Any] = Reflector(self._client, resource, optional=True)
-            self._hear(native, self._native(gangs))
-            self.all.append(native)
-        if coscheduling is not None:
-            older: Reflector[Any] = Reflector(self._client, coscheduling.resource, optional=True)
-            self._hear(older, self._coscheduling(coscheduling))
-            self.all.append(older)
-        return self.all
+            self._hear(self._device_config(*self._devices), self._changed)
+
+    def follow_native(self, gangs: AnyGangs) -> None:
+        """The server's own PodGroups, from now on."""
+        assert gangs.resource is not None
+        resource: Resource[Any] = gangs.resource
+        self._hear(Reflector(self._client, resource, optional=True), self._native(gangs))
+
+    def follow_coscheduling(self, adapter: Coscheduling) -> None:
+        """The PodGroups of the coscheduling plugin, from now on."""
+        self._hear(Reflector(self._client, adapter.resource, optional=True), self._coscheduling(adapter))
 
     def _device_config(self, namespace: str, name: str) -> Reflector[Any]:
-        declared: Reflector[Any] = Reflector(
+        return Reflector(
             self._client,
             CONFIG_MAPS,
             namespace=namespace,
             field_selector=f"metadata.name={name}",
             may_be_denied=True,
         )
-        self._hear(declared, self._changed)
-        return declared
 
     def _hear(self, reflector: Reflector[Any], changed: Callable[[Any, Any], None]) -> None:
         reflector.store.on_change(changed)
+        self.all.append(reflector)
         self._handlers.append((reflector, changed))
 
     def objects(self) -> list[Object]:

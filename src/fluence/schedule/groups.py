@@ -120,6 +120,12 @@ class Groups:
         named = self._forget_naming(old)
         return self._resettle(self._owned.get(owner.identity, ())) | named
 
+    def set_native(self, native: bool) -> Collection[str]:
+        """Whether the server has PodGroups: labels that name one may be ahead of it, or mean no more."""
+        self.native = native
+        self._cache.clear()
+        return list(self._gangs)
+
     # -- what there is ---------------------------------------------------------------------------------------
 
     def of(self, pod: Pod) -> str:

@@ -135,8 +135,10 @@ class Scheduler:
         return self._cycle.state
 
     def set_native(self, native: bool) -> None:
-        """Whether the server has PodGroups, once that is known."""
-        self.config.native = self.state.groups.native = native
+        """Whether the server has PodGroups, once that is known, and when it changes."""
+        if native != self.config.native:
+            self.config.native = native
+            self.state.touch(self.state.groups.set_native(native))
 
     def start_over(self, objects: Iterable[Object], now: int) -> None:
         """Forget what was seen, and begin with these objects, as after a restart. Binds that are under way

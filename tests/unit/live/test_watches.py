@@ -33,7 +33,11 @@ class World:
     def __init__(self, gangs: Any, coscheduling: Coscheduling | None = None) -> None:
         self.events: list[Event] = []
         self.watches = Watches(Client(NOWHERE), self.events.append)
-        self.watches.follow(gangs, coscheduling)
+        self.watches.follow()
+        if gangs.resource is not None:
+            self.watches.follow_native(gangs)
+        if coscheduling is not None:
+            self.watches.follow_coscheduling(coscheduling)
 
     def take(self) -> list[tuple[str | None, str | None]]:
         """What happened since the last call: the names before and after."""

@@ -450,3 +450,17 @@ def test_a_pod_that_was_made_anew_under_its_name_does_not_count_as_bound(
     assert again.uid == "another"
     driver.told(BindResult(bind, BindOutcome.GONE), NOW + 2)
     assert driver.cycle(NOW + 3).binds == [] and "another" in driver.pod_sets.by_pod
+
+
+def test_pods_that_name_a_pod_group_wait_for_it_from_when_the_server_has_such() -> None:
+    """And start one way or the other when it has none any more."""
+    label = {"scheduling.x-k8s.io/pod-group": "g"}
+    driver = Driver(settle=0)
+    driver.set_node(node("n1"))
+    driver.cycle(0)
+    driver.scheduler.set_native(True)
+    driver.set_pod(kit.pod("a", labels=label))
+    assert not driver.cycle(1).binds
+    driver.scheduler.set_native(False)
+    assert driver.scheduler.has_more
+    assert len(driver.cycle(2).binds) == 1

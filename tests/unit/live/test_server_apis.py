@@ -1,0 +1,122 @@
+"""PodGroups that are installed while the scheduler runs are found, followed, and missed when they go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiohttp import web
+
+from fluence.kube.client import Client
+from fluence.live.server_apis import ServerApis
+from fluence.live.watches import Watches
+from fluence.model.group import Group
+from fluence.schedule.events import Changed, Event
+from tests.unit.kube.serving import bookmark, event, serving, status, stream
+
+NATIVE, SIG = "scheduling.k8s.io", "scheduling.x-k8s.io"
+
+
+class Server:
+    """Serves PodGroups in the versions of ``has``; each has one, of the name of its version."""
+
+    def __init__(self) -> None:
+        self.has: dict[str, list[str]] = {}
+        self.down = False
+        self.probes = 0
+
+    async def __call__(self, request: web.Request) -> web.StreamResponse:
+        parts = request.path.strip("/").split("/")
+        if self.down:
+            return status(503, "ServiceUnavailable")
+        if request.method == "POST":
+            self.probes += 1
+            return web.json_response(await request.json(), status=201)
+        if parts[0] != "apis" or (versions := self.has.get(parts[1])) is None:
+            return status(404, "NotFound")
+        if len(parts) == 2:
+            return web.json_response({"name": parts[1], "versions": [{"version": each} for each in versions]})
+        if parts[2] not in versions:
+            return status(404, "NotFound")
+        if len(parts) == 3:
+            return web.json_response({"resources": [{"name": "podgroups", "kind": "PodGroup"}]})
+        meta = {"name": parts[2], "namespace": "ns", "uid": parts[2], "resourceVersion": "1"}
+        spec: dict[str, Any] = {"minMember": 3, "schedulingPolicy": {"gang": {"minCount": 3}}}
+        group = event("ADDED", {"metadata": meta, "spec": spec})
+        return await stream(request, group, bookmark("2", ends_list=True))
+
+
+class World:
+    def __init__(self, server: Server, client: Client) -> None:
+        self.server = server
+        self.groups: list[str] = []
+        self.native: list[bool] = []
+        self.watches = Watches(client, self.put)
+        self.apis = ServerApis(client, self.watches, self.native.append, pauses=(0.02, 0.1))
+
+    def put(self, found: Event) -> None:
+        if isinstance(found, Changed) and isinstance(found.new, Group):
+            self.groups.append(f"{found.new.source}:{found.new.min_count}")
+
+    async def until(self, done: Callable[[], bool]) -> None:
+        async with asyncio.timeout(10):
+            while not done():
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def world(**has: list[str]) -> AsyncIterator[World]:
+    server = Server()
+    server.has = {NATIVE if name == "native" else SIG: versions for name, versions in has.items()}
+    async with serving(server) as access, Client(access) as client:
+        made = World(server, client)
+        await made.apis.discover()
+        started = [asyncio.create_task(each.run()) for each in made.watches.all]
+        tasks = [*started, asyncio.create_task(made.apis.run())]
+        try:
+            yield made
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_custom_resource_that_is_installed_later_is_followed_without_a_restart() -> None:
+    async with world() as w:
+        assert w.native == [False] and not w.watches.all
+        w.server.has[SIG] = ["v1alpha1"]
+        await w.until(lambda: w.groups == [f"{SIG}/v1alpha1:3"])
+        assert w.native[-1] is True
+        seen = len(w.native)
+        await w.until(lambda: len(w.native) > seen + 3)
+        assert len(w.watches.all) == 1, "once"
+        del w.server.has[SIG]
+        await w.until(lambda: w.native[-1] is False)
+
+
+async def test_a_native_api_that_comes_with_an_upgrade_is_followed_without_a_restart() -> None:
+    async with world(native=["v1"]) as w:
+        assert w.native == [False] and w.server.probes == 0
+        w.server.has[NATIVE] = ["v1", "v1alpha2"]
+        await w.until(lambda: w.groups == [f"{NATIVE}/v1alpha2:3"])
+        assert w.apis.gangs.version == "v1alpha2"
+        w.server.has[NATIVE] = ["v1", "v1beta1"]
+        await w.until(lambda: w.groups[-1] == f"{NATIVE}/v1beta1:3")
+        assert w.apis.gangs.version == "v1beta1"
+        probes, seen = w.server.probes, len(w.native)
+        await w.until(lambda: len(w.native) > seen + 3)
+        assert w.server.probes == probes, "what is known is not probed again"
+
+
+async def test_a_server_that_is_away_changes_nothing() -> None:
+    async with world(native=["v1alpha2"]) as w:
+        await w.until(lambda: len(w.groups) == 1)
+        w.server.down = True
+        seen = len(w.native)
+        await asyncio.sleep(0.3)
+        assert w.native[-1] is True and len(w.native) <= seen + 1
+        w.server.down = False
+        await w.until(lambda: len(w.native) > seen + 2)
+        assert w.apis.gangs.version == "v1alpha2" and len(w.watches.all) == 1
