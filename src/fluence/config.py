@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from fluence import yaml_loader
 from fluence.errors import InvalidInput
 from fluence.units import parse_duration
 
@@ -165,7 +166,7 @@ def _from_file(shape: type[msgspec.Struct], file: str | None) -> Iterator[tuple[
         return
     try:
         with open(file, encoding="utf-8") as stream:  # noqa: PTH123 - a name for messages, not a Path
-            document = yaml.safe_load(stream)
+            document = yaml_loader.load(stream.read())
     except OSError as error:
         raise InvalidInput(f"{file}: {error.strerror}: give --config a file that can be read") from None
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:

@@ -19,8 +19,7 @@ from fluence.cli.choice import STDIN
 from fluence.errors import InvalidInput
 from fluence.model import resource_document
 from fluence.model.hand_off import BASE, hand_off_variables
-
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+from fluence.yaml_loader import load_all, problem
 
 
 @click.group()
@@ -217,7 +216,7 @@ def _documents(file: str) -> Iterator[dict[str, Any]]:
     with click.open_file(file) as stream:
         text = stream.read()
     try:
-        for number, found in enumerate(yaml.load_all(text, Loader=_LOADER), 1):
+        for number, found in enumerate(load_all(text), 1):
             is_list = isinstance(found, dict) and found.get("kind") == "List"
             for each in (found.get("items") or []) if is_list else [found]:
                 if each is None:
@@ -226,7 +225,7 @@ def _documents(file: str) -> Iterator[dict[str, Any]]:
                     raise InvalidInput("is no Kubernetes object", where=f"{source}: document {number}")
                 yield each
     except yaml.YAMLError as error:
-        raise InvalidInput(f"is not YAML: {' '.join(str(error).split())}", where=source) from None
+        raise InvalidInput(f"is not YAML: {problem(error)}", where=source) from None
 
 
 def _called(document: Any) -> str:

@@ -13,6 +13,7 @@ from fluence.cli import view
 from fluence.errors import InvalidInput
 from fluence.model.device import DeviceTree
 from fluence.model.resource_document import parse
+from fluence.yaml_loader import load
 
 _STDIN = "-"
 
@@ -69,7 +70,7 @@ def check(file: str, output: str) -> None:
 
 def _read(text: str, source: str) -> DeviceTree:
     try:
-        document = yaml.safe_load(text) if "ConfigMap" in text else None
+        document = load(text) if "ConfigMap" in text else None
     except (yaml.YAMLError, ValueError, RecursionError):
         document = None  # `parse` says what is wrong, and where
     if not isinstance(document, dict) or document.get("kind") != "ConfigMap":

@@ -16,6 +16,7 @@ import yaml
 from fluence.config import settings_of
 from fluence.doctor.facts import Installation
 from fluence.schedule.settings import SchedulerSettings
+from fluence.yaml_loader import load
 
 Json = Mapping[str, Any]
 FindConfig = Callable[[str, str], Mapping[str, str] | None]
@@ -126,7 +127,7 @@ def _file(
         key = next((each["key"] for each in source.get("items") or () if each.get("path") == key), key)
         text = (find_config(source.get("name", "")) or {}).get(key)
         try:
-            document = yaml.safe_load(text) if text is not None else None
+            document = load(text) if text is not None else None
         except yaml.YAMLError:
             return None
         return document if isinstance(document, dict) else ({} if text == "" else None)

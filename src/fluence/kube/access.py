@@ -17,6 +17,7 @@ import msgspec
 import yaml
 
 from fluence.kube.errors import Misconfigured
+from fluence.yaml_loader import load
 
 IN_CLUSTER = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 IN_CLUSTER_DIR = "FLUENCE_SERVICE_ACCOUNT_DIR"
@@ -211,8 +212,7 @@ def _load(paths: list[Path], context: str | None, *, explicit: bool) -> Access:
 
 def _parse(path: Path) -> _KubeconfigFile:
     try:
-        # safe_load: a kubeconfig is a user's file, and may be anybody's
-        return msgspec.convert(yaml.safe_load(path.read_text()) or {}, _KubeconfigFile)
+        return msgspec.convert(load(path.read_text()) or {}, _KubeconfigFile)
     except OSError as error:
         raise Misconfigured(f"{path}: {error.strerror}; make it readable or pass --kubeconfig FILE") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

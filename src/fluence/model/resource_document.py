@@ -20,18 +20,18 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import yaml
 
 from fluence.errors import InvalidInput
 from fluence.model.device import CLUSTER, Device, DeviceTree, variable
+from fluence.yaml_loader import compose
 
 MOST_DEVICES: Final = 10_000
 MOST_UNITS: Final = 10**9
 _DEPTH: Final = 8
 _MOST_VALUES: Final = 200_000
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _DEVICE_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.:@]*[A-Za-z0-9])?")
@@ -50,7 +50,7 @@ def parse(text: str, *, source: str = "resources.yaml") -> DeviceTree:
     """The devices that a document declares."""
     reader = _Reader(source)
     try:
-        root = yaml.compose(text, Loader=_LOADER)
+        root = compose(text)
     except yaml.MarkedYAMLError as e:
         line = e.problem_mark.line + 1 if e.problem_mark is not None else 1
         raise InvalidResources(f"{e.problem or 'is not YAML'}", where=f"{source}: line {line}") from None

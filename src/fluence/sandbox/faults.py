@@ -19,6 +19,7 @@ import msgspec
 import yaml
 
 from fluence.errors import InvalidInput
+from fluence.yaml_loader import load
 
 
 class Rule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -60,7 +61,7 @@ class Rule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
 def read_script(path: Path) -> list[Rule]:
     try:
-        rules = msgspec.convert(yaml.safe_load(path.read_text()) or [], list[Rule])
+        rules = msgspec.convert(load(path.read_text()) or [], list[Rule])
         for rule in rules:
             re.compile(rule.path)
     except OSError as error:

@@ -31,6 +31,7 @@ from fluence.kube.errors import AlreadyExists
 from fluence.kube.resource import NODES, Json
 from fluence.model.node import Node
 from fluence.units import parse_quantity
+from fluence.yaml_loader import load
 
 if TYPE_CHECKING:
     from fluence.kube.client import Client
@@ -63,7 +64,7 @@ class _NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def read_nodes(path: Path) -> list[NodeKind]:
     """The kinds in a file; an error names the file and the field."""
     try:
-        kinds = msgspec.convert(yaml.safe_load(path.read_text()), _NodeFile, strict=False).nodes
+        kinds = msgspec.convert(load(path.read_text()), _NodeFile, strict=False).nodes
     except OSError as error:
         raise InvalidInput(f"{error.strerror}", where=str(path)) from None
     except yaml.YAMLError as error:

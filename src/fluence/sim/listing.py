@@ -23,6 +23,7 @@ from fluence.model.jobspec import Jobspec, JobspecResource
 from fluence.sim import fields, generate, requests
 from fluence.sim.intake import BadRecord, Intake, IntakeJob
 from fluence.sim.submission import Dependency
+from fluence.yaml_loader import compose
 
 _KEYS = (
     "name", "at", "runtime", "limit", "soft_limit", "jobspec", "nodes", "cores", "gpus", "constraint", "user",
@@ -220,7 +221,7 @@ def _after(value: object) -> tuple[tuple[Dependency, str], ...]:
 def _place(text: bytes, index: int) -> str:
     """Where a job stands in the document; only looked up when it is asked for, by reading it again."""
     try:
-        root = yaml.compose(text.decode("utf-8-sig"), Loader=yaml.SafeLoader)
+        root = compose(text.decode("utf-8-sig"))
     except yaml.YAMLError:  # JSON that is not valid YAML: tabs in it
         return f"jobs[{index}]"
     if isinstance(root, yaml.MappingNode):

@@ -21,9 +21,9 @@ from fluence.names import RESOURCES_CONFIGMAP
 from fluence.sim.cluster import KINDS, check_manifest
 from fluence.sim.intake import left_out
 from fluence.units import parse_duration
+from fluence.yaml_loader import load_all, problem
 
 _SUFFIXES = (".yaml", ".yml", ".json")
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 Json = dict[str, Any]
 
@@ -117,9 +117,9 @@ def _read(path: Path) -> bytes:
 def _documents(text: bytes, source: str) -> Iterator[Json]:
     """The objects of a text; a List is what it holds."""
     try:
-        found = list(yaml.load_all(text, Loader=_LOADER))
+        found = list(load_all(text))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"is not valid YAML: {' '.join(str(error).split())}", where=source) from None
+        raise InvalidInput(f"is not valid YAML: {problem(error)}", where=source) from None
     for number, document in enumerate(found):
         if document is None:
             continue

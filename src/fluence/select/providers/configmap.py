@@ -20,13 +20,13 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any
 
 import yaml
 
 from fluence.names import RESOURCES_CONFIGMAP, RESOURCES_KEY
 from fluence.select.backend import Backend, priced
 from fluence.select.providers import BackendAnswer, BackendQuery
+from fluence.yaml_loader import load
 
 
 class Unreadable(Exception):
@@ -120,9 +120,8 @@ def read_configmap(namespace: str, kubectl_flags: Sequence[str], *, timeout_s: f
 
 def parse_resources(body: str) -> object:
     """The YAML of the ConfigMap; it must name something."""
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        value: object = yaml.load(body, Loader=loader)
+        value: object = load(body)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         raise Unreadable(f"{RESOURCES_KEY} is not YAML{f', line {mark.line + 1}' if mark else ''}") from error

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import yaml
@@ -25,6 +24,7 @@ import yaml
 from fluence.errors import InvalidInput
 from fluence.select.backend import Backend, priced
 from fluence.select.providers import BackendAnswer, BackendQuery
+from fluence.yaml_loader import load
 
 _COMPONENTS = ("cost_per_task", "cost_per_shot", "cost_per_minute", "qubits")
 
@@ -93,9 +93,8 @@ def read_attributes(path: str) -> FileAttributes:
 
 
 def parse_attributes(text: str, *, where: str) -> FileAttributes:
-    loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     try:
-        value = yaml.load(text, Loader=loader)
+        value = load(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         line = f"line {mark.line + 1}: " if mark else ""
