@@ -95,11 +95,11 @@ def add_variables(names: Expr, entry: Callable[[Expr], Expr], *, where: Expr = A
     missing = Not(Exists(own, "e", Equal(Field(Name("e"), ("name",)), Name("n"))))
 
     def edits(pointer: Expr) -> Expr:
-        first = ListOf(Patch("add", Plus(pointer, Value("/env")), NOTHING))
+        whole = ListOf(Patch("add", Plus(pointer, Value("/env")), Each(names, "n", entry(Name("n")))))
         added = Patch("add", Plus(pointer, Value("/env/0")), entry(Name("n")))
         # The last goes in first, so that they stand in their order.
-        made = Each(Call("reverse", names), "n", added, missing)
-        return Plus(If(Present(_CONTAINER, ("env",)), NOTHING, first), made)
+        one_by_one = Each(Call("reverse", names), "n", added, missing)
+        return If(Present(_CONTAINER, ("env",)), one_by_one, whole)
 
     return _in_containers(edits, where=Every(where, Exists(names, "n", missing)))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -16,8 +16,9 @@ from aiohttp import web
 from fluence import names
 from fluence.admission.certificates import server_context
 from fluence.admission.hooks import PATH
+from fluence.admission.intake import Intake, TooLate, TooLong
 from fluence.admission.keeper import CertificateKeeper, Renewal
-from fluence.admission.review import answer
+from fluence.admission.review import answer, busy, too_large
 from fluence.admission.scopes import AdmissionOptions, AdmissionScope, scopes
 from fluence.errors import InvalidInput
 from fluence.kube.client import Client
@@ -25,8 +26,6 @@ from fluence.kube.reflector import Reflector
 from fluence.kube.resource import HAND_OFFS
 from fluence.live.health import health_routes, serve
 from fluence.model.hand_off import BASE, HandOff
-
-_LARGEST = 8 << 20  # a review holds one object, of at most 1.5 MiB, and its old self
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +39,41 @@ class WebhookPlace:
     """Of the parameters."""
 
 
+class Reviews:
+    """Reads reviews and answers them."""
+
+    def __init__(self, known: Sequence[AdmissionScope], variables: Callable[[], Mapping[str, str]]) -> None:
+        self.answered = 0
+        self.drains = False
+        """Whether connections are closed after their next answer."""
+        self._scopes = {each.name: each for each in known}
+        self._variables = variables
+        self._intake = Intake()
+
+    def routes(self) -> list[web.RouteDef]:
+        return [web.post(PATH, self._review), web.post(f"{PATH}/{{scope}}", self._review)]
+
+    async def _review(self, request: web.Request) -> web.Response:
+        scope = self._scopes.get(request.match_info.get("scope", "pods"))
+        if scope is None:
+            return web.Response(status=404, text="no such scope\n")
+        try:
+            async with self._intake.reading(request) as body:
+                found = answer(body, scope, self._variables())
+        except InvalidInput as error:
+            return web.Response(status=400, text=f"{error}\n")
+        except TooLong as error:
+            return _refusal(too_large(error.head), 413, "the request is too large")
+        except TooLate as error:
+            return _refusal(busy(error.head) if error.waited else None, 408, "the request came too slowly")
+        self.answered += 1
+        response = web.Response(body=found, content_type="application/json")
+        if self.drains:
+            response.force_close()
+        await self._intake.send(request, response)
+        return response
+
+
 class Webhook:
     """Answers reviews while ``serving``; who is told to stop calls ``drain`` before it leaves."""
 
@@ -50,9 +84,7 @@ class Webhook:
         place: WebhookPlace,
         renewal: Renewal | None = None,
     ) -> None:
-        self.answered = 0
-        self._drains = False
-        self._scopes = {each.name: each for each in scopes(options)}
+        self.reviews = Reviews(scopes(options), lambda: self.variables)
         self._place = place
         self._context = server_context()
         self.keeper = CertificateKeeper(
@@ -74,7 +106,7 @@ class Webhook:
 
     def unready(self) -> str:
         """What is missing; empty: nothing."""
-        if self._drains:
+        if self.reviews.drains:
             return "it was told to stop"
         return self.keeper.problem or (
             "" if self._parameters.synced.is_set() else "the parameters are not read yet"
@@ -84,11 +116,10 @@ class Webhook:
     async def serving(self) -> AsyncIterator[int]:
         """Answer while the block runs; gives the port."""
         routes = [
-            web.post(PATH, self._review),
-            web.post(f"{PATH}/{{scope}}", self._review),
+            *self.reviews.routes(),
             *health_routes(healthy=lambda: "", ready=self.unready),
         ]
-        async with serve(self._place.address, routes, tls=self._context, largest=_LARGEST) as port:
+        async with serve(self._place.address, routes, tls=self._context) as port:
             tasks = [asyncio.create_task(each) for each in (self.keeper.run(), self._parameters.run())]
             try:
                 yield port
@@ -103,23 +134,15 @@ class Webhook:
         The API server learns that a pod goes only after the pod does, and does not call again where a call
         fails: one that stopped at once would leave new pods as they are.
         """
-        self._drains = True
+        self.reviews.drains = True
         await asyncio.sleep(seconds)
 
-    async def _review(self, request: web.Request) -> web.Response:
-        scope = self._scopes.get(request.match_info.get("scope", "pods"))
-        if scope is None:
-            return web.Response(status=404, text="no such scope\n")
-        try:
-            body = await request.read()
-            found = self._answer(body, scope)
-        except InvalidInput as error:
-            return web.Response(status=400, text=f"{error}\n")
-        self.answered += 1
-        response = web.Response(body=found, content_type="application/json")
-        if self._drains:
-            response.force_close()
-        return response
 
-    def _answer(self, body: bytes, scope: AdmissionScope) -> bytes:
-        return answer(body, scope, self.variables)
+def _refusal(said: bytes | None, status: int, text: str) -> web.Response:
+    """A review that says no, where it is known what was asked; the connection ends, as not all was read."""
+    if said is None:
+        response = web.Response(status=status, text=f"{text}\n")
+    else:
+        response = web.Response(body=said, content_type="application/json")
+    response.force_close()
+    return response

@@ -12,6 +12,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 from aiohttp import web
 
+from fluence.live.listener import Listener, ListenerLimits, note_answers
+
 Check = Callable[[], str]  # what is wrong; empty: nothing
 Scrape = Callable[[], Awaitable[bytes]]
 MayRead = Callable[[str], Awaitable[int]]  # a bearer's token in, an HTTP status out; 200: yes
@@ -64,17 +66,16 @@ async def serve(
     routes: list[web.RouteDef],
     *,
     tls: ssl.SSLContext | None = None,
-    largest: int = 1 << 20,
+    limits: ListenerLimits | None = None,
 ) -> AsyncIterator[int]:
-    """Answer on a host and port while the block runs; gives the port, which is chosen where it is 0. What is
-    sent may have ``largest`` bytes."""
-    host, port = address
-    app = web.Application(client_max_size=largest)
+    """Answer on a host and port while the block runs; gives the port, which is chosen where it is 0."""
+    app = web.Application(middlewares=[note_answers])
     app.add_routes(routes)
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
-        await web.TCPSite(runner, host or None, port, ssl_context=tls).start()
-        yield int(runner.addresses[0][1])
+        assert runner.server is not None
+        async with Listener(runner.server, tls, limits or ListenerLimits()).listening(address) as port:
+            yield port
     finally:
         await runner.cleanup()

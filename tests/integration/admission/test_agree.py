@@ -74,6 +74,6 @@ async def test_policies_make_what_the_interpreter_makes(sandbox: Sandbox) -> Non
 
 async def test_the_webhook_makes_what_the_interpreter_makes(sandbox: Sandbox) -> None:
     async with Client(sandbox.access()) as client, field(client) as at, webhook_for(client, at) as hook:
-        before = hook.answered
+        before = hook.reviews.answered
         await all_agree(client, at)
-        assert hook.answered > before + OBJECTS / 4
+        assert hook.reviews.answered > before + OBJECTS / 4
