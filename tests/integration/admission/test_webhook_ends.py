@@ -4,16 +4,10 @@ be asked for a while leaves it as it is."""
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import signal
-import ssl
-import sys
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-import aiohttp
 import pytest
 
 from fluence.admission.hooks import webhook_configuration
@@ -23,59 +17,11 @@ from fluence.sandbox.faults import Rule
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.sandbox import Sandbox
 from tests.eventually import eventually
-from tests.integration.admission.field import Field, field, gone, is_effective, webhook_for
-from tests.integration.live.replica import SOON_S, free_port
+from tests.integration.admission.field import field, is_effective, webhook_for
+from tests.integration.admission.program import program
+from tests.integration.live.replica import SOON_S
 
 CONFIGURATIONS = "mutatingwebhookconfigurations"
-
-
-@dataclass(frozen=True)
-class Program:
-    """`fluence webhook run`, which the server calls at a port of this machine."""
-
-    process: asyncio.subprocess.Process
-    url: str
-
-    async def get(self, path: str) -> tuple[int, str]:
-        tls = ssl.create_default_context()
-        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE  # as a kubelet
-        async with aiohttp.ClientSession() as session, session.get(f"{self.url}{path}", ssl=tls) as answer:
-            return answer.status, await answer.text()
-
-    async def ended(self) -> int:
-        async with asyncio.timeout(SOON_S):
-            return await self.process.wait()
-
-
-@contextlib.asynccontextmanager
-async def program(sandbox: Sandbox, client: Client, at: Field, delay: str) -> AsyncIterator[Program]:
-    """It answers, and is called."""
-    port = free_port()
-    places = ("--address", f"127.0.0.1:{port}", "--host", "127.0.0.1", "--parameters-namespace", at.plain)
-    process = await asyncio.create_subprocess_exec(
-        *(
-            sys.executable,
-            "-m",
-            "fluence.cli",
-            "webhook",
-            "run",
-            "--kubeconfig",
-            str(sandbox.at.kubeconfig()),
-        ),
-        *("--configuration", at.run, *places, "--doors", "namespaces", "--shutdown-delay", delay),
-    )
-    found = Program(process, f"https://127.0.0.1:{port}")
-    body = webhook_configuration(at.options, client={"url": found.url}, name=at.run)
-    await client.create(WEBHOOK_CONFIGURATIONS, body)
-    try:
-        await eventually(lambda: is_effective(client, at), timeout_s=SOON_S, what="the webhook is called")
-        yield found
-    finally:
-        await client.delete(WEBHOOK_CONFIGURATIONS, at.run)
-        await gone(client, at)
-        with contextlib.suppress(ProcessLookupError):
-            process.kill()
-        await process.wait()
 
 
 async def test_told_to_stop_it_answers_on_and_told_again_it_stops_at_once(sandbox: Sandbox) -> None:

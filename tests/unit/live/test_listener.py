@@ -103,9 +103,11 @@ async def test_who_does_not_read_its_answer_is_cut_off() -> None:
     async with served() as port, connected(port) as ((reader, writer),):
         writer.write(GET.replace(b"healthz", b"large"))
         await asyncio.sleep(0.1)
-        writer.transport.pause_reading()
+        transport = writer.transport
+        assert isinstance(transport, asyncio.Transport)
+        transport.pause_reading()
         await asyncio.sleep(1.5)
-        writer.transport.resume_reading()
+        transport.resume_reading()
         with pytest.raises((asyncio.IncompleteReadError, ConnectionError)):
             await reader.readexactly(LARGE)
 
