@@ -182,6 +182,7 @@ OWN: dict[str, Any] = {
             "apiServerCIDRs": {"type": "array", "items": {"type": "string", "pattern": "/[0-9]+$"}},
             "apiServerPorts": {"type": "array", "items": _PORT},
             "egress": _LIST,
+            "webhook": _closed({"enabled": _FLAG, "from": _LIST}),
         }
     ),
     "admission": _closed(

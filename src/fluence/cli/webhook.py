@@ -120,8 +120,9 @@ def run(
     """Answer the API server's reviews with the same rules as the policy.
 
     The certificate is made in memory, told to the API server and renewed long before it ends; no key is
-    stored, and no Secret is read. Whatever comes, objects are allowed: they are only changed. Told to stop,
-    it says that it is not ready and answers until the API server calls other replicas.
+    stored, and no Secret is read. Objects are allowed and changed; only what is larger than rules look at, and
+    would be changed, is refused. Told to stop, it says that it is not ready and answers until the API server
+    calls other replicas.
 
     \b
     Examples:

@@ -80,3 +80,30 @@ def test_a_server_without_policies_gets_the_webhook() -> None:
     with pytest.raises(subprocess.CalledProcessError) as fault:
         rendered("admission.mode=policy", version="1.35")
     assert "set it to webhook, auto or off" in fault.value.stderr
+
+
+@pytest.mark.parametrize(
+    ("values", "types", "who"),
+    [
+        ((), ["Ingress"], None),
+        (("networkPolicy.enabled=true",), ["Ingress", "Egress"], None),
+        (
+            ("networkPolicy.webhook.from[0].ipBlock.cidr=10.0.0.0/24",),
+            ["Ingress"],
+            [{"ipBlock": {"cidr": "10.0.0.0/24"}}],
+        ),
+    ],
+)
+def test_only_the_port_of_the_webhook_is_open_by_default(
+    values: tuple[str, ...], types: list[str], who: Any
+) -> None:
+    found = rendered("admission.mode=webhook", *values, parts=("webhook",))["NetworkPolicy/fluence-webhook"]
+    spec = found["spec"]
+    assert spec["policyTypes"] == types and ("egress" in spec) == ("Egress" in types)
+    (rule,) = spec["ingress"]
+    assert rule["ports"] == [{"protocol": "TCP", "port": 8443}] and rule.get("from") == who
+
+
+def test_an_upgrade_that_keeps_the_values_of_before_has_no_policy_for_the_webhook() -> None:
+    without = rendered("admission.mode=webhook", "networkPolicy.webhook=null", parts=("webhook",))
+    assert "NetworkPolicy/fluence-webhook" not in without
