@@ -97,7 +97,7 @@ _META = ("apiVersion", "kind", "metadata")
 
 def _policy(scope: AdmissionScope) -> str:
     """A policy, its binding and the warnings of a scope, if any of its handlers is wanted."""
-    documents = {each["kind"]: each for each in policies(_OPTIONS, namespace="") if _is_of(each, scope)}
+    documents = _documents(scope, "")
     policy = documents["MutatingAdmissionPolicy"]
     spec = dict(policy["spec"])
     for key in ("paramKind", "matchConstraints", "variables", "mutations"):
@@ -118,18 +118,29 @@ def _policy(scope: AdmissionScope) -> str:
     if any(each.handler == FLUXION for each in scope.rules):
         reference = f"name: {names.ADMISSION_PARAMETERS}, namespace: {{{{ $space }}}}"
         text += _if([FLUXION], f"  paramRef: {{{reference}, parameterNotFoundAction: Allow}}\n")
+    text += _validating(scope, _documents(scope, "-bounds"), f"{name}-bounds")
     if scope.warnings:
-        text += _if([QUANTUM], _warnings(scope, documents, f"{name}-warnings"))
+        text += _if([QUANTUM], _validating(scope, _documents(scope, "-warnings"), f"{name}-warnings"))
     return _guarded(scope, text)
 
 
-def _warnings(scope: AdmissionScope, documents: dict[str, Any], name: str) -> str:
-    policy = documents["ValidatingAdmissionPolicy"]
+def _documents(scope: AdmissionScope, suffix: str) -> dict[str, Any]:
+    """The policy of a scope and its binding, by kind."""
+    called = f"fluence-{scope.name}{suffix}"
+    found = policies(_OPTIONS, namespace="")
+    return {each["kind"]: each for each in found if each["metadata"]["name"] == called}
+
+
+def _validating(scope: AdmissionScope, documents: dict[str, Any], name: str) -> str:
+    policy, binding = (
+        documents[each] for each in ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+    )
+    (action,) = binding["spec"]["validationActions"]
     spec = {key: each for key, each in policy["spec"].items() if key != "matchConstraints"}
     return (
         f"---\n{_object(policy, name)}spec:\n{_indented(to_yaml([spec]))}{_constraints(scope)}"
-        f"---\n{_object(documents['ValidatingAdmissionPolicyBinding'], name)}"
-        f"spec: {{policyName: {name}, validationActions: [Warn]}}\n"
+        f"---\n{_object(binding, name)}"
+        f"spec: {{policyName: {name}, validationActions: [{action}]}}\n"
     )
 
 
@@ -193,11 +204,6 @@ def _guarded(scope: AdmissionScope, text: str) -> str:
     if scope.name.endswith("-held"):
         return f"{{{{- if $held }}}}\n{text}{{{{- end }}}}\n"
     return _if([each.handler for each in scope.rules], text)
-
-
-def _is_of(document: dict[str, Any], scope: AdmissionScope) -> bool:
-    name = document["metadata"]["name"].removeprefix("fluence-").removesuffix("-warnings")
-    return bool(name == scope.name)
 
 
 def _indented(text: str, by: int = 2) -> str:

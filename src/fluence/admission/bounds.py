@@ -25,7 +25,7 @@ DEEPEST: Final = 64
 LONGEST_NAME: Final = 253
 """Of an object. The server refuses a longer one after admission, and a rule reads it letter by letter."""
 
-_LISTS: Final = ("containers", "initContainers")
+CONTAINER_LISTS: Final = ("containers", "initContainers")
 _SIDES: Final = ("limits", "requests")
 _HEAD_BYTES: Final = 4096
 _HEAD: Final = re.compile(
@@ -139,7 +139,7 @@ def excess(found: Any) -> str | None:
         spec, place = spec["template"].get("spec"), "spec.template.spec"
     if not isinstance(spec, dict):
         return None
-    lists = {each: spec[each] for each in _LISTS if isinstance(spec.get(each), list)}
+    lists = {each: spec[each] for each in CONTAINER_LISTS if isinstance(spec.get(each), list)}
     count = sum(map(len, lists.values()))
     if count > MOST_CONTAINERS:
         return (

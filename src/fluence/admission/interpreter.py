@@ -76,7 +76,7 @@ def _odd(kind: str) -> Iterator[None]:
         raise InvalidInput(f"a field is not of the type that a {kind} has there ({error})") from None
 
 
-_MOST_KEPT = 1000
+_MOST_KEPT = 64  # those of a webhook's scopes; each is thousands of small objects
 _kept: dict[int, tuple[AdmissionRule | Warn, Compute, Compute]] = {}  # by the rule's id, which is held
 
 
@@ -84,7 +84,7 @@ def _functions(of: AdmissionRule | Warn) -> tuple[Compute, Compute]:
     """When a rule holds, and what it changes."""
     known = _kept.get(id(of))
     if known is None:
-        if len(_kept) >= _MOST_KEPT:  # tables are made once in a webhook, and again and again in tests
+        if len(_kept) >= _MOST_KEPT:  # a webhook makes its table once; others may make many
             _kept.clear()
         if isinstance(of, Warn):
             known = of, compiled(of.when), compiled(Plus())

@@ -1,7 +1,8 @@
 """Policy: the rules as MutatingAdmissionPolicies (Kubernetes 1.36 and later), and what tells of no effect.
 
 No webhook, no certificate, no pod: the API server evaluates them itself. A fault of ours refuses nobody's
-object (`failurePolicy: Ignore`).
+object (`failurePolicy: Ignore`). Only a pod with more containers than rules look at is refused, if one of
+them would change it: the server would take seconds for it, and then store it as it is.
 """
 
 from __future__ import annotations
@@ -10,21 +11,25 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fluence import names
+from fluence.admission.bounds import CONTAINER_LISTS, MOST_CONTAINERS
 from fluence.admission.cel import to_cel, variables_of
+from fluence.admission.edits import POD, TEMPLATE
 from fluence.admission.expressions import (
     Among,
+    Call,
     Either,
     Every,
     Expr,
     Field,
     If,
+    Less,
     ListOf,
     Name,
     Not,
     Plus,
     Value,
 )
-from fluence.admission.rule import FLUXION, AdmissionRule, Warn
+from fluence.admission.rule import FLUXION, PODS, AdmissionRule, Warn
 from fluence.admission.scopes import AdmissionOptions, AdmissionScope, scopes
 from fluence.kube.resource import HAND_OFFS
 
@@ -38,6 +43,7 @@ def policies(options: AdmissionOptions, *, namespace: str, prefix: str = "fluenc
     found: list[Manifest] = []
     for scope in scopes(options):
         found += _mutating(scope, f"{prefix}-{scope.name}", namespace)
+        found += _bounding(scope, f"{prefix}-{scope.name}-bounds")
         if scope.warnings:
             found += _warning(scope, f"{prefix}-{scope.name}-warnings")
     return found
@@ -68,6 +74,7 @@ def _mutating(scope: AdmissionScope, name: str, namespace: str) -> list[Manifest
         "matchConstraints": _constraints(scope),
         "matchConditions": [
             {"name": "concerns-us", "expression": to_cel(condition(scope), inline=True)},
+            {"name": "has-few-containers", "expression": to_cel(Not(_has_many(scope)))},
         ],
         "variables": _variables(mutations),
         "mutations": [
@@ -97,6 +104,46 @@ def _mutating(scope: AdmissionScope, name: str, namespace: str) -> list[Manifest
     ]
 
 
+def _has_many(scope: AdmissionScope) -> Expr:
+    """Whether there are more containers than rules look at."""
+    at = POD if scope.kinds == PODS else TEMPLATE
+    lists = (Call("size", at.field("spec", each, default=[])) for each in CONTAINER_LISTS)
+    return Less(Value(MOST_CONTAINERS), Plus(*lists))
+
+
+def _bounding(scope: AdmissionScope, name: str) -> list[Manifest]:
+    """What is too large for the mutating policy is refused where that would change it. Where even this costs
+    the server too much, it is refused as well: only objects with many containers come so far."""
+    changed = Not(Either(*(_guarded(scope, each, each.holds) for each in scope.rules)))
+    message = (
+        f"there are over {MOST_CONTAINERS} containers and init containers, which is more than Fluence takes "
+        "in a pod; use several pods"
+    )
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": _constraints(scope),
+        "matchConditions": [
+            {"name": "concerns-us", "expression": to_cel(condition(scope), inline=True)},
+            {"name": "has-many-containers", "expression": to_cel(_has_many(scope))},
+        ],
+        "variables": _variables([changed]),
+        "validations": [{"expression": to_cel(changed), "message": message}],
+    }
+    return _validating(name, spec, "Deny")
+
+
+def _validating(name: str, spec: Manifest, action: str) -> list[Manifest]:
+    return [
+        {"apiVersion": API, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
+        {
+            "apiVersion": API,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": {"name": name},
+            "spec": {"policyName": name, "validationActions": [action]},
+        },
+    ]
+
+
 def _warning(scope: AdmissionScope, name: str) -> list[Manifest]:
     """A mutating policy says nothing to whoever made the object; a validating one does, without a no."""
     told = [Not(_guarded(scope, each, each.when)) for each in scope.warnings]
@@ -109,15 +156,7 @@ def _warning(scope: AdmissionScope, name: str) -> list[Manifest]:
             for test, each in zip(told, scope.warnings, strict=True)
         ],
     }
-    return [
-        {"apiVersion": API, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec},
-        {
-            "apiVersion": API,
-            "kind": "ValidatingAdmissionPolicyBinding",
-            "metadata": {"name": name},
-            "spec": {"policyName": name, "validationActions": ["Warn"]},
-        },
-    ]
+    return _validating(name, spec, "Warn")
 
 
 def _variables(exprs: Sequence[Expr]) -> list[Manifest]:

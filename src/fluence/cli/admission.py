@@ -13,7 +13,14 @@ from fluence import names
 from fluence.admission.interpreter import Admitted, admit, as_read
 from fluence.admission.manifests import SERVICE, manifests, to_yaml
 from fluence.admission.rule import DEFAULT_HANDLERS, HANDLERS
-from fluence.admission.scopes import KINDS, AdmissionOptions, DoorMode, chosen_handlers, scopes
+from fluence.admission.scopes import (
+    KINDS,
+    AdmissionOptions,
+    AdmissionScope,
+    DoorMode,
+    chosen_handlers,
+    scopes,
+)
 from fluence.cli import view
 from fluence.cli.choice import STDIN
 from fluence.errors import InvalidInput
@@ -168,9 +175,10 @@ def try_(file: str, namespace: str, resources: str | None, output: str, **chosen
         with click.open_file(resources) as stream:
             variables = hand_off_variables(resource_document.parse(stream.read(), source=resources))
     results = []
+    known = scopes(options)
     for document in _documents(file):
         place = (document.get("metadata") or {}).get("namespace") or namespace
-        results.append((document, _admitted(options, document, place, variables)))
+        results.append((document, _admitted(options, known, document, place, variables)))
     for document, made in results:
         for told in made.warnings:
             click.echo(f"warning: {_called(document)}: {told}", err=True)
@@ -195,13 +203,17 @@ def _show(results: list[tuple[Any, Admitted]], output: str) -> None:
 
 
 def _admitted(
-    options: AdmissionOptions, document: Any, namespace: str, variables: dict[str, str]
+    options: AdmissionOptions,
+    known: tuple[AdmissionScope, ...],
+    document: Any,
+    namespace: str,
+    variables: dict[str, str],
 ) -> Admitted:
     kind = document.get("kind")
     held = options.doors is not DoorMode.OFF
     if namespace in options.excluded or kind not in KINDS:
         return Admitted(document)
-    for scope in scopes(options):
+    for scope in known:
         if kind in scope.kinds and scope.name.endswith("-held") == held:
             try:
                 return admit(scope, as_read(document), kind=kind, namespace=namespace, variables=variables)

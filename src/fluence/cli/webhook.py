@@ -120,7 +120,7 @@ def run(
     """Answer the API server's reviews with the same rules as the policy.
 
     The certificate is made in memory, told to the API server and renewed long before it ends; no key is
-    stored, and no Secret is read. Objects are allowed and changed; only what is larger than rules look at, and
+    stored, and no Secret is read. Objects are allowed and changed; what is larger than rules look at, and
     would be changed, is refused. Told to stop, it says that it is not ready and answers until the API server
     calls other replicas.
 

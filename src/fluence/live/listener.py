@@ -31,7 +31,7 @@ class ListenerLimits:
     request_s: float = 5.0
     """For a handshake, for the head of a request, and to read an answer."""
     idle_s: float = 60.0
-    """Between requests, for who has had an answer."""
+    """Before and between requests."""
     check_s: float = 0.1
     grace_s: float = 0.5
     """How long a newcomer may keep its place while others want it and it has said nothing."""
@@ -48,6 +48,9 @@ class _Guest:
     """When it began to wait, or to be answered."""
     answers: bool = False
     """Whether a request of it is being answered."""
+    greeted: bool = False
+    """Whether hands were shaken. Go's clients, such as the API server, keep connections for later that they
+    never used; one that is cut off as it is used is a call that fails."""
     answered: bool = False
     begun: bool = False
     """Whether the head of its next request has begun."""
@@ -58,7 +61,7 @@ class _Guest:
     def is_late(self, now: float, limits: ListenerLimits) -> bool:
         if self.answers and not self.stalls:
             return False  # whoever answers has a time limit of its own
-        is_idle = self.answered and not self.begun and not self.stalls
+        is_idle = self.greeted and not self.begun and not self.stalls
         return now - self.since > (limits.idle_s if is_idle else limits.request_s)
 
 
@@ -78,7 +81,7 @@ class _Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
         self._guest.end = transport.abort  # type: ignore[attr-defined]
-        self._guest.since = time.monotonic()
+        self._guest.greeted, self._guest.since = True, time.monotonic()
 
     def data_received(self, data: bytes) -> None:
         guest = self._guest

@@ -80,7 +80,7 @@ def test_policy_and_webhook_look_at_the_same_objects(doors: DoorMode) -> None:
     by_hook = webhook_configuration(options, client=service("s", "ns"))["webhooks"]
     assert len(by_policy) == len(by_hook)
     for policy, hook in zip(by_policy, by_hook, strict=True):
-        assert policy["matchConditions"] == hook["matchConditions"]
+        assert policy["matchConditions"][:1] == hook["matchConditions"]
         assert policy["matchConstraints"]["namespaceSelector"] == hook["namespaceSelector"]
         plain = [{key: each[key] for key in each if key != "scope"} for each in hook["rules"]]
         assert policy["matchConstraints"]["resourceRules"] == plain
