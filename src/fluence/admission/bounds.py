@@ -149,7 +149,9 @@ def excess(found: Any) -> str | None:
     for name, each in lists.items():
         for i, container in enumerate(each):
             resources = container.get("resources") if isinstance(container, dict) else None
-            for side in _SIDES if isinstance(resources, dict) else ():
+            if not isinstance(resources, dict):
+                continue
+            for side in _SIDES:
                 asked = resources.get(side)
                 if isinstance(asked, dict) and len(asked) > MOST_RESOURCES:
                     return (
