@@ -17,6 +17,8 @@ from fluence import names
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import EVENTS, PODS, Json
 from fluence.model.pod import Pod
+from fluence.sandbox.audit import AuditLedger
+from fluence.sandbox.auditor import Auditor
 from fluence.sandbox.nodes import GPU
 from fluence.sandbox.testing import Kube
 from tests.integration.sandbox.kubectl import Kubectl
@@ -157,3 +159,23 @@ async def test_a_scheduler_that_is_killed_while_a_group_settles_starts_it_as_a_w
                 await asyncio.sleep(0.05)
         assert watched.part_s["g"] < 2, "a part of it started"
         assert await run.stop(signal.SIGTERM) == 0
+
+
+async def test_the_audit_finds_a_head_that_runs_without_its_workers(own_sandbox: Kube) -> None:
+    """Bound by hand, as a scheduler would that knows nothing of gangs."""
+    async with (
+        field(own_sandbox, 3, gpu=4) as f,
+        Auditor(f.client, ledger=AuditLedger(grace_s=1.0)) as auditor,
+    ):
+        for group in ("split", "whole"):
+            await apply(f, job(f, group, "head", 1, runs=600), job(f, group, "work", 2, runs=600))
+        pods = await f.until(lambda pods: len(pods) == 6, "the Jobs make their pods")
+        bound = [name for name in pods if name.startswith("whole")]
+        bound += [name for name in pods if name.startswith("split-head")]
+        for index, name in enumerate(sorted(bound)):
+            await f.client.bind(pods[name], f.nodes[index % 3])
+        await asyncio.sleep(2.0)
+        found = [each for each in (await auditor.report()).findings if each.kind == "gang"]
+        assert [each.what for each in found] == [f"{f.namespace}/split"]
+        assert "1 of at least 3 members" in found[0].detail
+        await asyncio.to_thread(Kubectl(f.kube).ok, "delete", "jobs", "--all", "--wait=false")
