@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import re
 import uuid
@@ -34,6 +33,7 @@ from fluence.kube.resource import (
 )
 from tests.admission_objects import VARIABLES
 from tests.eventually import eventually
+from tests.integration.rights import until_account
 
 RESOURCES: dict[str, Resource[Json]] = {
     each.kind: each.raw() for each in (PODS, JOBS, DEPLOYMENTS, REPLICASETS, STATEFULSETS)
@@ -93,7 +93,7 @@ async def field(client: Client, *, own_scheduler: bool = False) -> AsyncIterator
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}},
         )
     for name in spaces:
-        await _account(client, name)
+        await until_account(client, name)
     await _kind(client)
     parameters = {"metadata": {"name": names.ADMISSION_PARAMETERS}, "spec": {"variables": VARIABLES}}
     kind = {"apiVersion": HAND_OFFS.api_version, "kind": HAND_OFFS.kind}
@@ -185,22 +185,15 @@ async def _kind(client: Client) -> None:
     path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     with contextlib.suppress(ApiConflict):
         await client.request("POST", path, body=msgspec.json.encode(hand_off_definition()))
-    async with asyncio.timeout(60):
-        while True:
-            with contextlib.suppress(Missing):
-                await client.list(HAND_OFFS)
-                return
-            await asyncio.sleep(0.1)
 
+    async def served() -> str:
+        try:
+            await client.list(HAND_OFFS)
+        except Missing as error:
+            return str(error)
+        return ""
 
-async def _account(client: Client, namespace: str) -> None:
-    async with asyncio.timeout(60):
-        while True:
-            try:
-                await client.request("GET", f"/api/v1/namespaces/{namespace}/serviceaccounts/default")
-                return
-            except Missing:
-                await asyncio.sleep(0.05)
+    await eventually(served, "", what="the kind is served", timeout_s=60)
 
 
 def _probe(at: Field) -> dict[str, Any]:

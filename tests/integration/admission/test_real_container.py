@@ -11,9 +11,12 @@ import pytest
 from fluence import names
 from fluence.kube.resource import CONFIG_MAPS, PODS
 from fluence.live.scheduler import LiveScheduler
+from fluence.model.hand_off import hand_off_variables
+from fluence.model.resource_document import parse
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
-from tests.integration.admission.field import field, policies_for
+from tests.eventually import eventually
+from tests.integration.admission.field import attempt, field, policies_for
 from tests.integration.sandbox.kubectl import Kubectl
 
 pytestmark = [pytest.mark.realnodes, pytest.mark.release]
@@ -63,15 +66,20 @@ async def test_a_container_prints_the_backend_that_its_pod_got(real_kube: Kube) 
         running = asyncio.create_task(live.run(stop))
         try:
             space = at.namespace(False)
-            async with asyncio.timeout(120):
-                while live.hand_off.written == 0:
-                    await asyncio.sleep(0.1)
-                await client.create(PODS.raw(), sampler(at.run), namespace=space)
-                while True:
-                    found: Any = await client.get(PODS.raw(), "sampler", namespace=space)
-                    if found["status"]["phase"] in ("Succeeded", "Failed"):
-                        break
-                    await asyncio.sleep(0.2)
+            # The server reads the table of variables later than the leader writes it.
+            wanted = hand_off_variables(parse(DEVICES)).keys()
+            await eventually(
+                lambda: attempt(client, space, sampler(at.run)),
+                lambda made: {each["name"] for each in made[1]["spec"]["containers"][0]["env"]} >= wanted,
+                what=f"containers get {sorted(wanted)}",
+            )
+            await client.create(PODS.raw(), sampler(at.run), namespace=space)
+            found: Any = await eventually(
+                lambda: client.get(PODS.raw(), "sampler", namespace=space),
+                lambda pod: pod["status"]["phase"] in ("Succeeded", "Failed"),
+                what="its container has ended",
+                timeout_s=120,
+            )
             assert found["metadata"]["annotations"][names.BACKEND] == "near"
             kubectl = Kubectl(msgspec.structs.replace(real_kube, namespace=space))
             said = await asyncio.to_thread(kubectl.run, "logs", "sampler")

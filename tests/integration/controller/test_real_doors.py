@@ -18,6 +18,7 @@ from fluence.live.scheduler import LiveScheduler
 from fluence.sandbox.realnode import REAL
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
+from tests.eventually import eventually
 from tests.integration.controller.doors import GATES, SEEN, serve_flux_jobs
 from tests.integration.sandbox.kubectl import Kubectl
 
@@ -75,11 +76,8 @@ async def test_the_examples_of_fluxqueue_are_let_go_and_print(real_kube: Kube) -
 
 
 async def completed(client: Client, kube: Kube, wanted: set[str]) -> None:
-    async with asyncio.timeout(90):
-        while True:
-            page = await client.list(FLUX_JOBS, namespace=kube.namespace)
-            if {
-                each.metadata.name for each in page.items or () if each.status.phase == "Completed"
-            } == wanted:
-                return
-            await asyncio.sleep(0.2)
+    async def phases() -> dict[str, str | None]:
+        page = await client.list(FLUX_JOBS, namespace=kube.namespace)
+        return {each.metadata.name: each.status.phase for each in page.items or ()}
+
+    await eventually(phases, dict.fromkeys(wanted, "Completed"), timeout_s=90, pause_s=0.2)

@@ -19,6 +19,7 @@ from fluence.kube.access import Access
 from fluence.kube.errors import Missing
 from fluence.kube.lease import LeaseObject, LeaseTerms
 from fluence.kube.resource import LEASES
+from tests.eventually import eventually
 from tests.integration.schedule.field import Field
 
 LEASE = "leader"
@@ -79,10 +80,16 @@ class Replica:
 
     async def leads(self, times: int = 1) -> None:
         """Wait until it has led so often."""
-        async with asyncio.timeout(SOON_S):
-            while self.said.count("leads") < times:
-                assert self.process is not None and self.process.returncode is None, self.said
-                await asyncio.sleep(0.05)
+        await self.says("leads", times)
+
+    async def says(self, text: str, times: int = 1) -> None:
+        """Wait until it has said something so often."""
+
+        def so_often(said: str) -> bool:
+            assert self.process is not None and self.process.returncode is None, self.said
+            return said.count(text) >= times
+
+        await eventually(lambda: self.said, so_often, what=f"it says {text!r}", timeout_s=SOON_S)
 
     def signal(self, number: signal.Signals) -> None:
         assert self.process is not None
@@ -101,9 +108,8 @@ class Replica:
 
     async def begun(self) -> None:
         """The slow cycle is under way."""
-        async with asyncio.timeout(SOON_S):
-            while not self.slow.with_suffix(".begun").exists():
-                await asyncio.sleep(0.05)
+        begun = self.slow.with_suffix(".begun")
+        await eventually(begun.exists, what="the slow cycle has begun", timeout_s=SOON_S)
 
     @property
     def is_slow(self) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from fluence.live.leadership import GRACE_S
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.live.replica import SOON_S, TERMS, Replica, lease_of, now
 from tests.integration.schedule.field import Field, field
 
@@ -85,10 +86,11 @@ async def test_a_cycle_that_hangs_without_a_lease_fails_the_probe(kube: Kube, tm
 
 async def unhealthy(replica: Replica) -> str:
     """What the probe says when it fails at last."""
-    async with asyncio.timeout(SOON_S):
-        while True:
-            status, said = await replica.ask("/healthz")
-            if status != 200:
-                assert status == 503
-                return said
-            await asyncio.sleep(0.1)
+    status, said = await eventually(
+        lambda: replica.ask("/healthz"),
+        lambda answer: answer[0] != 200,
+        what="the probe fails",
+        timeout_s=SOON_S,
+    )
+    assert status == 503
+    return said

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from fluence.cli import main
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.live.replica import SOON_S, Replica
 from tests.integration.schedule.field import Field, field
 
@@ -95,7 +96,7 @@ async def test_a_history_survives_kills_and_says_what_became_of_jobs(kube: Kube,
         async with keeping(f, tmp_path / "c", database) as third:
             found = await until(database, lambda now: now["unseen"]["ended"] is not None)
             assert found["unseen"]["state"] == "completed"  # its pod still says so
-            assert "learned from the history" in third.said
+            await third.says("learned from the history")
 
 
 async def test_a_database_that_fails_holds_up_no_pod(kube: Kube, tmp_path: Path) -> None:
@@ -107,9 +108,12 @@ async def test_a_database_that_fails_holds_up_no_pod(kube: Kube, tmp_path: Path)
         other.execute("BEGIN EXCLUSIVE")
         await f.add(*(f.pod(f"p-{i}", runs=1) for i in range(6)))
         await f.until_bound([f"p-{i}" for i in range(6)])
-        async with asyncio.timeout(SOON_S):
-            while "fluence_history_up 0.0" not in (await replica.ask("/metrics"))[1]:
-                await asyncio.sleep(0.2)
+        await eventually(
+            lambda: replica.ask("/metrics"),
+            lambda answer: "fluence_history_up 0.0" in answer[1],
+            what="the metrics say that the history is not written",
+            timeout_s=SOON_S,
+        )
         assert (await replica.ask("/healthz"))[0] == 200
         other.execute("ROLLBACK")
         other.close()
@@ -117,4 +121,5 @@ async def test_a_database_that_fails_holds_up_no_pod(kube: Kube, tmp_path: Path)
             database, lambda now: [each["state"] for each in now.values()] == ["completed"] * 7
         )
         assert set(found) == {"first", *(f"p-{i}" for i in range(6))}
+        await replica.says("history is written again")
         assert replica.said.count("history is not written") == 1

@@ -18,6 +18,7 @@ from fluence.kube.client import Client
 from fluence.kube.reviews import Reviews
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.live.replica import SOON_S, Replica
 from tests.integration.schedule.field import field
 from tests.integration.schedule.test_groups_deploy import ACCOUNT, install, resource_of
@@ -132,8 +133,6 @@ async def test_the_account_may_ask_who_reads_only_where_that_is_deployed(kube: K
         await install(admin)
         assert await Reviews(client, path="/metrics")(reader) == 503, "without the right to ask"
         async with granted(admin, named(f"asks-{kube.namespace}", rules, account, space)):
-            async with asyncio.timeout(SOON_S):
-                while await Reviews(client, path="/metrics")(reader) != 200:
-                    await asyncio.sleep(0.2)
+            await eventually(lambda: Reviews(client, path="/metrics")(reader), 200, timeout_s=SOON_S)
             assert await Reviews(client, path="/secret")(reader) == 403
             assert await Reviews(client, path="/metrics")("x" * 100_000) == 401

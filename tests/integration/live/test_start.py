@@ -11,6 +11,7 @@ from pathlib import Path
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.live.replica import SOON_S, Replica, free_port, lease_of
 from tests.integration.schedule.field import Field, field
 
@@ -25,13 +26,6 @@ async def started(f: Field, folder: Path, proxy: Proxy) -> AsyncIterator[Replica
         await replica.end()
 
 
-async def said(replica: Replica, text: str) -> None:
-    async with asyncio.timeout(SOON_S):
-        while text not in replica.said:
-            assert replica.process is not None and replica.process.returncode is None, replica.said
-            await asyncio.sleep(0.05)
-
-
 async def ended(replica: Replica) -> int:
     assert replica.process is not None
     replica.signal(signal.SIGTERM)
@@ -42,7 +36,7 @@ async def test_a_server_that_is_not_there_is_waited_for(kube: Kube, tmp_path: Pa
     """A process that ended would be started again after ever longer pauses (CrashLoopBackOff)."""
     proxy = Proxy(kube.access(), port=free_port())
     async with field(kube, 1) as f, started(f, tmp_path, proxy) as replica:
-        await said(replica, "waits for the API server")
+        await replica.says("waits for the API server")
         assert (await replica.ask("/healthz"))[0] == 200
         assert await replica.ask("/readyz") == (503, "the first lists are not complete\n")
         async with proxy:
@@ -55,7 +49,7 @@ async def test_a_server_that_is_not_there_is_waited_for(kube: Kube, tmp_path: Pa
 
 async def test_sigterm_is_heard_before_there_is_a_server(kube: Kube, tmp_path: Path) -> None:
     async with field(kube, 1) as f, started(f, tmp_path, Proxy(kube.access(), port=free_port())) as replica:
-        await said(replica, "waits for the API server")
+        await replica.says("waits for the API server")
         assert await ended(replica) == 0
 
 
@@ -66,9 +60,7 @@ async def test_sigterm_is_heard_while_the_first_lists_are_read(kube: Kube, tmp_p
         Proxy(kube.access(), [slow]) as proxy,
         started(f, tmp_path, proxy) as hangs,
     ):
-        async with asyncio.timeout(SOON_S):
-            while not slow.seen:
-                await asyncio.sleep(0.05)
+        await eventually(lambda: slow.seen, what="the first list is read", timeout_s=SOON_S)
         assert await ended(hangs) == 0
 
 
@@ -80,7 +72,7 @@ async def test_a_leader_gives_the_lease_back_and_one_that_waits_just_ends(kube: 
     ):
         await leader.leads()
         async with started(f, tmp_path / "b", proxy) as other:
-            await said(other, "follows the cluster")
+            await other.says("follows the cluster")
             assert await ended(other) == 0
             held = await lease_of(f)
             assert held is not None and held.spec.holder_identity

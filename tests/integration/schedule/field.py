@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterable
+from functools import partial
 from typing import Any
 
 from fluence.kube.client import Client
@@ -18,6 +19,7 @@ from fluence.sandbox.nodes import NodeKind, create_nodes
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
+from tests.eventually import eventually
 
 RUN = "sandbox.fluence.flux-framework.org/run-seconds"
 LABEL = "field.example/of"
@@ -135,13 +137,13 @@ class Field:
         return (said[0]["status"], said[0]["reason"], said[0]["message"]) if said else None
 
     async def until_group(self, name: str, status: str, reason: str, *, timeout_s: float = 45.0) -> str:
-        said = None
-        try:
-            async with asyncio.timeout(timeout_s):
-                while (said := await self.group_condition(name)) is None or said[:2] != (status, reason):
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            raise AssertionError(f"not within {timeout_s} s: {status} {reason}; there is {said}") from None
+        said = await eventually(
+            lambda: self.group_condition(name),
+            lambda said: said is not None and said[:2] == (status, reason),
+            what=f"group {name} is told {status} {reason}",
+            timeout_s=timeout_s,
+        )
+        assert said is not None
         return said[2]
 
     async def end(self, *names: str) -> None:
@@ -222,11 +224,10 @@ async def field(kube: Kube, count: int = 4, **kind: Any) -> AsyncIterator[Field]
 
 
 async def _ready(client: Client, names: list[str]) -> None:
-    async with asyncio.timeout(60):
-        for name in names:
-            while True:
-                node = await client.get(NODES, name)
-                born = any(each.key.startswith("node.kubernetes.io/") for each in node.spec.taints or ())
-                if node.is_ready and not born:
-                    break
-                await asyncio.sleep(0.1)
+    async def closed(name: str) -> list[str]:
+        node = await client.get(NODES, name)
+        born = [each.key for each in node.spec.taints or () if each.key.startswith("node.kubernetes.io/")]
+        return born if node.is_ready else [*born, "it is not ready"]
+
+    for name in names:
+        await eventually(partial(closed, name), [], what=f"{name} is ready and open", timeout_s=60)

@@ -93,9 +93,11 @@ async def test_a_volume_that_is_not_made_in_time_is_tried_elsewhere(kube: Kube, 
         await f.add(f.pod("p", volumes=mounts("data")))
         await d.until_chosen()
         first = (await d.claims())["data"].selected_node
-        async with asyncio.timeout(20):
-            while (await d.claims())["data"].selected_node in (first, None):
-                await asyncio.sleep(0.05)
+        await eventually(
+            d.claims,
+            lambda claims: claims["data"].selected_node not in (first, None),
+            what=f"another node than {first} is chosen",
+        )
         d.paused = False
         assert (await f.until_bound(["p"]))["p"].spec.node_name != first
 
