@@ -141,7 +141,7 @@ class DynamicResources:
         self._of_namespace: dict[str, dict[Key, None]] = {}  # the templates in use
         self._asked: dict[Key, dict[_Wanted, int] | None] = {}  # by template in use; None: it is not counted
         self._over: set[Key] = set()  # templates in use that are beyond the bound
-        self._admitted: dict[str, frozenset[_Wanted]] = {}  # by namespace
+        self._admitted: dict[str, dict[_Wanted, None]] = {}  # by namespace
         self._kinds: dict[_Wanted, _Kind] = {}
         self._numbers: dict[str, set[int]] = {}  # by class: those in the names of kinds
         self._devices: list[_Device] = []
@@ -275,21 +275,21 @@ class DynamicResources:
                 self._asked.pop(key, None)
         in_use = self._of_namespace.get(namespace, {})
         held = {key for key in in_use if any(_holds(self._pods[uid]) for uid in self._users[key])}
-        admitted: set[_Wanted] = set()
+        admitted: dict[_Wanted, None] = {}
         self._over -= {key for key in self._over if key[0] == namespace}
         for key in sorted(in_use, key=lambda key: key not in held):
             asked = self._asked.get(key) or {}
-            if len(admitted.union(asked)) > MAX_KINDS:
+            if len(admitted.keys() | asked.keys()) > MAX_KINDS:
                 self._over.add(key)
             else:
-                admitted.update(asked)
-        _keep(self._admitted, namespace, frozenset(admitted) or None)
+                admitted.update(dict.fromkeys(asked))
+        _keep(self._admitted, namespace, admitted or None)
         if not in_use:
             self._of_namespace.pop(namespace, None)
 
     def _count(self) -> tuple[set[str], set[_Wanted]]:
         """Bring the kinds up to date; says which nodes offer something else, and which kinds have changed."""
-        wanted = dict.fromkeys(each for some in self._admitted.values() for each in sorted(some, key=repr))
+        wanted = dict.fromkeys(each for some in self._admitted.values() for each in some)
         if self._slices_changed:
             self._slices_changed = False
             self._devices = list(self._newest_devices())
