@@ -46,6 +46,7 @@ class PodGrant(msgspec.Struct, frozen=True, omit_defaults=True):
 
     node: str
     devices: tuple[DeviceNote, ...] = ()
+    own: bool = False  # no other pod of its gang shares its devices
 
     def condition(self) -> Condition:
         return _condition("Placed", msgspec.json.encode(self).decode())

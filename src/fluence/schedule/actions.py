@@ -23,6 +23,7 @@ class Bind:
     job: str  # the queue's key: binds of one job stand or fall together until the first is sent
     annotations: Mapping[str, str]
     devices: tuple[DeviceNote, ...] = ()  # that belong to no node
+    own_devices: bool = False  # no other pod of its gang shares them
 
     @property
     def uid(self) -> str:
@@ -32,7 +33,7 @@ class Bind:
     def grant(self) -> PodGrant | None:
         """What its status must say before it is bound: what a restart cannot read from the bind itself."""
         if self.devices or is_delegated(self.pod):
-            return PodGrant(self.node, self.devices)
+            return PodGrant(self.node, self.devices, self.own_devices)
         return None
 
     def carried_out(self, pod: Pod) -> Pod:

@@ -43,9 +43,9 @@ def split(
     """What pods that are found running hold themselves, and what another job of their group holds."""
     for number, held in holders.items():
         theirs = {each.device for each in held}
-        lent = tuple(each for each in grants if each.device in theirs)
+        lent = tuple(each for each in grants if each.shared and each.device in theirs)
         if lent:
-            return tuple(each for each in grants if each.device not in theirs), Lent(lent, number)
+            return tuple(each for each in grants if each not in lent), Lent(lent, number)
     return grants, None
 
 

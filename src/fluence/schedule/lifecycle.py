@@ -265,7 +265,8 @@ class Lifecycle:
         said = {**(notes or {}), **recovery.annotations_for(pod_set.number, start, until, own)}
         if own:
             said |= group_devices.hand_off(own, self._state.cluster.seats.backends)
-        return Bind(pod, node, pod_set.key, said, recovery.device_notes(own))
+        alone = any(not each.shared for each in own)
+        return Bind(pod, node, pod_set.key, said, recovery.device_notes(own), alone)
 
     def give_up_seats(self, owner: str, group: str) -> None:
         """What an owner's pods were planned with does not hold: they are placed anew, together."""
@@ -392,15 +393,14 @@ class Lifecycle:
         return group_devices.amounts(grants)
 
     def _holders(self, gang: Gang, *, but: int = -1) -> dict[int, tuple[DeviceGrant, ...]]:
-        """The devices that other jobs of a group hold, by their numbers; none where each pod has its own."""
+        """The devices that other jobs of a group hold and share with it, by their numbers."""
         state, found = self._state, {}
-        if gang.per_pod_devices:
-            return {}
         for pod_set in state.pod_sets.of_group(gang.key).values():
             seating = state.cluster.seats.jobs.get(pod_set.number)
             if seating is None or seating.reserved or pod_set.number == but:
                 continue
-            if kept := tuple(each for each in seating.grants if seat_check.keeps(state, pod_set, each)):
+            shared = (each for each in seating.grants if each.shared)
+            if kept := tuple(each for each in shared if seat_check.keeps(state, pod_set, each)):
                 found[pod_set.number] = kept
         return found
 

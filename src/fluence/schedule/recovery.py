@@ -20,9 +20,8 @@ from fluence.model.device import DeviceGrant
 from fluence.model.grant import DeviceNote, pod_grant
 from fluence.model.held import STAND_IN
 from fluence.model.pod import Pod
-from fluence.names import ALLOCATION, EXCLUDED, JOBID, QUEUED, REQUIRE, START_PROMISED
+from fluence.names import ALLOCATION, EXCLUDED, JOBID, QUEUED, START_PROMISED
 from fluence.schedule.annotations import MAX_EXCLUDED_NODES
-from fluence.schedule.device_requests import asked_by
 from fluence.units import parse_duration, parse_rfc3339, rfc3339
 
 _FIRM, _LOOSE = "LimitsEnforced", "LimitsDeclared"  # what a promise rests on
@@ -136,7 +135,7 @@ def running(
     pods: Iterable[Pod], fallback: int, *, now: int, limit: int | None, per_pod: bool = False
 ) -> list[Running]:
     """The jobs of one group's bound pods. Pods that say nothing, or nonsense, belong to ``fallback``.
-    ``per_pod``: each has devices of its own."""
+    ``per_pod``: stand-ins have devices of their own; pods say it in their status."""
     groups: dict[int, list[Pod]] = {}
     for pod in pods:
         groups.setdefault(job_of(pod.annotations, fallback), []).append(pod)
@@ -144,11 +143,12 @@ def running(
     for number, members in groups.items():
         said = next((each for pod in members if (each := _allocation(pod)) is not None), None)
         if said is not None:
-            grants = _grants(members, per_pod=per_pod)
-            found.append(Running(number, tuple(members), min(said.start, now), said.end, grants))
-            continue
-        start = min((_ms(pod.bound_at) or now) for pod in members)
-        found.append(Running(number, tuple(members), min(start, now), start + limit if limit else None))
+            start, end = said.start, said.end
+        else:
+            start = min((_ms(pod.bound_at) or now) for pod in members)
+            end = start + limit if limit else None
+        grants = _grants(members, per_pod=per_pod)
+        found.append(Running(number, tuple(members), min(start, now), end, grants))
     return found
 
 
@@ -172,34 +172,27 @@ def _allocation(pod: Pod) -> AllocationNote | None:
 
 
 def _grants(pods: Iterable[Pod], *, per_pod: bool) -> tuple[DeviceGrant, ...]:
-    """The devices that pods of one job were granted. A pod that asks for no device has none, and of what it
-    asks for no more than that; of another type one unit, of which it asks for parts."""
+    """The devices that pods of one job were granted, whatever their annotations say by now."""
     users: dict[tuple[DeviceNote, Hashable], set[Hashable]] = {}  # each pod's own apart
     for pod in pods:
-        given = _granted_devices(pod)
-        if not given:
-            continue
-        left = asked_by(pod)
-        asks = bool(left) or f"{REQUIRE}backend" in pod.annotations
-        for note in given if asks else ():
-            amount = left.get(note.type, 1)
-            if 0 < note.amount <= amount:
-                left[note.type] = amount - note.amount
-                uid = pod.metadata.uid
-                users.setdefault((note, uid if per_pod else None), set()).add(uid)
+        devices, own = _granted_devices(pod, per_pod=per_pod)
+        uid = pod.metadata.uid
+        for note in devices:
+            users.setdefault((note, uid if own else None), set()).add(uid)
     return tuple(
-        DeviceGrant(tuple(note.device.split("/")), note.type, note.amount, frozenset(uids), not per_pod)
-        for (note, _), uids in users.items()
+        DeviceGrant(tuple(note.device.split("/")), note.type, note.amount, frozenset(uids), uid is None)
+        for (note, uid), uids in users.items()
     )
 
 
-def _granted_devices(pod: Pod) -> tuple[DeviceNote, ...]:
-    """By the pod's status; what stands for a pod to come has it from the grant of its Job."""
+def _granted_devices(pod: Pod, *, per_pod: bool) -> tuple[tuple[DeviceNote, ...], bool]:
+    """By the pod's status, and whether they are its own; what stands for a pod to come has them from the
+    grant of its Job."""
     if STAND_IN in pod.metadata.uid:
         said = _allocation(pod)
-        return () if said is None else said.devices
+        return (() if said is None else said.devices), per_pod
     granted = pod_grant(pod)
-    return () if granted is None else granted.devices
+    return ((), False) if granted is None else (granted.devices, granted.own)
 
 
 def _ms(time: datetime | None) -> int | None:

@@ -9,6 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
+from fluence.cluster.ids import job_number
 from fluence.model.grant import ReleaseNote
 from fluence.model.held import is_delegated, pinned_node
 from fluence.model.meta import LabelSelector, OwnerReference, Requirement
@@ -21,6 +22,7 @@ from fluence.schedule.actions import Bind
 from fluence.schedule.events import Changed
 from fluence.schedule.stand_in import is_stand_in
 from tests.unit.schedule import kit
+from tests.unit.schedule import test_devices as devices
 from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.test_held import (
     NOW,
@@ -236,6 +238,57 @@ def test_a_job_claims_a_pod_by_its_selector_too() -> None:
     assert not job.claims(
         replace(child, labels=labels, owner_references=[OwnerReference(uid=job.metadata.uid)])
     )
+
+
+# -- devices -------------------------------------------------------------------------------------------------
+
+POOL = "resources: [{type: licence, name: s, count: 5}]"
+
+
+def with_notes(bind: Bind, **changed: str | None) -> Pod:
+    """A pod that was bound, and whose owner changes annotations, or removes them."""
+    pod = devices.as_bound(bind)
+    notes = {**pod.annotations, **{getattr(names, key): value for key, value in changed.items()}}
+    left = {key: value for key, value in notes.items() if value is not None}
+    return replace(pod, metadata=replace(pod.metadata, annotations=left))
+
+
+def licences(*pods: Pod) -> int:
+    """How many are free after a restart."""
+    fresh = devices.World(POOL)
+    fresh.run(*pods)
+    return fresh.cluster.seats.free_units("licence", {"s"})
+
+
+@pytest.mark.parametrize("left", ['{"start":1}', "nonsense", None])
+def test_a_pod_that_denies_its_devices_still_holds_them_after_a_restart(left: str | None) -> None:
+    binds = devices.World(POOL).run(devices.asks("a", licence=2))
+    assert licences(with_notes(binds["a"], ALLOCATION=left, JOBID=None)) == 3
+
+
+def test_a_pod_that_no_longer_names_its_backend_still_holds_it_after_a_restart() -> None:
+    binds = devices.World(POOL).run(devices.asks("a", backend="s"))
+    notes = {"ALLOCATION": None, "JOBID": None, "BACKEND": None}
+    pod = with_notes(binds["a"], **notes)
+    said = {key: text for key, text in pod.annotations.items() if not key.startswith(names.REQUIRE)}
+    assert licences(replace(pod, metadata=replace(pod.metadata, annotations=said))) == 4
+
+
+def test_devices_that_each_pod_had_for_itself_are_not_shared_by_a_later_word() -> None:
+    gang = devices.gang(2, licence=2, annotations={names.DEVICES: "per-pod"})
+    binds = devices.World(POOL).run(*gang)
+    assert licences(*(with_notes(each, DEVICES=None) for each in binds.values())) == 1
+    alone = [with_notes(each, DEVICES=None, JOBID=str(7 + i)) for i, each in enumerate(binds.values())]
+    assert licences(*alone) == 1
+
+
+def test_a_device_that_pods_share_is_not_held_by_each_of_them_by_a_later_word() -> None:
+    binds = devices.World(POOL).run(*devices.gang(3, licence=1))
+    assert licences(*(with_notes(each, DEVICES="per-pod") for each in binds.values())) == 4
+    alone = [with_notes(each, JOBID=str(job_number(each.uid))) for each in binds.values()]
+    assert licences(*alone) == 4
+    apart = [with_notes(each, DEVICES="per-pod", JOBID=str(job_number(each.uid))) for each in binds.values()]
+    assert licences(*apart) == 4
 
 
 # -- numbers -------------------------------------------------------------------------------------------------
