@@ -188,12 +188,13 @@ class Tenancy:
 
     # -- Mallory ---------------------------------------------------------------------------------------------
 
-    def spec(self, **more: Any) -> Json:
-        """Pods that no node takes, so that whatever they hold was not given to them."""
-        return self.f.spec(**{"nodeSelector": NOWHERE, **more})
+    @property
+    def nowhere(self) -> Json:
+        """Of pods that no node takes: whatever they hold was not given to them."""
+        return {"nodeSelector": NOWHERE}
 
     def pod(self, name: str, **more: Any) -> Json:
-        return self.f.pod(name, **{"nodeSelector": NOWHERE, **more})
+        return self.f.pod(name, **{**self.nowhere, **more})
 
     async def create(self, body: Json) -> Any:
         resource = RESOURCES[str(body["kind"])]
