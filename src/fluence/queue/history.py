@@ -33,7 +33,7 @@ class Predictor(Protocol):
 
 class History:
     """The last runs of the same user with this limit and shape, else with this limit; else the share of their
-    limits that this user's jobs used, else that all jobs used."""
+    limits that this user's jobs used, else that all jobs used. A user's name counts within its account."""
 
     def __init__(self) -> None:
         # Users can make up any number of shapes, and of users.
@@ -47,13 +47,13 @@ class History:
         for kind in _kinds(job, shape):
             self._runs.setdefault(kind, deque(maxlen=_KEEP)).append(runtime)
         if job.limit is not None:
-            for user in (job.user, None):
-                self._shares.setdefault(user, deque(maxlen=_KEEP)).append(runtime / job.limit)
+            for whose in (_whose(job), None):
+                self._shares.setdefault(whose, deque(maxlen=_KEEP)).append(runtime / job.limit)
 
     def predict(self, job: Submission, shape: int, elapsed: int) -> int | None:
         if elapsed:
             return self._predict(job, shape, elapsed)
-        kind = (job.user, shape, job.limit, job.soft_limit)
+        kind = (_whose(job), shape, job.limit, job.soft_limit)
         if kind not in self._said:
             self._said[kind] = self._predict(job, shape, 0)
         return self._said[kind]
@@ -77,12 +77,17 @@ class History:
         for kind in _kinds(job, shape):
             yield self._runs.get(kind, ())
         if job.limit is not None and job.soft_limit is None:
-            for whose in (job.user, None):
+            for whose in (_whose(job), None):
                 yield [share * job.limit for share in self._shares.get(whose, ())]
 
 
 def _kinds(job: Submission, shape: int) -> tuple[Hashable, ...]:
-    return (job.user, shape, job.limit), (job.user, job.limit)
+    whose = _whose(job)
+    return (whose, shape, job.limit), (whose, job.limit)
+
+
+def _whose(job: Submission) -> tuple[str, str]:
+    return job.account, job.user
 
 
 def find(name: str) -> Predictor:

@@ -222,7 +222,7 @@ def build(
         needed=must,
         size=total,
         priority=_priority(group, counted),
-        submit=_submit(group, first_pod),
+        submit=_submit(group, by.waiting or (first_pod,)),
         source=_source(first, group),
         group=group,
         missing=None
@@ -482,9 +482,11 @@ def _priority(group: Group | None, pods: Sequence[Pod]) -> int:
     return max((pod.spec.priority or 0 for pod in pods), default=0)
 
 
-def _submit(group: Group | None, first_pod: Pod) -> int:
-    created = group.created if group is not None else None
-    return _ms(created or first_pod.metadata.creation_timestamp)
+def _submit(group: Group | None, waiting: Sequence[Pod]) -> int:
+    """Since when it waits, by the server's clock. A group, or a member that ended, may be as old as its user
+    likes: pods that came today go behind those of yesterday all the same."""
+    oldest = min(_ms(pod.metadata.creation_timestamp) for pod in waiting)
+    return max(oldest, _ms(group.created) if group is not None else 0)
 
 
 def _source(first: Membership, group: Group | None) -> str:

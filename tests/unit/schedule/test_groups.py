@@ -730,11 +730,12 @@ def test_an_unknown_policy_refuses_the_gang() -> None:
     assert fault is not None and fault.code is Code.INVALID_ANNOTATION and "nearest" in str(fault["error"])
 
 
-def test_a_gang_was_submitted_when_its_group_was_made_else_its_oldest_pod() -> None:
+def test_a_gang_was_submitted_with_the_oldest_pod_that_waits_or_with_its_group_if_that_came_later() -> None:
     pods = [pod("a", field="g", age=10), pod("b", field="g", age=60)]
-    assert only(*pods, group("g", 2)).submit == int((T0.timestamp() - 60) * 1000)
-    made = T0 - timedelta(hours=1)
-    assert only(*pods, group("g", 2, created=made)).submit == int(made.timestamp() * 1000)
+    made = int((T0.timestamp() - 60) * 1000)
+    assert only(*pods, group("g", 2)).submit == made
+    assert only(*pods, group("g", 2, created=T0 - timedelta(hours=1))).submit == made
+    assert only(*pods, group("g", 2, created=T0)).submit == int(T0.timestamp() * 1000)
 
 
 def test_what_a_device_must_be_is_read_from_all_that_say_it() -> None:
