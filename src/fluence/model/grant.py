@@ -7,6 +7,7 @@ none of the roles `view`, `edit` and `admin`), written before the write that act
 
     a pod handed to kube-scheduler      the node to which it is pinned
     a pod with devices of no node       the devices
+    a pod that is ended at its limit    that limit, and the queue that ends it
     a Job that is released              the node of each of its pods, and the generation that was planned
 
 The annotations with the same content are for people and for the container; nothing is decided by them.
@@ -31,6 +32,7 @@ MAX_SIZE = 100_000
 """The largest gang that may be declared, and the largest grant that is read: more than any cluster holds."""
 
 _MOST_DEVICES = 256  # of one pod
+_FAR = 1 << 49  # milliseconds: no time is later
 
 
 class DeviceNote(msgspec.Struct, frozen=True, array_like=True):
@@ -41,12 +43,21 @@ class DeviceNote(msgspec.Struct, frozen=True, array_like=True):
     amount: int
 
 
+class LimitNote(msgspec.Struct, frozen=True, array_like=True):
+    """When a pod started and when the scheduler ends it, in milliseconds, and the queue whose rule that is."""
+
+    start: int
+    end: int
+    queue: str
+
+
 class PodGrant(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a pod was given: its node, and its devices that belong to no node."""
+    """What a pod was given: its node, its devices that belong to no node, and a limit that is enforced."""
 
     node: str
     devices: tuple[DeviceNote, ...] = ()
     own: bool = False  # no other pod of its gang shares its devices
+    limit: LimitNote | None = None
 
     def condition(self) -> Condition:
         return _condition("Placed", msgspec.json.encode(self).decode())
@@ -114,6 +125,15 @@ def pod_grant(pod: Pod) -> PodGrant | None:
     except msgspec.MsgspecError:
         return None
     return found if len(found.devices) <= _MOST_DEVICES else None
+
+
+def limit_note(pod: Pod) -> LimitNote | None:
+    """The limit at which the scheduler ends a pod, by its status; for the node that it was granted with it."""
+    granted = pod_grant(pod)
+    if granted is None or granted.limit is None or granted.node != pod.spec.node_name:
+        return None
+    found = granted.limit
+    return found if 0 <= found.start < found.end < _FAR else None
 
 
 def release_note(owner: Owner) -> ReleaseNote | None:

@@ -47,7 +47,8 @@ class RuleBook:
             for each in self.rules.values()
         )
         self._guard = guard
-        self._overruns: LRUCache[str, int] = LRUCache(_ACCOUNTS)  # that count against each account
+        # Those that count against each account, where Kubernetes ends its jobs and where nothing does.
+        self._overruns: LRUCache[tuple[str, bool], int] = LRUCache(_ACCOUNTS)
         self._running: defaultdict[Charge, int] = defaultdict(int)
 
     def of(self, queue: str) -> QueueRules:
@@ -67,7 +68,7 @@ class RuleBook:
         ran is no limit: nothing may be promised on it."""
         rules = self.of(job.queue)
         given = next((x for x in (job.limit, rules.default_limit, rules.max_limit) if x is not None), None)
-        if given is None or not (self.is_enforced(job) or self.is_trusted(job)):
+        if given is None or not (rules.enforced or self.is_trusted(job)):
             return FOREVER, False
         return min(-(-given // resolution) * resolution, FOREVER), True
 
@@ -78,20 +79,24 @@ class RuleBook:
     # -- trust -----------------------------------------------------------------------------------------------
 
     def is_trusted(self, job: Submission) -> bool:
-        """Whether the limits that its user gives, and that nothing enforces, are planned with."""
-        return not self._overruns.get(job.account, 0)
+        """Whether the limits that its user gives, and that we do not enforce, are planned with."""
+        return not self._overruns.get((job.account, job.enforced), 0)
 
     def overran(self, job: Submission) -> None:
-        """A job ran past a limit that nothing enforces: the next ones of its user count as having none."""
-        if not self.is_enforced(job):
-            self._overruns[job.account] = min(self._overruns.get(job.account, 0) + 1, _OVERRUNS)
+        """A job ran past a limit that we do not enforce: the next ones of its user count as having none. Those
+        that Kubernetes enforces count by themselves: the deadline of a Job can be taken back while it
+        runs."""
+        whose = job.account, job.enforced
+        if not self.of(job.queue).enforced:
+            self._overruns[whose] = min(self._overruns.get(whose, 0) + 1, _OVERRUNS)
 
     def kept(self, job: Submission) -> None:
         """A job ended within such a limit: trust comes back as it went."""
-        if not self.is_enforced(job) and job.limit is not None and job.account in self._overruns:
-            self._overruns[job.account] -= 1
-            if not self._overruns[job.account]:
-                del self._overruns[job.account]
+        whose = job.account, job.enforced
+        if not self.of(job.queue).enforced and job.limit is not None and whose in self._overruns:
+            self._overruns[whose] -= 1
+            if not self._overruns[whose]:
+                del self._overruns[whose]
 
     def rank(self, job: Submission, now: int) -> int:
         """The job's priority; a plug-in that fails or takes too long must not lose a job."""

@@ -8,7 +8,7 @@ from enum import Enum
 
 from msgspec.structs import replace
 
-from fluence.model.grant import DeviceNote, PodGrant, ReleaseNote, with_condition
+from fluence.model.grant import DeviceNote, LimitNote, PodGrant, ReleaseNote, with_condition
 from fluence.model.held import is_delegated
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
@@ -24,6 +24,7 @@ class Bind:
     annotations: Mapping[str, str]
     devices: tuple[DeviceNote, ...] = ()  # that belong to no node
     own_devices: bool = False  # no other pod of its gang shares them
+    limit: LimitNote | None = None  # at which the scheduler ends it
 
     @property
     def uid(self) -> str:
@@ -32,8 +33,8 @@ class Bind:
     @property
     def grant(self) -> PodGrant | None:
         """What its status must say before it is bound: what a restart cannot read from the bind itself."""
-        if self.devices or is_delegated(self.pod):
-            return PodGrant(self.node, self.devices, self.own_devices)
+        if self.devices or self.limit is not None or is_delegated(self.pod):
+            return PodGrant(self.node, self.devices, own=self.own_devices, limit=self.limit)
         return None
 
     def carried_out(self, pod: Pod) -> Pod:

@@ -270,9 +270,7 @@ def _deadline(pods: Sequence[Pod], owners: Sequence[Owner]) -> int | None:
         for owner in owners:
             # NB a Job's deadline counts from the Job's start, so this may be late and is never early.
             of_job = owner.spec.active_deadline_seconds
-            if of_job is not None and any(
-                each.uid == owner.metadata.uid for each in pod.metadata.owner_references or ()
-            ):
+            if of_job is not None and owner.claims(pod.metadata):  # else its controller does not end the pod
                 seconds = of_job if seconds is None else min(seconds, of_job)
         if seconds is None:
             return None

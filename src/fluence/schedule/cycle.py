@@ -96,7 +96,9 @@ class SchedulingCycle:
         # 9. Binds that failed for a while are sent again.
         self._retry_binds(now, decisions)
         # 10. What runs past its limit is warned, or ended, where its queue says so.
-        decisions.overruns += state.enforcement.round(now, state.queue.overruns, state.pod_sets, state.groups)
+        decisions.overruns += state.enforcement.round(
+            now, state.queue.overruns, state.pod_sets, state.groups, state.cluster.pods.entries
+        )
         # 11. Gates open whose pods waited for a producer, once that has done its part.
         decisions.gates += state.producer_gates.round(now)
         # 12. Whoever waits is told why.

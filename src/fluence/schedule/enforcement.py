@@ -3,7 +3,8 @@ for it.
 
 The cycle asks in each round who is to be warned or ended; `fluence.act.limit_enforcer` carries it out. Off
 unless a setting names the queue. It concerns only pods that this scheduler seated, by its name in their spec
-and the allocation that came with their binding, and leaves alone what Kubernetes ends by itself. A warning
+and by the limit in their status, or the allocation that came with their binding; it leaves alone what
+Kubernetes ends by itself. A warning
 is written on the pods (`names.WARNED`), so that a fresh process neither repeats it nor grants a second grace
 period. What was not ended is tried again, after a pause that doubles.
 """
@@ -15,11 +16,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from fluence import names
+from fluence.cluster.pods import PodEntry
+from fluence.model.grant import limit_note
 from fluence.model.owner import Job, Owner, controller_of
 from fluence.model.pod import Pod
 from fluence.queue.overruns import Overruns
 from fluence.schedule.groups import Groups
 from fluence.schedule.pod_set import PodSet, PodSets
+from fluence.text import natural_key
 from fluence.units import parse_rfc3339, rfc3339
 
 _FIRST_PAUSE = 10_000  # between tries to end the same pods; it doubles,
@@ -65,9 +69,14 @@ class Enforcement:
         self._tries: dict[str, tuple[int, int]] = {}  # by task: when to try next, and the pause after that
 
     def round(
-        self, now: int, overruns: Overruns, pod_sets: PodSets, groups: Groups
+        self,
+        now: int,
+        overruns: Overruns,
+        pod_sets: PodSets,
+        groups: Groups,
+        on_nodes: Mapping[str, PodEntry],
     ) -> Iterator[WarnOverrun | EndOverrun]:
-        """What is to be done now."""
+        """What is to be done now. ``on_nodes``: pods by uid."""
         if not self._modes:
             return
         since = overruns.since
@@ -79,7 +88,7 @@ class Enforcement:
             mode = None if pod_set is None else self._modes.get(pod_set.job.queue)
             if pod_set is None or mode is None or pod_set.job.enforced:
                 continue
-            pods = _seated(pod_set, groups)
+            pods = _seated(pod_set, groups.scheduler, on_nodes)
             if pods:
                 yield from self._act(pod_set, pods, mode, passed, now, groups)
 
@@ -123,17 +132,22 @@ def _told(pods: tuple[Pod, ...], passed: int, now: int) -> int | None:
     return min(found, default=None)
 
 
-def _seated(pod_set: PodSet, groups: Groups) -> tuple[Pod, ...]:
-    """Its pods that this scheduler put on nodes, and that nobody ends yet."""
-    gang = groups.gang(pod_set.group)
+def _seated(pod_set: PodSet, scheduler: str, on_nodes: Mapping[str, PodEntry]) -> tuple[Pod, ...]:
+    """Its pods that this scheduler put on nodes, and that nobody ends yet. Their labels and annotations may
+    have been changed since: what started together is ended together."""
+    found = (on_nodes[uid].pod for uid in pod_set.alive if uid in on_nodes)
     return tuple(
-        pod
-        for pod in (() if gang is None else gang.placed)
-        if pod.metadata.uid in pod_set.alive
-        and pod.spec.scheduler_name == groups.scheduler
-        and names.ALLOCATION in pod.annotations
-        and pod.metadata.deletion_timestamp is None
+        sorted((pod for pod in found if _is_seated(pod, scheduler)), key=lambda pod: natural_key(pod.key))
     )
+
+
+def _is_seated(pod: Pod, scheduler: str) -> bool:
+    if pod.spec.scheduler_name != scheduler or not pod.spec.node_name or pod.is_terminal:
+        return False
+    if pod.metadata.deletion_timestamp is not None:
+        return False
+    # NB the annotation is for queues that only warn, and for pods that an earlier version has bound.
+    return limit_note(pod) is not None or names.ALLOCATION in pod.annotations
 
 
 def _whole_job(pods: tuple[Pod, ...], groups: Groups) -> Owner | None:

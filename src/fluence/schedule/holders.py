@@ -7,6 +7,7 @@ reads the objects with rights of their own (`fluence explain`) is told names.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Final
@@ -14,6 +15,9 @@ from typing import Final
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason, Value
 
+# The server takes any text in a reference, and this one is told to others.
+_KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}", re.ASCII)
+_NAME: Final = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?", re.ASCII)
 NAMED: Final = 2  # holders that a text names, for each reason
 _KINDS: Final = frozenset(("Pod", "Job", "Deployment", "ReplicaSet", "StatefulSet", "DaemonSet"))
 _OTHER_KIND: Final = "workload"  # an owner may be of any kind, and its name is its user's
@@ -28,7 +32,7 @@ def holder(pods: tuple[Pod, ...]) -> dict[str, Value]:
     pod = pods[0]
     namespace = pod.metadata.namespace
     owner = next((each for each in pod.metadata.owner_references or () if each.controller), None)
-    if owner is None:
+    if owner is None or not (_KIND.fullmatch(owner.kind) and _NAME.fullmatch(owner.name)):
         return {"kind": "Pod", "namespace": namespace, "name": pod.metadata.name, "more": len(pods) - 1}
     kind, name = owner.kind, owner.name
     # The Deployment controller names a ReplicaSet so, and labels its pods.

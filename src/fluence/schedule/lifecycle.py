@@ -15,7 +15,7 @@ from dataclasses import replace
 from fluence import names
 from fluence.cluster.ids import job_number
 from fluence.model.device import DeviceGrant
-from fluence.model.grant import ReleaseNote
+from fluence.model.grant import LimitNote, ReleaseNote
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.queue import Start
@@ -164,7 +164,7 @@ class Lifecycle:
             soft_limit=gang.soft_limit,
             user=gang.user,
             account=gang.namespace,
-            queue=gang.queue,
+            queue=gang.queue if found.queue is None else found.queue,
             devices=_counted(request),
         )
         pod_set = PodSet(job, Phase.GATHERING, group=gang.key)
@@ -265,8 +265,22 @@ class Lifecycle:
         said = {**(notes or {}), **recovery.annotations_for(pod_set.number, start, until, own)}
         if own:
             said |= group_devices.hand_off(own, self._state.cluster.seats.backends)
-        alone = any(not each.shared for each in own)
-        return Bind(pod, node, pod_set.key, said, recovery.device_notes(own), alone)
+        return Bind(
+            pod,
+            node,
+            pod_set.key,
+            said,
+            recovery.device_notes(own),
+            own_devices=any(not each.shared for each in own),
+            limit=self._enforced_limit(pod_set, start),
+        )
+
+    def _enforced_limit(self, pod_set: PodSet, start: int) -> LimitNote | None:
+        """The limit at which we end what starts now: others are told starts that rest on it."""
+        job, rules = pod_set.job, self._state.queue.rules
+        if not pod_set.bounded or job.enforced or not rules.of(job.queue).enforced:
+            return None
+        return LimitNote(start, start + pod_set.limit, job.queue)
 
     def give_up_seats(self, owner: str, group: str) -> None:
         """What an owner's pods were planned with does not hold: they are placed anew, together."""

@@ -3,7 +3,7 @@
 A pod that was bound by Fluence carries ``jobid`` and ``allocation`` annotations, written with the binding. So
 a scheduler that knows nothing finds the jobs that run, under the numbers that they had, with the same ends.
 Its user may change them, and harms nobody else by that: what it holds on its node follows from the bind, and
-the devices that it holds are in its status (`model.grant`). Nodes that the server refused for a group are
+the devices that it holds, and a limit at which it is ended, are in its status (`model.grant`). Nodes that the server refused for a group are
 written on its pods, too, so that they are not tried again. Pods that wait say when they came, and what start
 they were told: in their status, which users cannot write."""
 
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from fluence.model.device import DeviceGrant
-from fluence.model.grant import DeviceNote, pod_grant
+from fluence.model.grant import DeviceNote, limit_note, pod_grant
 from fluence.model.held import STAND_IN
 from fluence.model.pod import Pod
 from fluence.names import ALLOCATION, EXCLUDED, JOBID, QUEUED, START_PROMISED
@@ -45,6 +45,7 @@ class Running:
     start: int
     end: int | None
     grants: tuple[DeviceGrant, ...] = ()
+    queue: str | None = None  # the one that ends it; None: as its pods say
 
 
 def annotations_for(
@@ -142,13 +143,15 @@ def running(
     found = []
     for number, members in groups.items():
         said = next((each for pod in members if (each := _allocation(pod)) is not None), None)
-        if said is not None:
-            start, end = said.start, said.end
+        firm = next((each for pod in members if (each := limit_note(pod)) is not None), None)
+        known = firm or said
+        if known is not None:
+            start, end = known.start, known.end
         else:
             start = min((_ms(pod.bound_at) or now) for pod in members)
             end = start + limit if limit else None
-        grants = _grants(members, per_pod=per_pod)
-        found.append(Running(number, tuple(members), min(start, now), end, grants))
+        queue, grants = None if firm is None else firm.queue, _grants(members, per_pod=per_pod)
+        found.append(Running(number, tuple(members), min(start, now), end, grants, queue))
     return found
 
 

@@ -52,10 +52,7 @@ class World(Driver):
             decisions = self.cycle(NOW + round(seconds * SECOND))
             found += decisions.overruns
             for bind in (each for binds in decisions.binds for each in binds):
-                pod = self.pods[bind.pod.metadata.name]
-                notes = {**pod.annotations, **bind.annotations}
-                bound = replace(pod.spec, node_name=bind.node)
-                self.add(replace(pod, metadata=replace(pod.metadata, annotations=notes), spec=bound))
+                self.add(bind.carried_out(self.pods[bind.pod.metadata.name]))
             if not decisions.binds and not self.has_more:
                 break
         return found

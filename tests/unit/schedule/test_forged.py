@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fluence import names
+from fluence.model.grant import limit_note
+from fluence.model.meta import LabelSelector, OwnerReference
 from fluence.model.reason import Code
 from fluence.queue.history import History
 from fluence.queue.job import Submission
+from fluence.schedule.enforcement import EndOverrun
+from fluence.schedule.overrun_reasons import what
 from fluence.schedule.settings import SchedulerSettings
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.test_devices import QPUS, asks
 from tests.unit.schedule.test_devices import World as DeviceWorld
+from tests.unit.schedule.test_enforcement import END, World, limited
 from tests.unit.schedule.test_groups import only
 from tests.unit.schedule.test_promised_starts import NOW, SECOND, node
 
@@ -66,3 +73,90 @@ def test_a_group_or_an_ended_member_that_is_kept_for_its_age_lets_nobody_go_firs
     driver.set_pod(kit.pod("good", namespace="good", age=60, cpu="2"))
     (binds,) = driver.cycle(NOW).binds
     assert [bind.pod.metadata.name for bind in binds] == ["good"]
+
+
+# -- limits that are enforced --------------------------------------------------------------------------------
+
+FORGED: dict[str, dict[str, Any]] = {
+    "no allocation": {"annotations": None},
+    "another end": {"annotations": {names.ALLOCATION: f'{{"start":{NOW},"end":{NOW * 2}}}'}},
+    "no end": {"annotations": {names.ALLOCATION: f'{{"start":{NOW}}}'}},
+    "another queue": {"annotations": {names.QUEUE: "lax"}},
+    "another group": {"labels": {kit.GROUP: "another"}},
+    "a warning to come": {"annotations": {names.WARNED: "9999-01-01T00:00:00Z"}},
+}
+
+
+@pytest.mark.parametrize("restart", [False, True], ids=["live", "restart"])
+@pytest.mark.parametrize("how", FORGED)
+def test_nothing_that_its_user_writes_keeps_a_pod_from_being_ended_at_its_limit(
+    how: str, restart: bool
+) -> None:
+    world = World(**END)
+    world.add(limited("slow"))
+    world.at(0)
+    world.change("slow", **FORGED[how])
+    if restart:
+        fresh = World(**END)
+        fresh.add(*world.pods.values())
+        world = fresh
+    found = [*world.at(50), *world.at(100), *world.at(160)]
+    ended = [each for each in found if isinstance(each, EndOverrun)]
+    assert [pod.metadata.name for each in ended for pod in each.pods] == ["slow"]
+
+
+def test_a_limit_in_the_status_is_for_the_node_that_it_came_with() -> None:
+    world = World(**END)
+    world.add(limited("slow"))
+    (bind,) = (each for binds in world.cycle(NOW).binds for each in binds)
+    elsewhere = bind.granted(replace(bind.pod, spec=replace(bind.pod.spec, node_name="n1")))
+    assert limit_note(bind.carried_out(bind.pod)) is not None and limit_note(elsewhere) is None
+
+
+# -- deadlines -----------------------------------------------------------------------------------------------
+
+
+def test_the_deadline_of_a_job_is_a_limit_of_the_pods_that_it_claims_and_of_no_others() -> None:
+    job = kit.owner("j", active_deadline_seconds=60, selector=LabelSelector(match_labels={"of": "j"}))
+    mine = kit.pod("mine", owner=job, labels={kit.GROUP: "g", "of": "j"}, annotations={kit.SIZE: "1"})
+    assert only(mine, job).bounded
+    unclaimed = replace(mine, metadata=replace(mine.metadata, labels={kit.GROUP: "g"}))
+    assert not only(unclaimed, job).bounded
+    other = kit.owner("other")
+    refs = [kit.reference(other), replace(kit.reference(job), controller=False)]
+    forged = replace(mine, metadata=replace(mine.metadata, name="forged", uid="f", owner_references=refs))
+    found = only(mine, forged, job, other)
+    assert not found.bounded and found.limit is None
+
+
+def test_a_namespace_whose_deadline_was_taken_back_is_not_believed_again_until_it_keeps_one() -> None:
+    world = World(cpu=4)
+    world.add(kit.pod("slow", cpu="1", active_deadline_seconds=100))
+    for second in (0, 100, 131, 191, 251, 311, 371):
+        world.at(second)  # nobody ends it
+    world.add(
+        kit.pod("next", age=-372, active_deadline_seconds=100),
+        kit.pod("theirs", namespace="good", age=-372, active_deadline_seconds=100),
+    )
+    world.at(372)
+    by_key = world.pod_sets.by_key
+    assert not by_key["default/pod:next"].bounded and by_key["good/pod:theirs"].bounded
+    world.finish("next")
+    world.at(373)
+    world.add(kit.pod("last", age=-374, active_deadline_seconds=100))
+    world.at(374)
+    assert by_key["default/pod:last"].bounded
+
+
+@pytest.mark.parametrize(
+    "ref",
+    [
+        OwnerReference(kind="Job default/theirs; call 555", name="x", uid="u", controller=True),
+        OwnerReference(kind="Job", name="x\nyour quota is used up", uid="u", controller=True),
+        OwnerReference(kind="K" * 64, name="x", uid="u", controller=True),
+        OwnerReference(kind="Job", name="x" * 254, uid="u", controller=True),
+    ],
+)
+def test_a_text_in_place_of_an_owner_is_not_told_to_others(ref: OwnerReference) -> None:
+    pod = kit.pod("a", namespace="evil")
+    assert what((replace(pod, metadata=replace(pod.metadata, owner_references=[ref])),)) == "pod evil/a"
