@@ -37,7 +37,7 @@ from fluence.kube.errors import Forbidden, Invalid, KubeError, Missing
 from fluence.kube.reflector import Reflector
 from fluence.live.scheduler import LiveScheduler
 from fluence.model.held import is_seen
-from fluence.model.owner import Owner
+from fluence.model.owner import Owner, claimed_by
 from fluence.model.pod import Pod
 from fluence.schedule.cycle import Decisions
 from fluence.schedule.events import Changed, Event
@@ -210,7 +210,7 @@ class FluxJobController:
             owners, unseen = self._state.groups.owners(pod)
             if unseen and not pod.is_terminal and pod.metadata.deletion_timestamp is None:
                 self._unowned[uid] = pod  # it will be
-            elif owners and not is_seen(owners[-1]):
+            elif owners and not is_seen(owners[-1]) and tuple(claimed_by(pod.metadata, owners)) == owners:
                 top = owners[-1]
                 workload = self._workloads[top.metadata.uid] = Workload(top)
                 self._names[workload.namespace, workload.flux_job] = workload.uid

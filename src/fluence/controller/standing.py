@@ -8,12 +8,12 @@ So a queue of ten thousand costs a bounded number of writes per job.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from fluence import messages
+from fluence import messages, names
 from fluence.act import conditions
 from fluence.controller.flux_job import FluxCondition, FluxJobSpec, FluxJobStatus, SubmitStatus
 from fluence.controller.refusals import refusal
@@ -25,7 +25,7 @@ from fluence.model.reason import Code, Reason
 from fluence.queue.job import Phase
 from fluence.schedule.gang import Gang
 from fluence.schedule.pod_set import PodSet
-from fluence.schedule.recovery import Promise
+from fluence.schedule.recovery import Promise, promise_condition, read_promise
 from fluence.schedule.stand_in import is_stand_in
 from fluence.schedule.status import StatusReport
 from fluence.schedule.takeover import Told
@@ -98,20 +98,41 @@ def status(found: Standing, before: FluxJobStatus, *, generation: int, now: int)
         made,
         start=made.started or made.no_later_than or made.expected,
         conditions=[
-            _condition(kept.get(kind), kind, is_so, why, said, generation, now)
-            for kind, is_so, why, said in pairs
+            *(
+                _condition(kept.get(kind), kind, is_so, why, said, generation, now)
+                for kind, is_so, why, said in pairs
+            ),
+            *_promised(found, latest, kept.get(names.START_PROMISED), now),
         ],
     )
+
+
+def _promised(
+    found: Standing, latest: str | None, before: FluxCondition | None, now: int
+) -> Iterator[FluxCondition]:
+    """What the promise of a start was made for: how long, and which generation of the workload. The spec of a
+    FluxJob is its user's."""
+    at = _millis(latest)
+    if at is not None:
+        limit = found.gang.limit if found.gang is not None else None
+        said = promise_condition(Promise(at, limit=limit))
+        generation = found.workload.object.metadata.generation or 0
+        kind, why, text = names.START_PROMISED, said["reason"], said["message"]
+        yield _condition(before, kind, True, why, text, generation, now)
 
 
 def told(spec: FluxJobSpec, before: FluxJobStatus) -> Told | None:
     """What one that waits was told, for a scheduler that takes over."""
     at = _millis(before.no_later_than) if before.phase in ("Pending", "Reserved") else None
-    promise = (
-        None if at is None else Promise(at, _millis(before.expected), limit=spec.duration * 1000 or None)
-    )
+    promise, generation = None, None
+    if at is not None:
+        said = next((each for each in before.conditions or () if each.type == names.START_PROMISED), None)
+        # NB without it, it is the status of an earlier version: its spec says for how long.
+        promise = Promise(at, limit=spec.duration * 1000 or None) if said is None else read_promise(said)
+        promise = promise and promise._replace(expected=_millis(before.expected))
+        generation = None if said is None else said.observed_generation
     queued = parse_rfc3339(before.queued or "")
-    return None if promise is None and queued is None else Told(promise, queued)
+    return None if promise is None and queued is None else Told(promise, queued, generation)
 
 
 def rounded(position: int | None) -> int | None:

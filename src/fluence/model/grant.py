@@ -44,7 +44,7 @@ class DeviceNote(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LimitNote(msgspec.Struct, frozen=True, array_like=True):
-    """When a pod started and when the scheduler ends it, in milliseconds, and the queue whose rule that is."""
+    """When a pod started and when the scheduler ends it, in milliseconds, and the queue with that rule."""
 
     start: int
     end: int
@@ -128,7 +128,7 @@ def pod_grant(pod: Pod) -> PodGrant | None:
 
 
 def limit_note(pod: Pod) -> LimitNote | None:
-    """The limit at which the scheduler ends a pod, by its status; for the node that it was granted with it."""
+    """The limit at which the scheduler ends a pod, by its status, on the node that was granted with it."""
     granted = pod_grant(pod)
     if granted is None or granted.limit is None or granted.node != pod.spec.node_name:
         return None

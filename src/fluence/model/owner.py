@@ -6,6 +6,7 @@ names."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import ClassVar
 
 from fluence.model.meta import Condition, LabelSelector, ObjectMeta, Wire, selector_matches
@@ -147,6 +148,15 @@ class StatefulSet(Owner, frozen=True):
     @property
     def is_ordered(self) -> bool:
         return self.pods > 1 and self.spec.pod_management_policy != "Parallel"
+
+
+def claimed_by(child: ObjectMeta, owners: Iterable[Owner]) -> Iterator[Owner]:
+    """Of an object's owner and those above it, as many as claim the one below."""
+    for owner in owners:
+        if not owner.claims(child):
+            return
+        yield owner
+        child = owner.metadata
 
 
 # By API version and kind: another group may have a kind of the same name.

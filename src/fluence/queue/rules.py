@@ -83,9 +83,8 @@ class RuleBook:
         return not self._overruns.get((job.account, job.enforced), 0)
 
     def overran(self, job: Submission) -> None:
-        """A job ran past a limit that we do not enforce: the next ones of its user count as having none. Those
-        that Kubernetes enforces count by themselves: the deadline of a Job can be taken back while it
-        runs."""
+        """A job ran past a limit that we do not enforce: the next ones of its user count as having none.
+        Those that Kubernetes enforces count apart: the deadline of a Job can be taken back while it runs."""
         whose = job.account, job.enforced
         if not self.of(job.queue).enforced:
             self._overruns[whose] = min(self._overruns.get(whose, 0) + 1, _OVERRUNS)

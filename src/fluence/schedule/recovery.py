@@ -3,9 +3,9 @@
 A pod that was bound by Fluence carries ``jobid`` and ``allocation`` annotations, written with the binding. So
 a scheduler that knows nothing finds the jobs that run, under the numbers that they had, with the same ends.
 Its user may change them, and harms nobody else by that: what it holds on its node follows from the bind, and
-the devices that it holds, and a limit at which it is ended, are in its status (`model.grant`). Nodes that the server refused for a group are
-written on its pods, too, so that they are not tried again. Pods that wait say when they came, and what start
-they were told: in their status, which users cannot write."""
+the devices that it holds, and a limit at which it is ended, are in its status (`model.grant`). Nodes that the
+server refused for a group are written on its pods, too, so that they are not tried again. Pods that wait say
+when they came, and what start they were told: in their status, which users cannot write."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ import msgspec
 from fluence.model.device import DeviceGrant
 from fluence.model.grant import DeviceNote, limit_note, pod_grant
 from fluence.model.held import STAND_IN
+from fluence.model.meta import Condition
 from fluence.model.pod import Pod
 from fluence.names import ALLOCATION, EXCLUDED, JOBID, QUEUED, START_PROMISED
 from fluence.schedule.annotations import MAX_EXCLUDED_NODES
@@ -111,6 +112,16 @@ def no_promise() -> dict[str, str]:
     return {"type": START_PROMISED, "status": "False", "reason": "Unknown", "message": ""}
 
 
+def read_promise(said: Condition) -> Promise | None:
+    """What such a condition says; None: no start, or nonsense."""
+    until, _, length = said.message.partition(_FOR)
+    expected, _, latest = until.rpartition("/")
+    at, likely, limit = parse_rfc3339(latest), parse_rfc3339(expected), parse_duration(length)
+    if said.status != "True" or at is None or (length and limit is None):
+        return None
+    return Promise(at // 1000, likely and likely // 1000, said.reason == _FIRM, limit)
+
+
 def promise_of(pods: Iterable[Pod]) -> Promise | None:
     """The start that some pods were told. Where they differ, the latest. None if a pod came later that was
     told nothing: a group that grows while no scheduler looks asks for more than it was told a start for."""
@@ -120,12 +131,9 @@ def promise_of(pods: Iterable[Pod]) -> Promise | None:
         if said is None or said.status != "True":
             untold = max(untold, _ms(pod.metadata.creation_timestamp) or 0)
             continue
-        until, _, length = said.message.partition(_FOR)
-        expected, _, latest = until.rpartition("/")
-        at, likely = parse_rfc3339(latest), parse_rfc3339(expected)
-        limit = parse_duration(length)
-        if at is not None and (limit is not None or not length):
-            found.append(Promise(at // 1000, likely and likely // 1000, said.reason == _FIRM, limit))
+        promise = read_promise(said)
+        if promise is not None:
+            found.append(promise)
             since = max(since, (parse_rfc3339(said.last_transition_time or "") or 0) // 1000)
     if since < untold:
         return None
@@ -143,7 +151,7 @@ def running(
     found = []
     for number, members in groups.items():
         said = next((each for pod in members if (each := _allocation(pod)) is not None), None)
-        firm = next((each for pod in members if (each := limit_note(pod)) is not None), None)
+        firm = next((note for pod in members if (note := limit_note(pod)) is not None), None)
         known = firm or said
         if known is not None:
             start, end = known.start, known.end

@@ -10,9 +10,9 @@ anew.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from fluence.model.owner import Owner, identity
+from fluence.model.owner import Owner, claimed_by, identity
 from fluence.model.pod import Pod
 from fluence.schedule.recovery import Promise, promise_of
 
@@ -25,6 +25,7 @@ class Told:
 
     promise: Promise | None = None
     queued: int | None = None  # microseconds
+    generation: int | None = None  # of the workload that the promise was made for; None: unknown
 
 
 class Takeover:
@@ -78,16 +79,30 @@ class Takeover:
         if self._backlog is not None and group not in self._backlog:
             return None
         pods = tuple(pods)
-        workloads = {each: None for pod in pods for each in _workloads(pod, owners)} if self.said else {}
-        known = (self.said.get(each) for each in (key, *workloads))
-        found = next((each for each in known if each is not None), None)
+        found = self.said.get(key) or (self._of_workloads(pods, owners) if self.said else None)
         if found is None and (promise := promise_of(pods)) is not None:
             found = Told(promise)
         self._has_told = self._has_told or (found is not None and found.promise is not None)
         return found
 
+    def _of_workloads(self, pods: tuple[Pod, ...], owners: Callable[[Pod], Iterable[Owner]]) -> Told | None:
+        """What the workloads of some pods were told. A promise holds for workloads that are as they were, and
+        for nobody else: who asks for more while no scheduler looks is told anew."""
+        found: dict[str, Told] = {}
+        holds = True
+        for pod in pods:
+            known = [
+                (self.said[each], now, each) for each, now in _workloads(pod, owners) if each in self.said
+            ]
+            found.update((each, said) for said, _, each in known)
+            holds = holds and any(said.generation in (None, now) for said, now, _ in known)
+        first = next(iter(found.values()), None)
+        return first if first is None or holds else replace(first, promise=None)
 
-def _workloads(pod: Pod, owners: Callable[[Pod], Iterable[Owner]]) -> Iterator[str]:
+
+def _workloads(pod: Pod, owners: Callable[[Pod], Iterable[Owner]]) -> Iterator[tuple[str, int]]:
+    """The identity and the generation of a pod, and of the owners that claim it."""
     meta = pod.metadata
-    yield identity(meta.namespace, "Pod", meta.name, meta.uid)
-    yield from (owner.identity for owner in owners(pod))
+    yield identity(meta.namespace, "Pod", meta.name, meta.uid), meta.generation or 0
+    for owner in claimed_by(meta, owners(pod)):
+        yield owner.identity, owner.metadata.generation or 0
