@@ -87,7 +87,7 @@ def test_a_blank_document_declares_nothing(text: str) -> None:
         ("resources:\n- {type: q, attributes: {a: [1]}}", "line 2: attribute 'a' must be text or a number"),
         ("resources: []\nbackends: []", "line 2: has both `resources` and the older `backends`"),
         ("backends:\n- {num_qubits: 3}", "line 2: has no `name`"),
-        ("resources: &a [{type: x, with: *a}]", "line 1: is nested over 8 levels deep"),
+        ("resources: &a [{type: x, with: *a}]", "line 1: refers to itself through an alias"),
         ("resources:\n- {type: x, count: 20000, with: [{type: y}]}", "line 2: makes it over 10000 devices"),
         ("x: [", "line 2: "),
     ],

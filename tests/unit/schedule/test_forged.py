@@ -15,7 +15,7 @@ from fluence.model.reason import Code
 from fluence.queue.history import History
 from fluence.queue.job import Submission
 from fluence.schedule.enforcement import EndOverrun
-from fluence.schedule.overrun_reasons import what
+from fluence.schedule.holders import holder
 from fluence.schedule.settings import SchedulerSettings
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -159,4 +159,5 @@ def test_a_namespace_whose_deadline_was_taken_back_is_not_believed_again_until_i
 )
 def test_a_text_in_place_of_an_owner_is_not_told_to_others(ref: OwnerReference) -> None:
     pod = kit.pod("a", namespace="evil")
-    assert what((replace(pod, metadata=replace(pod.metadata, owner_references=[ref])),)) == "pod evil/a"
+    named = holder((replace(pod, metadata=replace(pod.metadata, owner_references=[ref])),))
+    assert (named["kind"], named["namespace"], named["name"]) == ("Pod", "evil", "a")

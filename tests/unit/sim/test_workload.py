@@ -303,8 +303,8 @@ class TestLists:
             parse(text, strict=True, processors=64)
         assert message in str(refused.value)
 
-    def test_json_with_tabs_has_no_line_but_a_place(self) -> None:
-        with pytest.raises(InvalidInput, match=r"workload: jobs\[0\]: nodes: is missing"):
+    def test_json_with_tabs_has_its_line_and_its_place(self) -> None:
+        with pytest.raises(InvalidInput, match=r"workload: line 2: jobs\[0\]: nodes: is missing"):
             parse('{\n\t"jobs": [{"runtime": 1}]}', kind="yaml", strict=True)
 
     def test_a_line_that_is_no_json_is_counted_or_refused(self) -> None:
