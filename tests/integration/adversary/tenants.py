@@ -166,25 +166,26 @@ class Tenancy:
         log.info("innocent pods", count=len(waited), slowest_s=max(waited), within_s=self.within_s)
         assert waited and max(waited) < self.within_s, f"waited {max(waited):.2f} s, not {self.within_s:.2f}"
 
-    async def versions(self) -> dict[str, str]:
-        """The resourceVersion of each Job of the innocent namespace, and of its pods: who writes any of them
-        moves it."""
+    async def written(self) -> dict[str, Any]:
+        """Each Job of the innocent namespace and its pods, as far as the scheduler may write them."""
         found = {}
         for resource in (JOBS, PODS):
             page = await self.f.client.list(resource.raw(), namespace=self.f.namespace)
             for each in page.items or ():
                 meta: Any = each["metadata"]
                 if not meta["name"].startswith(PROBE):
-                    found[f"{resource.kind}/{meta['name']}"] = meta["resourceVersion"]
+                    status: Any = each.get("status", {})
+                    kept = {key: meta[key] for key in meta if key not in ("managedFields", "resourceVersion")}
+                    found[f"{resource.kind}/{meta['name']}"] = kept, each["spec"], status.get("conditions")
         return found
 
-    async def stable(self) -> dict[str, str]:
+    async def stable(self) -> dict[str, Any]:
         """The same, once it stays as it is."""
         async with asyncio.timeout(30):
-            found = await self.versions()
+            found = await self.written()
             while True:
                 await asyncio.sleep(0.5)
-                if (again := await self.versions()) == found:
+                if (again := await self.written()) == found:
                     return found
                 found = again
 
