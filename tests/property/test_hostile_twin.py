@@ -11,6 +11,7 @@ same in both. Users write no status, so what was granted is there after each res
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -94,12 +95,28 @@ FORGERIES = st.builds(
     | st.just(frozenset(ANNOTATIONS)),
     whom=CHOICE,
     where=CHOICE,
-    kind=st.sampled_from(["", "", "", "Job", "ReplicaSet", "StatefulSet", "FluxJob"]),
-    controller=st.sampled_from([True, True, False]),
-    seen=st.sampled_from([True, True, False]),
+    kind=st.sampled_from(["", "", "", "", "Job", "StatefulSet", "FluxJob"]),
+    controller=st.sampled_from([True, True, True, False]),
+    seen=st.sampled_from([True, True, True, False]),
     same_name=st.booleans(),
     size=st.sampled_from([1, 2, 3, 50, 600, 100_000]),
 )
+WORK: dict[str, Any] = {
+    "space": st.sampled_from([GOOD, GOOD, EVIL]),
+    "size": st.integers(1, 3),
+    "cpu": st.integers(1, 3),
+    "limit": st.none() | st.integers(1, 30),
+    "ask": st.sampled_from(ASKS),
+}
+HELD: dict[str, Any] = {
+    "space": st.sampled_from([GOOD, EVIL]),
+    "kind": st.sampled_from([Job, Job, Job, ReplicaSet, StatefulSet]),
+    "size": st.integers(1, 3),
+    "cpu": st.integers(1, 2),
+    "indexed": st.booleans(),
+    "ask": st.sampled_from(ASKS),
+    "lazy": st.booleans(),
+}
 POD_KINDS = ["pinned", "pinned", "other", "closed", "impossible", "lacking", "ended"]
 OWNER_KINDS = ["released", "released", "managed", "impossible", "unseen", "cancelled", "replicas", "ordered"]
 
@@ -111,11 +128,23 @@ class TwinMachine(RuleBasedStateMachine):
     @initialize(
         policy=st.sampled_from(POLICIES),
         each=st.booleans(),
-        sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3),
+        sizes=st.lists(st.integers(1, 4), min_size=2, max_size=4),
         alone=st.sampled_from([False, False, False, True]),
         delegates=st.booleans(),
+        eager=st.booleans(),
+        work=st.lists(st.builds(dict, **WORK) | st.builds(dict, **HELD), min_size=2, max_size=6),
     )
-    def begin(self, policy: str, each: bool, sizes: list[int], alone: bool, delegates: bool) -> None:
+    def begin(
+        self,
+        policy: str,
+        each: bool,
+        sizes: list[int],
+        alone: bool,
+        delegates: bool,
+        eager: bool,
+        work: list[dict[str, Any]],
+    ) -> None:
+        """``eager``: a cycle follows whatever happens; ``work``: what is there at the beginning."""
         config = {
             "native": True,
             "release_each": each,
@@ -132,6 +161,11 @@ class TwinMachine(RuleBasedStateMachine):
         self.forged: set[str] = set()  # uids of pods, identities of owners
         for number, cpu in enumerate(sizes):
             self.put(node(f"n{number}", cpu))
+        self.eager = False
+        for each_one in work:
+            (self.submit_held if "kind" in each_one else self.submit)(**each_one)
+        self.eager = eager
+        self.happened()
 
     # -- both worlds -----------------------------------------------------------------------------------------
 
@@ -146,6 +180,10 @@ class TwinMachine(RuleBasedStateMachine):
     def put(self, found: Any) -> None:
         for world in self.worlds:
             world.put(found)
+
+    def happened(self) -> None:
+        if self.eager:
+            self.cycle()
 
     def next(self) -> int:
         """Each object is made in a second of its own: no time of arrival that is made up counts."""
@@ -166,13 +204,7 @@ class TwinMachine(RuleBasedStateMachine):
         made = kit.owner(name, kind=kind, namespace=space, **more)
         return replace(made, metadata=replace(made.metadata, creation_timestamp=self.time(), generation=1))
 
-    @rule(
-        space=st.sampled_from([GOOD, GOOD, EVIL]),
-        size=st.integers(1, 3),
-        cpu=st.integers(1, 3),
-        limit=st.none() | st.integers(1, 30),
-        ask=st.sampled_from(ASKS),
-    )
+    @rule(**WORK)
     def submit(self, space: str, size: int, cpu: int, limit: int | None, ask: dict[str, int]) -> None:
         number = self.next()
         notes = {} if limit is None else {names.DURATION: f"{limit}s"}
@@ -185,16 +217,9 @@ class TwinMachine(RuleBasedStateMachine):
         for index in range(size):
             asked = spec(str(cpu), ask=ask, scheduling_group=link)
             self.put(self.new_pod(f"p{number}-{index}", space, asked, annotations=dict(notes)))
+        self.happened()
 
-    @rule(
-        space=st.sampled_from([GOOD, GOOD, EVIL]),
-        kind=st.sampled_from([Job, Job, Job, ReplicaSet, StatefulSet]),
-        size=st.integers(1, 3),
-        cpu=st.integers(1, 2),
-        indexed=st.booleans(),
-        ask=st.sampled_from(ASKS),
-        lazy=st.booleans(),
-    )
+    @rule(**HELD)
     def submit_held(
         self,
         space: str,
@@ -207,7 +232,7 @@ class TwinMachine(RuleBasedStateMachine):
     ) -> None:
         """``lazy``: the pods of the tenant's Job do not come, for lack of quota."""
         number = self.next()
-        gates = None if kind is Job else OURS
+        gates = None if kind is Job and self.theirs == "fluence" else OURS
         made = PodTemplate(
             metadata=replace(kit.pod("x").metadata, name="", uid="", labels=dict(SEEN)),
             spec=spec(str(cpu), ask=ask, scheduling_gates=gates, scheduler_name=self.theirs),
@@ -221,6 +246,7 @@ class TwinMachine(RuleBasedStateMachine):
             if lazy and space == EVIL and kind is Job:
                 world.lazy.add(owner.identity)
             world.put(owner)
+        self.happened()
 
     def honest(self, *, bound: bool) -> list[str]:
         """Pods that are in all worlds."""
@@ -240,6 +266,7 @@ class TwinMachine(RuleBasedStateMachine):
                 pod = world.pods[key]
                 if pod.spec.node_name:
                     world.put(replace(pod, status=replace(pod.status, phase=phase)))
+            self.happened()
 
     @rule(choice=CHOICE)
     def delete(self, choice: int) -> None:
@@ -309,7 +336,8 @@ class TwinMachine(RuleBasedStateMachine):
         number = job_number(uids[forgery.whom % len(uids)]) if uids else 7
         where, device = self.node(forgery), BACKENDS[forgery.where % len(BACKENDS)]
         nodes = [where] * min(forgery.size, 3)
-        given = f'{{"start":1,"devices":[["{device[0]}","{device[1]}",1]]}}'
+        units = ",".join(f'["{name}","{type_}",1]' for name, type_, *_ in BACKENDS)
+        given = f'{{"start":1,"devices":[{units},["b/qubit0","qubit",2]]}}'
         note = ReleaseNote(str(number), given, tuple(enumerate(nodes)), forgery.whom % 4)
         groups = [group.name for group in world.groups.values() if self.may_name(group.namespace)]
         said = {
@@ -351,10 +379,15 @@ class TwinMachine(RuleBasedStateMachine):
             for owner in self.hostile.owners.values()
             if owner.identity in self.forged or self.may_name(owner.metadata.namespace)
         ]
-        if not known or forgery.whom % 3 == 0:
+        if forgery.same_name:  # those that have most to lose
+            known = [each for each in known if self.is_waiting(each)] or known
+        if not known or forgery.whom % 5 == 0:
             return None
         ref = kit.reference(known[forgery.whom % len(known)])
         return [replace(ref, kind=forgery.kind or ref.kind, controller=forgery.controller)]
+
+    def is_waiting(self, owner: Owner) -> bool:
+        return owner.spec.suspend and owner.metadata.namespace == GOOD
 
     def forged_meta(self, forgery: Forgery) -> dict[str, Any]:
         labels = {names.FLUXQUEUE_JOBID: "7", names.COMPLETION_INDEX: str(forgery.whom % 3)}
@@ -390,10 +423,13 @@ class TwinMachine(RuleBasedStateMachine):
             pod = replace(pod, spec=ended, status=replace(pod.status, phase="Failed"))
         self.forged.add(pod.metadata.uid)
         self.hostile.put(pod)
+        self.happened()
 
     @rule(forgery=FORGERIES, kind=st.sampled_from(OWNER_KINDS), cpu=st.integers(1, 4))
     def forge_owner(self, forgery: Forgery, kind: str, cpu: int) -> None:
         """A workload that makes no pods and asks for no room, or for what there is not."""
+        if kind == "released":
+            forgery = dataclasses.replace(forgery, keys=forgery.keys.union(ANNOTATIONS))
         number, meta = self.next(), self.forged_meta(forgery)
         good = [owner.metadata.name for owner in self.owners(GOOD)]
         name = good[forgery.whom % len(good)] if good and forgery.same_name else f"f{number}"
@@ -427,6 +463,7 @@ class TwinMachine(RuleBasedStateMachine):
         self.forged.add(owner.identity)
         self.hostile.lazy.add(owner.identity)
         self.hostile.put(owner)
+        self.happened()
 
     @precondition(lambda self: self.forged)
     @rule(forgery=FORGERIES, choice=CHOICE, gone=st.booleans())
@@ -445,9 +482,10 @@ class TwinMachine(RuleBasedStateMachine):
             meta["annotations"] |= {key: pod.annotations[key] for key in kept}
         self.hostile.put(replace(pod, metadata=replace(pod.metadata, **meta)))
 
-    @rule(forgery=FORGERIES, choice=CHOICE, forgets=st.booleans())
-    def alter(self, forgery: Forgery, choice: int, forgets: bool) -> None:
-        """What the scheduler wrote on the tenant's pods that run, and on its Jobs, is changed or removed."""
+    @rule(forgery=FORGERIES, choice=CHOICE, forgets=st.booleans(), restarts=st.booleans())
+    def alter(self, forgery: Forgery, choice: int, forgets: bool, restarts: bool) -> None:
+        """What the scheduler wrote on the tenant's pods that run, and on its Jobs, is changed or removed,
+        perhaps while no scheduler runs."""
         world = self.hostile
         pods = [key for key in self.honest(bound=True) if key.startswith(f"{EVIL}/")]
         owners = self.owners(EVIL)
@@ -473,6 +511,9 @@ class TwinMachine(RuleBasedStateMachine):
         if isinstance(found, Pod) and not found.metadata.owner_references and found.metadata.labels is None:
             meta = replace(meta, owner_references=self.references(forgery))
         world.put(replace(found, metadata=meta))
+        if restarts:
+            self.restart(lost=False)
+        self.happened()
 
     @rule(choice=CHOICE, cpu=st.integers(1, 4), size=st.integers(1, 4), turns=st.integers(1, 3))
     def abandon(self, choice: int, cpu: int, size: int, turns: int) -> None:
@@ -496,9 +537,10 @@ class TwinMachine(RuleBasedStateMachine):
         meta = replace(job.metadata, generation=(job.metadata.generation or 0) + 2 * turns)
         self.forged.add(job.identity)
         world.put(replace(job, metadata=meta, spec=asked))
+        self.happened()
 
 
 TestTwins = TwinMachine.TestCase
 TestTwins.settings = settings(
-    max_examples=int(os.environ.get("FLUENCE_TWINS", "60")), stateful_step_count=40, deadline=None
+    max_examples=int(os.environ.get("FLUENCE_TWINS", "100")), stateful_step_count=40, deadline=None
 )
