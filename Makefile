@@ -56,7 +56,7 @@ bench: setup  ## speed and memory; AGAINST=/path/to/resource-query adds Fluxion;
 bench-cluster: setup  ## pods bound per second on 1,000 simulated nodes, beside kube-scheduler; BENCH=--help
 	@$(BIN)/python benchmarks/schedulers.py $(BENCH)
 
-soak: setup  ## the long forms: kill the scheduler 200 times, plainly and with faults; stop, kill and cut off two replicas 200 times; 10,000 faults inside it; 100,000 gangs; 10,000 histories of promises; 10,000 gangs over devices; 1,000 edits of their document; KILLS=20 for less
+soak: setup  ## the long forms: kill the scheduler 200 times, plainly and with faults; stop, kill and cut off two replicas 200 times; 10,000 faults inside it; 100,000 gangs; 10,000 histories of promises; 10,000 gangs over devices; 1,000 edits of their document; 10,000 hostile tenants; KILLS=20 for less
 	@FLUENCE_SOAK=$(KILLS) $(BIN)/pytest --timeout 0 tests/integration/schedule/test_kills.py tests/integration/controller/test_door_kills.py tests/integration/live/test_leaders.py tests/integration/adversary
 	@FLUENCE_FAULTS=10000 $(BIN)/pytest --timeout 0 tests/property/test_fault_machine.py
 	@FLUENCE_GANGS=100000 $(BIN)/pytest --timeout 0 tests/unit/schedule/test_memory.py
@@ -64,6 +64,7 @@ soak: setup  ## the long forms: kill the scheduler 200 times, plainly and with f
 	@FLUENCE_SIMULATIONS=500 $(BIN)/pytest --timeout 0 -n auto tests/property/test_simulated_promises.py
 	@FLUENCE_ADMISSIONS=10000 $(BIN)/pytest --timeout 0 tests/integration/admission/test_agree.py
 	@FLUENCE_DEVICE_GANGS=10000 FLUENCE_DEVICES=2000 $(BIN)/pytest --timeout 0 -n auto tests/property/test_device_scale.py tests/property/test_device_machine.py
+	@FLUENCE_TWINS=10000 $(BIN)/pytest --timeout 0 tests/property/test_hostile_twin.py
 	@FLUENCE_EDITS=1000 $(BIN)/pytest --timeout 0 tests/integration/schedule/test_devices.py -k edits
 
 image: setup  ## dist/image: an OCI archive with every program, and its SBOM; no Docker needed; IMAGE=--help

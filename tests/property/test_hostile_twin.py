@@ -331,8 +331,10 @@ class TwinMachine(RuleBasedStateMachine):
 
     def annotations(self, forgery: Forgery) -> dict[str, str]:
         world = self.hostile
-        uids = [pod.metadata.uid for pod in world.pods.values()]
-        uids += [owner.metadata.uid for owner in world.owners.values()]
+        uids = [each.metadata.uid for each in (*world.pods.values(), *world.owners.values())]
+        uids += [group.uid for group in world.groups.values()]
+        if forgery.same_name:
+            uids = [uid for uid in uids if GOOD in uid]
         number = job_number(uids[forgery.whom % len(uids)]) if uids else 7
         where, device = self.node(forgery), BACKENDS[forgery.where % len(BACKENDS)]
         nodes = [where] * min(forgery.size, 3)
@@ -542,5 +544,5 @@ class TwinMachine(RuleBasedStateMachine):
 
 TestTwins = TwinMachine.TestCase
 TestTwins.settings = settings(
-    max_examples=int(os.environ.get("FLUENCE_TWINS", "100")), stateful_step_count=40, deadline=None
+    max_examples=int(os.environ.get("FLUENCE_TWINS", "150")), stateful_step_count=40, deadline=None
 )

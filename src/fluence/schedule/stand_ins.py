@@ -404,10 +404,8 @@ class StandIns:
 
     def _released(self, key: str, held: _Held, room: Room, now: int) -> Iterator[Pod]:
         """Of a Job that was released: those whose pod has not come, or has come and has no seat yet."""
-        owner, note = held.owner, held.note
-        if note is None and (note := release_note(owner)) is not None and not note.holds_for(owner):
-            return
-        if note is None or held.given_up or len(note.nodes) > owner.pods:
+        owner, note = held.owner, held.note or release_note(held.owner)
+        if note is None or not note.holds_for(owner) or held.given_up or len(note.nodes) > owner.pods:
             return
         left = _left(note, owner, self._pods.get(key, {}).values(), held.met, room.has_seat)
         seated = [each for each in left if stand_in_uid(key, each[0]) in room.has_seat]

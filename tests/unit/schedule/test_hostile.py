@@ -131,6 +131,22 @@ def test_a_note_holds_for_the_spec_that_was_planned_and_for_no_other() -> None:
         assert free(fresh) == 8000
 
 
+@pytest.mark.parametrize("cpu", ["1", "4"])
+def test_a_job_that_was_changed_while_its_watch_was_cut_off_holds_nothing(cpu: str) -> None:
+    """It was suspended, changed and unsuspended, and the scheduler saw only the last of that."""
+    found = driver(node("n0", 8))
+    job = held("j", 2)
+    found.set_owner(job)
+    released = let_go(job, found.cycle(NOW))
+    found.set_owner(released)
+    found.cycle(NOW + 1)
+    assert free(found) == 6000
+    meta = replace(released.metadata, generation=(released.metadata.generation or 0) + 3)
+    found.set_owner(replace(released, metadata=meta, spec=replace(released.spec, template=template(cpu))))
+    found.cycle(NOW + 2)
+    assert free(found) == 8000
+
+
 def test_a_restart_does_not_make_seats_be_held_for_longer() -> None:
     found = driver(node("n0", 3))
     job = held("j", 3)
