@@ -230,7 +230,7 @@ class World:
 
     def judge(self, forged: set[str]) -> None:
         """What the ledger has for the tenant is what it was given, or what really runs; nobody's work is
-        ended through an owner that has not made it. ``forged``: uids that were given nothing."""
+        ended for what runs in another namespace. ``forged``: uids that were given nothing."""
         uids = {pod.metadata.uid: pod for pod in self.pods.values()}
         for uid, entry in self.scheduler.cluster.pods.entries.items():
             if entry.pod.metadata.namespace != EVIL:
@@ -258,8 +258,10 @@ class World:
                     assert said in self.devices_of.get(uid, set()), f"{uid} was not given {said}"
         for order in self.ends:
             if order.owner is not None:
+                spaces = {each.metadata.namespace for each in (order.owner, *order.pods)}
+                assert len(spaces) == 1, f"{order.owner.key} is ended for what others do"
                 made = {self.children.get(pod.metadata.uid) for pod in order.pods}
-                assert made == {order.owner.identity}, f"{order.owner.key} has not made {order.pods}"
+                assert spaces == {EVIL} or made == {order.owner.identity}, f"{order.owner.key} is ended"
 
     def _seat_of(self, pod: Pod | None) -> set[tuple[str, int]]:
         """What was held for a pod that came for it."""

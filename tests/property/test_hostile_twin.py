@@ -500,7 +500,8 @@ class TwinMachine(RuleBasedStateMachine):
         at = choice % (len(pods) + len(owners))
         found: Pod | Owner = world.pods[pods[at]] if at < len(pods) else owners[at - len(pods)]
         said = {**found.annotations}
-        forgery = dataclasses.replace(forgery, keys=forgery.keys.union((names.JOBID,)))
+        more = ANNOTATIONS if forgery.same_name else (names.JOBID,)
+        forgery = dataclasses.replace(forgery, keys=forgery.keys.union(more))
         new = {key: value for key, value in self.annotations(forgery).items() if key in ANNOTATIONS}
         if not self.alone:
             gang = isinstance(found, Pod) and (
