@@ -110,8 +110,8 @@ def status(found: Standing, before: FluxJobStatus, *, generation: int, now: int)
 def _promised(
     found: Standing, latest: str | None, before: FluxCondition | None, now: int
 ) -> Iterator[FluxCondition]:
-    """What the promise of a start was made for: how long, and which generation of the workload. The spec of a
-    FluxJob is its user's."""
+    """What the promise of a start was made for: how long, and which workload in which generation. The spec
+    and the owner of a FluxJob are its user's."""
     at = _millis(latest)
     if at is not None:
         limit = found.gang.limit if found.gang is not None else None
