@@ -10,12 +10,16 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.model.grant import limit_note
-from fluence.model.meta import LabelSelector, OwnerReference
+from fluence.model.held import pinned_node
+from fluence.model.meta import LabelSelector, OwnerReference, Requirement
+from fluence.model.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm
 from fluence.model.reason import Code
 from fluence.queue.history import History
 from fluence.queue.job import Submission
+from fluence.schedule.actions import Bind
 from fluence.schedule.enforcement import EndOverrun
 from fluence.schedule.holders import holder
+from fluence.schedule.producer_gates import OpenGate, ProducerGates
 from fluence.schedule.settings import SchedulerSettings
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -23,6 +27,8 @@ from tests.unit.schedule.test_devices import QPUS, asks
 from tests.unit.schedule.test_devices import World as DeviceWorld
 from tests.unit.schedule.test_enforcement import END, World, limited
 from tests.unit.schedule.test_groups import only
+from tests.unit.schedule.test_held import gated, held
+from tests.unit.schedule.test_producer_gates import consumer, producer
 from tests.unit.schedule.test_promised_starts import NOW, SECOND, node
 
 # -- users and queues ----------------------------------------------------------------------------------------
@@ -161,3 +167,59 @@ def test_a_text_in_place_of_an_owner_is_not_told_to_others(ref: OwnerReference) 
     pod = kit.pod("a", namespace="evil")
     named = holder((replace(pod, metadata=replace(pod.metadata, owner_references=[ref])),))
     assert (named["kind"], named["namespace"], named["name"]) == ("Pod", "evil", "a")
+
+
+# -- owners and producers ------------------------------------------------------------------------------------
+
+
+def test_a_held_job_does_not_wait_for_a_pod_that_it_does_not_claim() -> None:
+    selector = LabelSelector(match_labels={"of": "j"})
+    for labels, releases in (({}, 1), ({"of": "j"}, 0)):
+        driver = Driver()
+        driver.set_node(node("n0", 2))
+        job = held("j", 1, selector=selector)
+        driver.set_owner(job)
+        driver.set_pod(kit.pod("evil", owner=job, gated=True, labels={names.SEEN: "yes", **labels}))
+        assert len(driver.cycle(NOW).releases) == releases
+
+
+@pytest.mark.parametrize("how", ["reference", "mirror"])
+def test_a_pod_that_pretends_to_be_part_of_its_node_takes_its_room_all_the_same(how: str) -> None:
+    pod = kit.pod("evil", cpu="2", node="n0", phase="Running", scheduler="other")
+    refs = [OwnerReference(api_version="apps/v1", kind="DaemonSet", name="d", uid="u", controller=True)]
+    notes = {"kubernetes.io/config.mirror": "x"}
+    forged = {"owner_references": refs} if how == "reference" else {"annotations": notes}
+    driver = Driver()
+    driver.set_node(node("n0", 3))
+    driver.set_pod(replace(pod, metadata=replace(pod.metadata, **forged)))
+    driver.set_pod(kit.pod("large", cpu="2"))
+    assert driver.cycle(NOW).binds == []
+
+
+def test_only_pods_of_the_same_namespace_hear_a_task() -> None:
+    for namespace, opened in (("default", ["evil-task"]), ("evil", [])):
+        pods = [consumer(), producer(task="evil-task", namespace=namespace)]
+        gates = ProducerGates(
+            scheduler="fluence",
+            timeout=1000,
+            pods_in=lambda space, pods=pods: [pod for pod in pods if pod.metadata.namespace == space],
+            owner=lambda _: None,
+        )
+        for pod in pods:
+            gates.set_pod(pod)
+        assert [each.task for each in gates.round(NOW) if isinstance(each, OpenGate)] == opened
+
+
+# -- pins ----------------------------------------------------------------------------------------------------
+
+
+def test_a_pin_counts_beside_what_its_user_asks_of_the_node() -> None:
+    theirs = gated("theirs", scheduler=names.KUBE_SCHEDULER)
+    granted = Bind(theirs, "n1", "default/pod:theirs", {}).granted(theirs)
+    pin = Requirement(key="metadata.name", operator="In", values=["n1"])
+    other = Requirement(key="metadata.name", operator="NotIn", values=["n0"])
+    for fields, node_of in (([pin], "n1"), ([other, pin], "n1"), ([other], None)):
+        terms = NodeSelector(node_selector_terms=[NodeSelectorTerm(match_fields=fields)])
+        affinity = Affinity(node_affinity=NodeAffinity(required=terms))
+        spec = replace(granted.spec, affinity=affinity, scheduling_gates=None)
+        assert pinned_node(replace(granted, spec=spec)) == node_of
