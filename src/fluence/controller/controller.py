@@ -222,7 +222,9 @@ class FluxJobController:
         said = {
             found.workload: what
             for found in self.flux_jobs.store
-            if _has_its_name(found) and (what := told(found.spec, found.status)) is not None
+            if (owner := found.owner) is not None
+            and found.metadata.name == flux_job_name(owner.kind, owner.name)  # its user may write both
+            and (what := told(found.spec, found.status, owner.uid)) is not None
         }
         self._live.scheduler.remember(said)
 
@@ -374,9 +376,3 @@ class FluxJobController:
         members.discard(uid)
         if key is not None and not members:
             self._of_gang.pop(key, None)
-
-
-def _has_its_name(flux_job: FluxJob) -> bool:
-    """Whether a FluxJob has the name that belongs to the workload which it names: its user may write both."""
-    owner = flux_job.owner
-    return owner is not None and flux_job.metadata.name == flux_job_name(owner.kind, owner.name)

@@ -58,7 +58,7 @@ class FluxJob(Wire, frozen=True):
     @property
     def owner(self) -> OwnerReference | None:
         """The workload that it stands for."""
-        return next(iter(self.metadata.owner_references or ()), None)
+        return next((each for each in self.metadata.owner_references or () if each.controller), None)
 
     @property
     def workload(self) -> str:

@@ -31,6 +31,7 @@ from fluence.schedule.status import StatusReport
 from fluence.schedule.takeover import Told
 from fluence.units import parse_rfc3339, rfc3339
 
+_TO = " to "
 _EXACT = 10  # places that are told exactly; then 20, 50, 100, 200, 500 …
 _MESSAGE_BYTES = 1024
 _FAR = 366 * 86_400_000
@@ -117,20 +118,25 @@ def _promised(
         limit = found.gang.limit if found.gang is not None else None
         said = promise_condition(Promise(at, limit=limit))
         generation = found.workload.object.metadata.generation or 0
-        kind, why, text = names.START_PROMISED, said["reason"], said["message"]
+        kind, why, text = names.START_PROMISED, said["reason"], f"{said['message']}{_TO}{found.workload.uid}"
         yield _condition(before, kind, True, why, text, generation, now)
 
 
-def told(spec: FluxJobSpec, before: FluxJobStatus) -> Told | None:
-    """What one that waits was told, for a scheduler that takes over."""
+def told(spec: FluxJobSpec, before: FluxJobStatus, uid: str) -> Told | None:
+    """What one that waits was told, for a scheduler that takes over. ``uid``: of the workload that is named
+    as its owner."""
     at = _millis(before.no_later_than) if before.phase in ("Pending", "Reserved") else None
-    promise, generation = None, None
+    promise: Promise | None = None
+    generation = None
     if at is not None:
         said = next((each for each in before.conditions or () if each.type == names.START_PROMISED), None)
         # NB without it, it is the status of an earlier version: its spec says for how long.
-        promise = Promise(at, limit=spec.duration * 1000 or None) if said is None else read_promise(said)
+        promise = Promise(at, limit=spec.duration * 1000 or None)
+        if said is not None:
+            text, _, whom = said.message.partition(_TO)
+            promise = read_promise(replace(said, message=text)) if whom == uid else None
+            generation = said.observed_generation
         promise = promise and promise._replace(expected=_millis(before.expected))
-        generation = None if said is None else said.observed_generation
     queued = parse_rfc3339(before.queued or "")
     return None if promise is None and queued is None else Told(promise, queued, generation)
 

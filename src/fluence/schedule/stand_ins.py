@@ -374,7 +374,12 @@ class StandIns:
         return held.gone or owner.is_finished or is_cancelled(owner) or leaves
 
     def _runs(self, key: str) -> bool:
-        return any(not pod.is_terminal for pod in self._pods.get(key, {}).values())
+        return any(not pod.is_terminal for pod in self._children(key))
+
+    def _children(self, key: str) -> list[Pod]:
+        """The pods that an owner has made: they name it, and it claims them."""
+        owner = self._held[key].owner
+        return [pod for pod in self._pods.get(key, {}).values() if owner.claims(pod.metadata)]
 
     def _wanted(self, key: str, held: _Held, room: Room, now: int) -> Iterable[Pod]:
         owner = held.owner
@@ -390,7 +395,7 @@ class StandIns:
 
     def _ordered(self, key: str, held: _Held, room: Room) -> Iterator[Pod]:
         """Of a StatefulSet that makes one pod after the other: those that are still to come."""
-        owner, pods = held.owner, self._pods.get(key, {}).values()
+        owner, pods = held.owner, self._children(key)
         held.expired = held.expired and bool(pods)
         if not owner.is_ordered or held.expired:
             return
@@ -407,7 +412,7 @@ class StandIns:
         owner, note = held.owner, held.note or release_note(held.owner)
         if note is None or not note.holds_for(owner) or held.given_up or len(note.nodes) > owner.pods:
             return
-        left = _left(note, owner, self._pods.get(key, {}).values(), held.met, room.has_seat)
+        left = _left(note, owner, self._children(key), held.met, room.has_seat)
         seated = [each for each in left if stand_in_uid(key, each[0]) in room.has_seat]
         if len(seated) < len(left):  # found by a fresh process
             late = self._expiry(held, now) <= now

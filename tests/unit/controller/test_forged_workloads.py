@@ -7,8 +7,8 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.controller import standing as standings
-from fluence.controller.flux_job import FluxJobSpec, FluxJobStatus
-from fluence.model.meta import LabelSelector
+from fluence.controller.flux_job import FluxJob, FluxJobSpec, FluxJobStatus
+from fluence.model.meta import LabelSelector, ObjectMeta
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.schedule import recovery
@@ -70,10 +70,21 @@ def test_what_a_start_was_promised_for_is_in_the_status_and_not_in_the_spec() ->
     made = told(found, job, position=1)
     assert made.no_later_than is not None
     forged = FluxJobSpec(duration=0)  # no limit: whatever it asks for now would be covered
-    said = standings.told(forged, made)
+    said = standings.told(forged, made, job.metadata.uid)
     assert said is not None and said.promise is not None
     assert (said.promise.limit, said.generation) == (HOUR, 1)
     assert not said.promise.covers(2 * HOUR)
+    another = standings.told(forged, made, "another Job of that name, to which the FluxJob was given")
+    assert another is None or another.promise is None
+
+
+def test_a_flux_job_is_for_the_workload_that_controls_it() -> None:
+    mine, theirs = kit.reference(held("mine")), kit.reference(held("theirs"))
+    first = replace(mine, controller=False)
+    found = FluxJob(
+        metadata=ObjectMeta(name="mine-job", namespace="default", owner_references=[first, theirs])
+    )
+    assert found.owner == theirs and found.workload == held("theirs").identity
 
 
 def test_the_condition_goes_with_the_promise() -> None:

@@ -88,11 +88,11 @@ def test_what_was_written_stays_while_nothing_changes_that_a_user_can_see() -> N
 def test_what_was_told_is_read_again(phase: str, duration: int) -> None:
     came, start = "2026-09-01T12:00:00.000007Z", "2026-09-01T13:00:00Z"
     before = FluxJobStatus(phase=phase, queued=came, no_later_than=start, expected=start)
-    found = standings.told(FluxJobSpec(duration=duration), before)
+    found = standings.told(FluxJobSpec(duration=duration), before, "u")
     assert found is not None and found.queued == NOW // 1000 * 1_000_000 + 7
     at, waits = NOW + 3_600_000, phase != "Running"
     assert found.promise == ((at, at, False, 60_000 if duration else None) if waits else None)
-    assert standings.told(FluxJobSpec(), FluxJobStatus(phase="Pending", queued="soon")) is None
+    assert standings.told(FluxJobSpec(), FluxJobStatus(phase="Pending", queued="soon"), "u") is None
 
 
 def test_places_are_exact_at_the_front_and_rounded_up_behind() -> None:
