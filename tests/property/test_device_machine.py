@@ -246,7 +246,7 @@ def test_a_bind_that_is_sent_again_needs_its_device_to_be_there_still() -> None:
     """Found by the machine: the device went while the bind waited for its next try."""
     machine = DeviceMachine()
     machine.begin(policy="easy", each=False, sizes=[1, 1], looks=None)
-    machine.foreign(data=Said("n1"), cpu=1)
+    machine.foreign(data=Said("n1"), cpu=1, namespace="default")
     machine.edit(name="a", fate="gone")
     machine.submit_with_devices(size=1, asked=[{"qpu": 1}], per_pod=False, require="", limit=None)
     machine.cycle()

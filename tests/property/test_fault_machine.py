@@ -144,7 +144,7 @@ def a_world_with_faults(seed: int) -> None:
         *[lambda: machine.end(data=data, phase="Succeeded")] * 2,
         lambda: machine.wait(ms=rng.randint(1, 20_000)),
         lambda: machine.delete(data=data),
-        lambda: machine.foreign(data=data, cpu=1),
+        lambda: machine.foreign(data=data, cpu=1, namespace="default"),
         lambda: machine.forge(data=data),
         lambda: machine.poison(data=data, cpu="1e30", placed=rng.random() < 0.3, size=2),
         lambda: machine.add_node(cpu=rng.randint(1, 4)),
@@ -168,6 +168,7 @@ def _submit(machine: FaultMachine, rng: random.Random) -> None:
         mixed=rng.random() < 0.2,
         limit=limit,
         priority=rng.choice((0, 0, 5)),
+        namespace="default",
     )
 
 
