@@ -1,17 +1,24 @@
-"""Rights that were granted a moment ago: the server's authorizer follows roles by a watch of its own."""
+"""Rights: the chart's own account and roles, and waiting for what was granted a moment ago.
+
+The server's authorizer follows roles by a watch of its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import contextlib
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import msgspec
+import yaml
 
+from fluence import names
 from fluence.kube.client import Client
 from fluence.kube.errors import Missing
-from fluence.kube.resource import NAMESPACES
+from fluence.kube.resource import NAMESPACES, Resource
 from tests.eventually import eventually
 
+RBAC = Path(__file__).parents[2] / "deploy" / "scheduler" / "rbac.yaml"
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
@@ -25,6 +32,53 @@ async def until_allowed(
         return [each for each in asked if not await _may(client, user, each)]
 
     await eventually(refused, [], what=f"{user} may do what its role says", pause_s=0.2)
+
+
+_PLURALS = {
+    "Namespace": ("namespaces", False),
+    "CustomResourceDefinition": ("customresourcedefinitions", False),
+    "ServiceAccount": ("serviceaccounts", True),
+    "ClusterRole": ("clusterroles", False),
+    "ClusterRoleBinding": ("clusterrolebindings", False),
+    "Role": ("roles", True),
+    "RoleBinding": ("rolebindings", True),
+    "ConfigMap": ("configmaps", True),
+    "Deployment": ("deployments", True),
+    "PodDisruptionBudget": ("poddisruptionbudgets", True),
+}
+
+
+def resource_of(body: dict[str, Any]) -> Resource[dict[str, Any]]:
+    group, _, version = body["apiVersion"].rpartition("/")
+    plural, namespaced = _PLURALS[body["kind"]]
+    return Resource(group, version, plural, body["kind"], dict[str, Any], namespaced=namespaced)
+
+
+def chart_rules(name: str, namespace: str) -> Iterator[dict[str, Any]]:
+    """The chart's own account and roles, under a name and in a namespace of the test."""
+    text = RBAC.read_text().replace("fluence-scheduler", name)
+    for old in (names.INSTALLED_IN, names.RESOURCES_NAMESPACE):
+        text = text.replace(old, namespace)
+    yield from yaml.safe_load_all(text)
+
+
+@contextlib.asynccontextmanager
+async def chart_account(client: Client, name: str, namespace: str) -> AsyncIterator[str]:
+    """An account with the chart's own roles while the block runs, and no others; gives the user's name."""
+    bodies, user = list(chart_rules(name, namespace)), f"system:serviceaccount:{namespace}:{name}"
+    for body in bodies:
+        space = body["metadata"].get("namespace")
+        await client.apply(resource_of(body), body, namespace=space, manager="test")
+    try:
+        for body in bodies:
+            if body["kind"] in ("Role", "ClusterRole") and "metrics" not in body["metadata"]["name"]:
+                space = body["metadata"].get("namespace", "")
+                await until_allowed(client, user, body["rules"], namespace=space)
+        yield user
+    finally:
+        for body in bodies:
+            if not (resource := resource_of(body)).namespaced:
+                await client.delete(resource, body["metadata"]["name"])
 
 
 async def make_namespace(client: Client, name: str) -> None:

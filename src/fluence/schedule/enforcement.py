@@ -142,12 +142,12 @@ def _seated(pod_set: PodSet, scheduler: str, on_nodes: Mapping[str, PodEntry]) -
 
 
 def _is_seated(pod: Pod, scheduler: str) -> bool:
-    if pod.spec.scheduler_name != scheduler or not pod.spec.node_name or pod.is_terminal:
+    if not pod.spec.node_name or pod.is_terminal or pod.metadata.deletion_timestamp is not None:
         return False
-    if pod.metadata.deletion_timestamp is not None:
-        return False
+    if limit_note(pod) is not None:
+        return True  # kube-scheduler may have bound it where we said
     # NB the annotation is for queues that only warn, and for pods that an earlier version has bound.
-    return limit_note(pod) is not None or names.ALLOCATION in pod.annotations
+    return pod.spec.scheduler_name == scheduler and names.ALLOCATION in pod.annotations
 
 
 def _whole_job(pods: tuple[Pod, ...], groups: Groups) -> Owner | None:

@@ -11,11 +11,9 @@ import contextlib
 import itertools
 import time
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import structlog
-import yaml
 from msgspec.structs import replace
 
 from fluence import names
@@ -37,12 +35,11 @@ from fluence.kube.resource import (
 from fluence.live.scheduler import LiveScheduler
 from fluence.sandbox.testing import Kube
 from tests.integration.controller.doors import doors, serve_flux_jobs
+from tests.integration.rights import chart_rules, resource_of
 from tests.integration.schedule.field import Field, field
-from tests.integration.schedule.test_groups_deploy import resource_of
 
 log = structlog.get_logger("test.tenants")
 
-RBAC = Path(__file__).parents[3] / "deploy" / "scheduler" / "rbac.yaml"
 RESOURCES: dict[str, Resource[Any]] = {
     each.kind: each for each in (PODS, JOBS, DEPLOYMENTS, STATEFULSETS, CLAIMS, FLUX_JOBS)
 }
@@ -241,7 +238,7 @@ async def tenancy(kube: Kube, nodes: int, **kind: Any) -> AsyncIterator[Tenancy]
         await serve_flux_jobs(f.client)
         for each in (found.evil, found.system):
             await f.client.create(NAMESPACES.raw(), {"metadata": {"name": each}})
-        rules = [*_chart_rules(name, system), *_tenant_rules(user, found.evil)]
+        rules = [*chart_rules(name, system), *_tenant_rules(user, found.evil)]
         try:
             for body in rules:
                 space: Any = body["metadata"]
@@ -257,14 +254,6 @@ async def tenancy(kube: Kube, nodes: int, **kind: Any) -> AsyncIterator[Tenancy]
             for body in rules:
                 if not (resource := resource_of(body)).namespaced:
                     await f.client.delete(resource, body["metadata"]["name"])
-
-
-def _chart_rules(name: str, system: str) -> Iterator[dict[str, Any]]:
-    """The chart's own roles, for an account and a namespace of the test."""
-    text = RBAC.read_text().replace("fluence-scheduler", name)
-    for old in (names.INSTALLED_IN, names.RESOURCES_NAMESPACE):
-        text = text.replace(old, system)
-    yield from yaml.safe_load_all(text)
 
 
 def _tenant_rules(user: str, namespace: str) -> Iterator[dict[str, Any]]:

@@ -20,8 +20,9 @@ from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
 from tests.integration.live.replica import SOON_S, Replica
+from tests.integration.rights import resource_of
 from tests.integration.schedule.field import field
-from tests.integration.schedule.test_groups_deploy import ACCOUNT, install, resource_of
+from tests.integration.schedule.test_groups_deploy import ACCOUNT, install
 
 
 def roles() -> dict[str, dict[str, Any]]:

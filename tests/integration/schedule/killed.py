@@ -23,6 +23,7 @@ from fluence.model.pod import Pod
 from fluence.sandbox.faults import Rule
 from fluence.sandbox.proxy import Proxy
 from tests.eventually import eventually
+from tests.integration.rights import chart_account
 from tests.integration.schedule.field import Field
 
 AHEAD = 8  # pods that wait at a time
@@ -166,10 +167,14 @@ class Run:
 
 @contextlib.asynccontextmanager
 async def killed(f: Field, rules: list[Rule], folder: Path) -> AsyncIterator[Run]:
-    """What a test kills: it goes through a proxy that has these rules, and is gone at the end."""
-    async with Proxy(f.kube.access(), rules) as proxy:
+    """What a test kills: it goes through a proxy that has these rules, with the chart's own rights, and is
+    gone at the end."""
+    async with (
+        Proxy(f.kube.access(), rules) as proxy,
+        chart_account(f.client, f"killed-{f.namespace}", f.namespace) as user,
+    ):
         kubeconfig = folder / "kubeconfig"
-        kubeconfig.write_text(yaml.safe_dump(_kubeconfig(proxy.access.server)))
+        kubeconfig.write_text(yaml.safe_dump(_kubeconfig(proxy.access.server, user)))
         reflector = Reflector(f.client, PODS, namespace=f.namespace)
         run = Run(f, kubeconfig, folder / "log")
         reflector.store.on_change(run.on_pod)
@@ -209,13 +214,13 @@ async def nothing_is_held(f: Field) -> None:
         await eventually(held, ({}, [0] * len(f.nodes)), what="nothing is held")
 
 
-def _kubeconfig(server: str) -> dict[str, object]:
+def _kubeconfig(server: str, user: str) -> dict[str, object]:
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "c",
         "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "users": [{"name": "u", "user": {}}],
+        "users": [{"name": "u", "user": {"as": user}}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
     }
 

@@ -28,22 +28,10 @@ from fluence.model.group import Group
 from fluence.model.volume import SELECTED_NODE
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
-from tests.integration.rights import until_allowed
+from tests.integration.rights import resource_of, until_allowed
 
 FOLDER = Path(__file__).parents[3] / "deploy" / "scheduler"
 ACCOUNT = "system:serviceaccount:fluence-system:fluence-scheduler"
-PLURALS = {
-    "Namespace": ("namespaces", False),
-    "CustomResourceDefinition": ("customresourcedefinitions", False),
-    "ServiceAccount": ("serviceaccounts", True),
-    "ClusterRole": ("clusterroles", False),
-    "ClusterRoleBinding": ("clusterrolebindings", False),
-    "Role": ("roles", True),
-    "RoleBinding": ("rolebindings", True),
-    "ConfigMap": ("configmaps", True),
-    "Deployment": ("deployments", True),
-    "PodDisruptionBudget": ("poddisruptionbudgets", True),
-}
 SECRETS: Resource[dict[str, Any]] = Resource("", "v1", "secrets", "Secret", dict[str, Any])
 CONFIGMAPS: Resource[dict[str, Any]] = Resource("", "v1", "configmaps", "ConfigMap", dict[str, Any])
 
@@ -51,12 +39,6 @@ CONFIGMAPS: Resource[dict[str, Any]] = Resource("", "v1", "configmaps", "ConfigM
 def manifests() -> list[dict[str, Any]]:
     names = yaml.safe_load((FOLDER / "kustomization.yaml").read_text())["resources"]
     return [each for name in names for each in yaml.safe_load_all((FOLDER / name).read_text())]
-
-
-def resource_of(body: dict[str, Any]) -> Resource[dict[str, Any]]:
-    group, _, version = body["apiVersion"].rpartition("/")
-    plural, namespaced = PLURALS[body["kind"]]
-    return Resource(group, version, plural, body["kind"], dict[str, Any], namespaced=namespaced)
 
 
 async def install(client: Client) -> None:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.model.owner import Deployment, Job, Owner
-from fluence.model.pod import Pod
+from fluence.model.pod import Pod, SchedulingGate
 from fluence.model.reason import Code
 from fluence.queue.rules import QueueRules
 from fluence.schedule.enforcement import EndOverrun, LimitMode, WarnOverrun, warned_note
@@ -95,6 +95,19 @@ class TestWarnThenEnd:
         assert world.next_due() == NOW + 160 * SECOND
         (end,) = world.at(160)
         assert isinstance(end, EndOverrun) and end.owner is None and end.pods == (world.pods["slow"],)
+
+    def test_a_pod_that_kube_scheduler_bound_where_we_said_is_ended_too(self) -> None:
+        world = World(**END)
+        gates = [SchedulingGate(name=names.GATE_FLUXQUEUE)]
+        seen = {names.SEEN: names.SEEN_YES}
+        theirs = names.KUBE_SCHEDULER
+        world.add(limited("slow", scheduler=theirs, labels=seen, scheduling_gates=gates))
+        world.at(0)
+        pod = world.pods["slow"]
+        assert pod.spec.node_name  # the world binds what it is told to, whoever does it in a cluster
+        world.add(replace(pod, spec=replace(pod.spec, scheduling_gates=None)))
+        assert of(world.at(100)) == ["WarnOverrun"]
+        assert of(world.at(160)) == ["EndOverrun"]
 
     def test_a_queue_that_only_warns_ends_nothing(self) -> None:
         world = World(**WARN)
