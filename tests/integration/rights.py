@@ -54,18 +54,21 @@ def resource_of(body: dict[str, Any]) -> Resource[dict[str, Any]]:
     return Resource(group, version, plural, body["kind"], dict[str, Any], namespaced=namespaced)
 
 
-def chart_rules(name: str, namespace: str) -> Iterator[dict[str, Any]]:
-    """The chart's own account and roles, under a name and in a namespace of the test."""
+def chart_rules(name: str, namespace: str, lease: str = "fluence") -> Iterator[dict[str, Any]]:
+    """The chart's own account and roles, under a name and in a namespace of the test, for a lease."""
     text = RBAC.read_text().replace("fluence-scheduler", name)
+    text = text.replace("resourceNames: [fluence]", f"resourceNames: [{lease}]")
     for old in (names.INSTALLED_IN, names.RESOURCES_NAMESPACE):
         text = text.replace(old, namespace)
     yield from yaml.safe_load_all(text)
 
 
 @contextlib.asynccontextmanager
-async def chart_account(client: Client, name: str, namespace: str) -> AsyncIterator[str]:
+async def chart_account(
+    client: Client, name: str, namespace: str, *, lease: str = "fluence"
+) -> AsyncIterator[str]:
     """An account with the chart's own roles while the block runs, and no others; gives the user's name."""
-    bodies, user = list(chart_rules(name, namespace)), f"system:serviceaccount:{namespace}:{name}"
+    bodies, user = list(chart_rules(name, namespace, lease)), f"system:serviceaccount:{namespace}:{name}"
     for body in bodies:
         space = body["metadata"].get("namespace")
         await client.apply(resource_of(body), body, namespace=space, manager="test")

@@ -55,7 +55,7 @@ class Replica:
         self.health, self.metrics = free_port(), free_port()
         self.process: asyncio.subprocess.Process | None = None
         kubeconfig = folder / "kubeconfig"
-        kubeconfig.write_text(yaml.safe_dump(_kubeconfig(access.server)))
+        kubeconfig.write_text(yaml.safe_dump(_kubeconfig(access)))
         _install_policy(folder / "site")
         self._command = [
             *(sys.executable, "-m", "fluence.cli", "scheduler", "run", "--log-format", "text"),
@@ -162,12 +162,13 @@ def _install_policy(site: Path) -> None:
     (info / "entry_points.txt").write_text("[fluence.queue_policies]\nslow = slow_policy:slow\n")
 
 
-def _kubeconfig(server: str) -> dict[str, object]:
+def _kubeconfig(access: Access) -> dict[str, object]:
+    user = {} if access.impersonate is None else {"as": access.impersonate}
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": server}}],
-        "users": [{"name": "u", "user": {}}],
+        "clusters": [{"name": "c", "cluster": {"server": access.server}}],
+        "users": [{"name": "u", "user": user}],
         "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
     }

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from fluence.kube.errors import KubeError
 from fluence.kube.reflector import Reflector, Timing
@@ -35,7 +36,8 @@ from fluence.sandbox.faults import Rule, verb_of
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
 from tests.integration.controller.doors import held_job, serve_flux_jobs, submit, until_phase
-from tests.integration.live.replica import SOON_S, TERMS, Replica, lease_of, now
+from tests.integration.live.replica import LEASE, SOON_S, TERMS, Replica, lease_of, now
+from tests.integration.rights import chart_account
 from tests.integration.schedule.field import Field, field
 
 ROUNDS = int(os.environ.get("FLUENCE_SOAK", "0")) or 5
@@ -75,8 +77,8 @@ class Journal(Proxy):
 class Supervised(Replica):
     """A replica that is started again when it ends, as a kubelet does."""
 
-    def __init__(self, f: Field, folder: Path, proxy: Journal) -> None:
-        super().__init__(f, folder, proxy.access)
+    def __init__(self, f: Field, folder: Path, proxy: Journal, user: str) -> None:
+        super().__init__(f, folder, replace(proxy.access, impersonate=user))
         self.proxy = proxy
         self.ended: Counter[int] = Counter()
         self.slowest = 0.0  # seconds from the end of one process until the next one could lead
@@ -224,9 +226,12 @@ async def led_again(f: Field) -> float:
 
 @contextlib.asynccontextmanager
 async def two(f: Field, folder: Path, writes: list[Write]) -> AsyncIterator[list[Supervised]]:
+    """Two replicas with the chart's own rights."""
     async with contextlib.AsyncExitStack() as stack:
+        account = chart_account(f.client, f"two-{f.namespace}", f.namespace, lease=LEASE)
+        user = await stack.enter_async_context(account)
         proxies = [await stack.enter_async_context(Journal(f.kube, name, writes)) for name in "ab"]
-        replicas = [Supervised(f, folder / each.name, each) for each in proxies]
+        replicas = [Supervised(f, folder / each.name, each, user) for each in proxies]
         tasks = [asyncio.create_task(each.supervise()) for each in replicas]
         try:
             yield replicas
