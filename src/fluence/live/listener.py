@@ -1,7 +1,7 @@
 """Listener: connections to a port that strangers can reach, so many and so long, and no more.
 
 A peer that connects and says nothing, sends half a request, or does not read its answer is cut off. When all
-places are taken, newcomers wait before the door, and the address that has fewest places goes first. A place
+places are taken, newcomers wait, and the address that has fewest places goes first. A place
 becomes free when a peer leaves, or is taken from one that says nothing: first from those who never finished a
 request, first from the address that has most.
 """
@@ -35,12 +35,12 @@ class ListenerLimits:
     check_s: float = 0.1
     grace_s: float = 0.5
     """How long a newcomer may keep its place while others want it and it has said nothing."""
-    outside: int = 256
-    """How many wait before the door."""
+    waiting: int = 256
+    """How many newcomers may wait for a place."""
 
 
 @dataclass(eq=False, slots=True)
-class _Guest:
+class _Peer:
     """One connection."""
 
     address: str
@@ -48,7 +48,7 @@ class _Guest:
     """When it began to wait, or to be answered."""
     answers: bool = False
     """Whether a request of it is being answered."""
-    greeted: bool = False
+    connected: bool = False
     """Whether hands were shaken. Go's clients, such as the API server, keep connections for later that they
     never used; one that is cut off as it is used is a call that fails."""
     answered: bool = False
@@ -61,40 +61,40 @@ class _Guest:
     def is_late(self, now: float, limits: ListenerLimits) -> bool:
         if self.answers and not self.stalls:
             return False  # whoever answers has a time limit of its own
-        is_idle = self.greeted and not self.begun and not self.stalls
+        is_idle = self.connected and not self.begun and not self.stalls
         return now - self.since > (limits.idle_s if is_idle else limits.request_s)
 
 
 class _Connection(web.RequestHandler):
     """aiohttp's protocol, which also says what its peer does."""
 
-    __slots__ = ("_guest", "_leave")
+    __slots__ = ("_peer", "_leave")
 
-    def __init__(self, server: web.Server, guest: _Guest, leave: Callable[[], None], **more: Any) -> None:
+    def __init__(self, server: web.Server, peer: _Peer, leave: Callable[[], None], **more: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **more)
-        self._guest, self._leave = guest, leave
+        self._peer, self._leave = peer, leave
 
     @property
-    def guest(self) -> _Guest:
-        return self._guest
+    def peer(self) -> _Peer:
+        return self._peer
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        self._guest.end = transport.abort  # type: ignore[attr-defined]
-        self._guest.greeted, self._guest.since = True, time.monotonic()
+        self._peer.end = transport.abort  # type: ignore[attr-defined]
+        self._peer.connected, self._peer.since = True, time.monotonic()
 
     def data_received(self, data: bytes) -> None:
-        guest = self._guest
-        if not guest.answers and not guest.begun:
-            guest.begun, guest.since = True, time.monotonic()
+        peer = self._peer
+        if not peer.answers and not peer.begun:
+            peer.begun, peer.since = True, time.monotonic()
         super().data_received(data)
 
     def pause_writing(self) -> None:
-        self._guest.stalls, self._guest.since = True, time.monotonic()
+        self._peer.stalls, self._peer.since = True, time.monotonic()
         super().pause_writing()
 
     def resume_writing(self) -> None:
-        self._guest.stalls, self._guest.since = False, time.monotonic()
+        self._peer.stalls, self._peer.since = False, time.monotonic()
         super().resume_writing()
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -109,12 +109,12 @@ async def note_answers(
     """Middleware for applications behind a listener: it says when a request is being answered."""
     protocol = request.protocol
     assert isinstance(protocol, _Connection)
-    guest = protocol.guest
-    guest.answers, guest.begun, guest.since = True, False, time.monotonic()
+    peer = protocol.peer
+    peer.answers, peer.begun, peer.since = True, False, time.monotonic()
     try:
         return await handler(request)
     finally:
-        guest.answers, guest.answered, guest.since = False, True, time.monotonic()
+        peer.answers, peer.answered, peer.since = False, True, time.monotonic()
 
 
 class Listener:
@@ -124,13 +124,13 @@ class Listener:
         self._server = server
         self._tls = tls
         self._limits = limits
-        self._guests: set[_Guest] = set()
-        self._outside: dict[_Guest, socket.socket] = {}
-        self._greetings: set[asyncio.Task[None]] = set()
+        self._peers: set[_Peer] = set()
+        self._waiting: dict[_Peer, socket.socket] = {}
+        self._handshakes: set[asyncio.Task[None]] = set()
 
     @property
     def count(self) -> int:
-        return len(self._guests)
+        return len(self._peers)
 
     @contextlib.asynccontextmanager
     async def listening(self, address: tuple[str, int]) -> AsyncIterator[int]:
@@ -140,10 +140,10 @@ class Listener:
         try:
             yield int(sock.getsockname()[1])
         finally:
-            for task in (*tasks, *self._greetings):
+            for task in (*tasks, *self._handshakes):
                 task.cancel()
-            await asyncio.gather(*tasks, *self._greetings, return_exceptions=True)
-            for connection in self._outside.values():
+            await asyncio.gather(*tasks, *self._handshakes, return_exceptions=True)
+            for connection in self._waiting.values():
                 connection.close()
             sock.close()
 
@@ -151,32 +151,32 @@ class Listener:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, peer = await loop.sock_accept(sock)
+                connection, address = await loop.sock_accept(sock)
             except OSError:  # the peer is gone already, or there are no more files to open
                 await asyncio.sleep(0.05)
                 continue
-            self._outside[_Guest(str(peer[0]), time.monotonic())] = connection
-            if len(self._outside) > self._limits.outside:
-                many = Counter(each.address for each in self._outside)
-                self._outside.pop(min(self._outside, key=lambda each: -many[each.address])).close()
+            self._waiting[_Peer(str(address[0]), time.monotonic())] = connection
+            if len(self._waiting) > self._limits.waiting:
+                many = Counter(each.address for each in self._waiting)
+                self._waiting.pop(min(self._waiting, key=lambda each: -many[each.address])).close()
             self._admit()
 
     def _admit(self) -> None:
-        """Give free places to those before the door."""
-        while self._outside:
-            count = Counter(each.address for each in self._guests)
-            guest = min(self._outside, key=lambda each: (count[each.address], each.since))
-            if len(self._guests) >= self._limits.connections and not self._dismiss(guest, count):
+        """Give free places to those that wait."""
+        while self._waiting:
+            count = Counter(each.address for each in self._peers)
+            peer = min(self._waiting, key=lambda each: (count[each.address], each.since))
+            if len(self._peers) >= self._limits.connections and not self._evict(peer, count):
                 return
-            connection = self._outside.pop(guest)
-            self._guests.add(guest)
-            guest.since = time.monotonic()
-            task = asyncio.create_task(self._greet(connection, guest))
-            guest.end = task.cancel
-            self._greetings.add(task)
-            task.add_done_callback(self._greetings.discard)
+            connection = self._waiting.pop(peer)
+            self._peers.add(peer)
+            peer.since = time.monotonic()
+            task = asyncio.create_task(self._shake_hands(connection, peer))
+            peer.end = task.cancel
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
 
-    async def _greet(self, connection: socket.socket, guest: _Guest) -> None:
+    async def _shake_hands(self, connection: socket.socket, peer: _Peer) -> None:
         """Shake hands; from then on the connection is aiohttp's."""
         limits = self._limits
         timeouts: dict[str, float] = {}
@@ -189,8 +189,8 @@ class Listener:
             made.append(
                 _Connection(
                     self._server,
-                    guest,
-                    lambda: self._leave(guest),
+                    peer,
+                    lambda: self._leave(peer),
                     keepalive_timeout=2 * limits.idle_s,
                     lingering_time=0,
                     auto_decompress=False,  # a few bytes may become gigabytes
@@ -205,24 +205,24 @@ class Listener:
             )
         except (OSError, asyncio.CancelledError):  # NB a faulty handshake is an OSError
             connection.close()
-            self._leave(guest)
+            self._leave(peer)
 
-    def _leave(self, guest: _Guest) -> None:
-        if guest in self._guests:
-            self._guests.discard(guest)
+    def _leave(self, peer: _Peer) -> None:
+        if peer in self._peers:
+            self._peers.discard(peer)
             self._admit()
 
-    def _dismiss(self, newcomer: _Guest, count: Counter[str]) -> bool:
+    def _evict(self, newcomer: _Peer, count: Counter[str]) -> bool:
         """Take the place of somebody who says nothing; whether there is one."""
-        waiting = [each for each in self._guests if not each.answers]
-        if not waiting:
+        silent = [each for each in self._peers if not each.answers]
+        if not silent:
             return False
-        guest = min(waiting, key=lambda each: (each.answered, -count[each.address], each.since))
-        has_more = count[guest.address] > count[newcomer.address] + 1
-        if not has_more and time.monotonic() - guest.since < self._limits.grace_s:
+        peer = min(silent, key=lambda each: (each.answered, -count[each.address], each.since))
+        has_more = count[peer.address] > count[newcomer.address] + 1
+        if not has_more and time.monotonic() - peer.since < self._limits.grace_s:
             return False
-        self._guests.discard(guest)
-        guest.end()
+        self._peers.discard(peer)
+        peer.end()
         return True
 
     async def _watch(self) -> None:
@@ -230,11 +230,11 @@ class Listener:
         while True:
             await asyncio.sleep(limits.check_s)
             now = time.monotonic()
-            for guest in [each for each in self._guests if each.is_late(now, limits)]:
-                guest.end()
-                self._leave(guest)
-            for guest in [each for each in self._outside if now - each.since > limits.request_s]:
-                self._outside.pop(guest).close()
+            for peer in [each for each in self._peers if each.is_late(now, limits)]:
+                peer.end()
+                self._leave(peer)
+            for peer in [each for each in self._waiting if now - each.since > limits.request_s]:
+                self._waiting.pop(peer).close()
             self._admit()
 
 
