@@ -68,7 +68,7 @@ class _Peer:
 class _Connection(web.RequestHandler):
     """aiohttp's protocol, which also says what its peer does."""
 
-    __slots__ = ("_peer", "_leave")
+    __slots__ = ("_leave", "_peer")
 
     def __init__(self, server: web.Server, peer: _Peer, leave: Callable[[], None], **more: Any) -> None:
         super().__init__(server, loop=asyncio.get_running_loop(), **more)
