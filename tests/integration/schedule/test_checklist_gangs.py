@@ -245,7 +245,7 @@ async def test_without_native_gangs_labels_make_them_and_lost_fields_do_not(gate
     """Checklist 19: the gate is off, so the group is in no discovery and pods lose the field."""
     native = next(each for each in ADAPTERS if f"{each.version}=true" in str(RELEASES[gateless.version]))
     async with field(gateless, 1) as f, f.scheduler() as live:
-        assert isinstance(live.gangs, NoGangs)
+        assert isinstance(live.server_apis.gangs, NoGangs)
         labels = {names.GROUP_LABEL: "g", names.GROUP_SIZE: "3"}
         await f.add(*(f.pod(f"g-{i}", labels=labels) for i in range(2)))
         await f.until_told("g-0", "2 of 3 pods are there", reason="WaitingForGroup")
