@@ -30,6 +30,20 @@ GROUP_SIZE: Final = f"{PREFIX}/group-size"
 GROUP_SIZES: Final = (GROUP_SIZE, "fluence.group-size", "fluxnetes.group-size")
 """Every spelling of a gang's size, as an annotation or a label."""
 
+# The gangs of other systems, where pods themselves name them. Names of our own go before these.
+KUEUE_GROUP: Final = "kueue.x-k8s.io/pod-group-name"
+KUEUE_SIZE: Final = "kueue.x-k8s.io/pod-group-total-count"
+"""The annotation with the number of pods in a pod group of Kueue."""
+VOLCANO_GROUPS: Final = ("scheduling.volcano.sh/group-name", "scheduling.k8s.io/group-name")
+"""The PodGroup of Volcano that a pod belongs to."""
+KAI_GROUP: Final = "pod-group-name"
+"""The PodGroup of the KAI scheduler that a pod belongs to."""
+YUNIKORN_TASK_GROUP: Final = "yunikorn.apache.org/task-group-name"
+"""The annotation of a pod that starts with the others of its application."""
+YUNIKORN_TASK_GROUPS: Final = "yunikorn.apache.org/task-groups"
+"""The annotation with all task groups of an application, as JSON."""
+YUNIKORN_APPLICATIONS: Final = ("yunikorn.apache.org/app-id", "applicationId")
+
 COMPLETION_INDEX: Final = "batch.kubernetes.io/job-completion-index"
 POD_INDEX: Final = "apps.kubernetes.io/pod-index"
 """The index of a pod in its Job or StatefulSet."""

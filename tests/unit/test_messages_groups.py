@@ -161,6 +161,22 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         "label k='0x8' is not a valid size: write a whole number from 1 to 100000",
     ),
     (
+        Code.NO_APPLICATION,
+        {"key": "k", "label": "applicationId"},
+        (
+            "annotation k needs the name of the application, which all pods of the gang share: add the label "
+            "applicationId"
+        ),
+    ),
+    (
+        Code.INVALID_TASK_GROUPS,
+        {"key": "k", "maximum": 100_000},
+        (
+            "annotation k is not a valid list of task groups: write a JSON list in which each task group has "
+            "a name of its own and a minMember of at least 1, at most 100000 pods in all"
+        ),
+    ),
+    (
         Code.GROUP_TOO_LARGE,
         {"group": "ns/g", "minimum": 200_000, "maximum": 100_000},
         "PodGroup ns/g wants 200000 pods to start together: ask for at most 100000",

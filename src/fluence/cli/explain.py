@@ -30,7 +30,7 @@ from fluence.schedule.build import scheduler_for
 from fluence.schedule.device_requests import asked_by
 from fluence.schedule.events import Object
 from fluence.schedule.gang import Gang
-from fluence.schedule.group_labels import group_field, group_label
+from fluence.schedule.group_labels import group_field, group_label, other_group
 from fluence.schedule.inquiry import Inquiry, NextCycle
 from fluence.schedule.settings import SchedulerSettings
 from fluence.units import parse_rfc3339, rfc3339
@@ -156,7 +156,7 @@ class _Seen:
             each.controller and (each.api_version, each.kind) in OWNERS
             for each in pod.metadata.owner_references or ()
         )
-        named = group_field(pod) is not None or group_label(pod) is not None
+        named = any(find(pod) is not None for find in (group_field, group_label, other_group))
         if owned and self.lacks(_OWNERS):
             return False
         return not ((owned or named) and self.lacks(("PodGroups", "other pods")))
@@ -177,7 +177,7 @@ class _Seen:
 def _see(
     listing: ClusterListing, settings: SchedulerSettings, namespace: str, now: int, guesses: list[str]
 ) -> _Seen:
-    scheduler = scheduler_for(settings, native=listing.native)
+    scheduler = scheduler_for(settings, native=listing.native, systems=listing.systems)
     objects: list[Object] = [*listing.devices, *listing.nodes, *listing.namespaces, *listing.csi_nodes]
     objects += listing.classes
     objects += [*listing.volumes, *listing.claims, *listing.groups, *listing.owners, *listing.pods]

@@ -54,7 +54,7 @@ def list_resources(
     settings = leader.settings
     listing = list_as(leader)
     now = int(time.time() * 1000)
-    scheduler = scheduler_for(settings, native=listing.native)
+    scheduler = scheduler_for(settings, native=listing.native, systems=listing.systems)
     uses = _uses(scheduler, listing, now)
     fault = scheduler.devices.fault
     if fault:

@@ -25,7 +25,13 @@ from fluence.schedule.settings import SchedulerSettings
 _REVIEWS = "/apis/authorization.k8s.io/v1/"
 _WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 _AT_ONCE = 16
-_OPTIONAL = ("scheduling.k8s.io", "scheduling.x-k8s.io", HAND_OFFS.group)
+_OPTIONAL = (
+    "scheduling.k8s.io",
+    "scheduling.x-k8s.io",
+    "scheduling.volcano.sh",
+    "scheduling.run.ai",
+    HAND_OFFS.group,
+)
 """Groups that a server may lack: no right is needed to what is not there."""
 
 

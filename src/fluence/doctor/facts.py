@@ -149,7 +149,9 @@ class ClusterFacts:
     owners: Seen[Owner] = Seen()
     follows: tuple[str, ...] = ("Job", "Deployment", "ReplicaSet", "StatefulSet")
     has_groups: bool = False
-    """The server has PodGroups of some kind."""
+    """The server has PodGroups, Kubernetes' own or the coscheduling plugin's."""
+    systems: frozenset[str] = frozenset()
+    """The other systems of which it has PodGroups."""
 
     @property
     def own(self) -> list[Installation]:

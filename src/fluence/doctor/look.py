@@ -247,13 +247,13 @@ async def _with_pods(client: Client, facts: ClusterFacts, namespace: str | None)
     # Where pods may be read in one namespace only, all else is read there, too.
     where = namespace or (client.access.namespace if pods.unseen else None)
     groups: Seen[Group] = Seen()
-    has_groups = True
+    has_groups, systems = True, frozenset[str]()
     listed = await may(list_groups(client, namespace=where))
     if isinstance(listed, ApiError):
         groups = Seen((), refusal("PodGroups", listed))
     else:
-        has_groups, items = listed
-        groups = Seen(tuple(items))
+        has_groups, systems = listed.native, listed.systems
+        groups = Seen(tuple(listed.groups))
     owners: list[Owner] = []
     follows: list[str] = []
     unseen = ""
@@ -271,4 +271,5 @@ async def _with_pods(client: Client, facts: ClusterFacts, namespace: str | None)
         owners=Seen(tuple(owners), unseen),
         follows=tuple(follows),
         has_groups=has_groups,
+        systems=systems,
     )

@@ -96,7 +96,12 @@ def _without_scheduler(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 def _waiting(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     check, limit = Check.WAITING_GROUPS, format_duration(int(facts.waits_s))
-    groups = Groups(scheduler=facts.scheduler_name, follows=facts.follows, native=facts.has_groups)
+    groups = Groups(
+        scheduler=facts.scheduler_name,
+        follows=facts.follows,
+        native=facts.has_groups,
+        systems=facts.systems,
+    )
     for owner in facts.owners.items:
         groups.set_owner(owner)
     for group in facts.groups.items:

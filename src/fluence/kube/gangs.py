@@ -316,22 +316,22 @@ class PodGroups137(_PodGroups):
 
 
 class _SigSpec(Wire, frozen=True):
-    min_member: int = 1
+    min_member: int | None = None
 
 
 class SigPodGroup(Wire, frozen=True):
-    """The PodGroup of the coscheduling plugin, a custom resource; the first Fluence made these."""
+    """The PodGroup of the coscheduling plugin, a custom resource; the first Fluence made these. Volcano and
+    KAI have PodGroups of their own, in which this field has the same name."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: _SigSpec = _SigSpec()
 
 
-class Coscheduling:
-    """scheduling.x-k8s.io/v1alpha1: read beside the native API; its status belongs to its own controller."""
+class CustomGroups:
+    """PodGroups that are custom resources: read beside the native API; their status belongs to their own
+    controllers."""
 
-    resource: Resource[SigPodGroup] = Resource(
-        "scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", SigPodGroup
-    )
+    resource: Resource[SigPodGroup]
 
     def group(self, item: SigPodGroup) -> Group:
         meta = item.metadata
@@ -339,12 +339,30 @@ class Coscheduling:
             namespace=meta.namespace,
             name=meta.name,
             uid=meta.uid,
-            min_count=max(1, item.spec.min_member),
+            min_count=max(1, item.spec.min_member or 1),
             is_deleting=meta.deletion_timestamp is not None,
             created=meta.creation_timestamp,
             annotations=meta.annotations,
             source=self.resource.api_version,
         )
+
+
+class Coscheduling(CustomGroups):
+    """scheduling.x-k8s.io/v1alpha1."""
+
+    resource = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", SigPodGroup)
+
+
+class Volcano(CustomGroups):
+    """scheduling.volcano.sh/v1beta1."""
+
+    resource = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", SigPodGroup)
+
+
+class Kai(CustomGroups):
+    """scheduling.run.ai/v2alpha2, of the KAI scheduler."""
+
+    resource = Resource("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", SigPodGroup)
 
 
 Native = Workloads135 | PodGroups136 | PodGroups137
@@ -382,13 +400,22 @@ async def discover_gangs(client: Client, *, probe_namespace: str | None = "defau
     return NoGangs(f"the server serves no {GROUP} version with gangs (there: {listed})")
 
 
-async def discover_coscheduling(client: Client) -> Coscheduling | None:
+async def discover_coscheduling(client: Client) -> CustomGroups | None:
     """The adapter for the coscheduling plugin's PodGroups, if that custom resource is installed."""
     found = Coscheduling()
-    where = found.resource
+    return found if await _is_served(client, found.resource) else None
+
+
+async def discover_custom(client: Client) -> list[CustomGroups]:
+    """The adapters for all PodGroups that are installed as custom resources."""
+    known: tuple[CustomGroups, ...] = (Coscheduling(), Volcano(), Kai())
+    return [each for each in known if await _is_served(client, each.resource)]
+
+
+async def _is_served(client: Client, where: Resource[SigPodGroup]) -> bool:
     if where.version not in await versions_of(client, where.group):
-        return None
-    return found if where.plural in await resources_of(client, where.group, where.version) else None
+        return False
+    return where.plural in await resources_of(client, where.group, where.version)
 
 
 async def probe(client: Client, adapter: Native, *, namespace: str) -> list[str] | None:

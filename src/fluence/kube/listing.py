@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluence.kube.errors import ApiError, Forbidden, Missing
-from fluence.kube.gangs import NoGangs, discover_coscheduling, discover_gangs
+from fluence.kube.gangs import NoGangs, discover_custom, discover_gangs
 from fluence.kube.resource import (
     CLAIMS,
     CONFIG_MAPS,
@@ -27,7 +27,7 @@ from fluence.kube.resource import (
     Resource,
 )
 from fluence.model.config_map import ConfigMap
-from fluence.model.group import Group
+from fluence.model.group import Group, system_of
 from fluence.model.meta import KubeObject
 from fluence.model.node import Node
 from fluence.model.owner import Owner
@@ -61,6 +61,8 @@ class ClusterListing:
     """The ConfigMap that declares devices which belong to no node, if there is one."""
     native: bool = False
     """Whether the server has PodGroups."""
+    systems: frozenset[str] = frozenset()
+    """The other systems of which the server has PodGroups."""
     notes: list[str] = field(default_factory=list)
     """What could not be read, and why."""
     unseen: list[str] = field(default_factory=list)
@@ -81,8 +83,9 @@ async def list_cluster(client: Client, devices: tuple[str, str] | None = DEVICES
             return []
 
     async def groups() -> list[Group]:
-        found.native, listed = await list_groups(client)
-        return listed
+        listed = await list_groups(client)
+        found.native, found.systems = listed.native, listed.systems
+        return listed.groups
 
     async def items(resource: Resource[T]) -> list[T]:
         return (await client.list(resource)).items or []
@@ -134,8 +137,9 @@ async def list_readable(
         return lists
 
     async def groups(where: str | None) -> list[Group]:
-        found.native, listed = await list_groups(client, namespace=where)
-        return listed
+        listed = await list_groups(client, namespace=where)
+        found.native, found.systems = listed.native, listed.systems
+        return listed.groups
 
     found.pods = await _readable_pods(client, namespace, pod, found)
     for owners in OWNERS:
@@ -179,16 +183,27 @@ async def _readable_pods(client: Client, namespace: str, pod: str | None, found:
     return own + (others.items or [])
 
 
-async def list_groups(client: Client, *, namespace: str | None = None) -> tuple[bool, list[Group]]:
-    """The PodGroups of all kinds, in one namespace or all, and whether the server has any kind."""
+@dataclass(frozen=True, slots=True)
+class ListedGroups:
+    """The PodGroups that there are, and of which kinds the server has any."""
+
+    groups: list[Group]
+    native: bool  # Kubernetes' own, or the coscheduling plugin's
+    systems: frozenset[str]  # other systems
+
+
+async def list_groups(client: Client, *, namespace: str | None = None) -> ListedGroups:
+    """The PodGroups of all kinds, in one namespace or all."""
     found: list[Group] = []
     native = await discover_gangs(client, probe_namespace=None)
     if not isinstance(native, NoGangs):
         resource: Resource[Any] = native.resource
         for each in (await client.list(resource, namespace=namespace)).items or ():
             found.extend(native.groups(each))
-    older = await discover_coscheduling(client)
-    if older is not None:
-        page = await client.list(older.resource, namespace=namespace)
-        found.extend(older.group(each) for each in page.items or ())
-    return not isinstance(native, NoGangs) or older is not None, found
+    systems: set[str] = set()
+    for custom in await discover_custom(client):
+        page = await client.list(custom.resource, namespace=namespace)
+        found.extend(custom.group(each) for each in page.items or ())
+        systems.add(system_of(custom.resource.group))
+    has = not isinstance(native, NoGangs) or "" in systems
+    return ListedGroups(found, has, frozenset(systems - {""}))

@@ -197,7 +197,7 @@ class LiveScheduler:
 
     def _has_groups(self, native: bool) -> None:
         """Whether the server has PodGroups, and which are told what becomes of them."""
-        self.scheduler.set_native(native)
+        self.scheduler.set_native(native, self.server_apis.systems)
         self.reporter.group_resource = self.server_apis.gangs.resource
         self._wake.set()
 

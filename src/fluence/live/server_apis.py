@@ -2,7 +2,7 @@
 
 A custom resource may be installed, and a server upgraded, at any time. The server is asked after a pause that
 grows up to a minute, so PodGroups that are new are found without a restart, and followed from then on.
-Discovery is open to every account, and the rights to read both kinds of PodGroups are given anyway.
+Discovery is open to every account, and the rights to read every kind of PodGroup are given anyway.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import structlog
 from fluence.kube.client import Client
 from fluence.kube.discovery import versions_of
 from fluence.kube.errors import KubeError, ServerFault, TooManyRequests, Unreachable
-from fluence.kube.gangs import GROUP, AnyGangs, NoGangs, discover_coscheduling, discover_gangs
+from fluence.kube.gangs import GROUP, AnyGangs, NoGangs, discover_custom, discover_gangs
 from fluence.live.watches import Watches
+from fluence.model.group import system_of
 
 log = structlog.get_logger("fluence.scheduler")
 
@@ -36,6 +37,7 @@ class ServerApis:
         pauses: tuple[float, float] = (_FIRST_S, _LAST_S),
     ) -> None:
         self.gangs: AnyGangs = NoGangs("not asked yet")
+        self.systems: frozenset[str] = frozenset()  # other systems of which the server has PodGroups
         self.has_devices = False  # dynamic resource allocation
         self._client = client
         self._watches = watches
@@ -79,14 +81,18 @@ class ServerApis:
         if served != self._served or isinstance(self.gangs, NoGangs):
             self.gangs = await discover_gangs(self._client)
             self._served = served
-        coscheduling = await discover_coscheduling(self._client)
+        custom = await discover_custom(self._client)
         resource = self.gangs.resource
         if resource is not None and resource.api_version not in self._followed:
             self._followed.add(resource.api_version)
             self._watches.follow_native(self.gangs)
             log.info("follows PodGroups", api=resource.api_version)
-        if coscheduling is not None and coscheduling.resource.api_version not in self._followed:
-            self._followed.add(coscheduling.resource.api_version)
-            self._watches.follow_coscheduling(coscheduling)
-            log.info("follows PodGroups", api=coscheduling.resource.api_version)
-        self._changed(resource is not None or coscheduling is not None)
+        for each in custom:
+            api = each.resource.api_version
+            if api not in self._followed:
+                self._followed.add(api)
+                self._watches.follow_custom(each)
+                log.info("follows PodGroups", api=api)
+        systems = {system_of(each.resource.group) for each in custom}
+        self.systems = frozenset(systems - {""})
+        self._changed(resource is not None or "" in systems)

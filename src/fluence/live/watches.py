@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from fluence.kube.client import Client
-from fluence.kube.gangs import AnyGangs, Coscheduling, PodGroup, SigPodGroup, Workload
+from fluence.kube.gangs import AnyGangs, CustomGroups, PodGroup, SigPodGroup, Workload
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import (
     CLAIMS,
@@ -27,6 +27,7 @@ from fluence.kube.resource import (
     VOLUMES,
     Resource,
 )
+from fluence.model.group import system_of
 from fluence.model.node import Node
 from fluence.model.pod import Pod
 from fluence.schedule.events import Changed, Event, Object
@@ -73,9 +74,12 @@ class Watches:
         resource: Resource[Any] = gangs.resource
         self._hear(Reflector(self._client, resource, optional=True), self._native(gangs))
 
-    def follow_coscheduling(self, adapter: Coscheduling) -> None:
-        """The PodGroups of the coscheduling plugin, from now on."""
-        self._hear(Reflector(self._client, adapter.resource, optional=True), self._coscheduling(adapter))
+    def follow_custom(self, adapter: CustomGroups) -> None:
+        """PodGroups that are custom resources, from now on. An account that has no right to those of other
+        systems schedules without them."""
+        denied = bool(system_of(adapter.resource.group))
+        groups = Reflector(self._client, adapter.resource, optional=True, may_be_denied=denied)
+        self._hear(groups, self._custom(adapter))
 
     def _device_config(self, namespace: str, name: str) -> Reflector[Any]:
         return Reflector(
@@ -132,7 +136,7 @@ class Watches:
 
         return changed
 
-    def _coscheduling(self, adapter: Coscheduling) -> Callable[[Any, Any], None]:
+    def _custom(self, adapter: CustomGroups) -> Callable[[Any, Any], None]:
         def changed(old: SigPodGroup | None, new: SigPodGroup | None) -> None:
             before = None if old is None else adapter.group(old)
             self._put(Changed(before, None if new is None else adapter.group(new)))

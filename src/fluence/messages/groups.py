@@ -195,6 +195,14 @@ GROUPS: Templates = {
     Code.INVALID_SIZE: (
         "{kind} {key}={value!r} is not a valid size: write a whole number from 1 to {maximum}"
     ),
+    Code.NO_APPLICATION: (
+        "annotation {key} needs the name of the application, which all pods of the gang share: add the label "
+        "{label}"
+    ),
+    Code.INVALID_TASK_GROUPS: (
+        "annotation {key} is not a valid list of task groups: write a JSON list in which each task group has "
+        "a name of its own and a minMember of at least 1, at most {maximum} pods in all"
+    ),
     Code.GROUP_TOO_LARGE: (
         "PodGroup {group} wants {minimum} pods to start together: ask for at most {maximum}"
     ),

@@ -8,6 +8,15 @@ import msgspec
 
 from fluence.model.meta import Condition
 
+VOLCANO, KAI = "volcano", "kai"
+_SYSTEMS = {"scheduling.volcano.sh": VOLCANO, "scheduling.run.ai": KAI}
+
+
+def system_of(api: str) -> str:
+    """The other system that an API group or an API version belongs to. Its PodGroups count only for pods that
+    name them by a key of that system. "": Kubernetes' own and the coscheduling plugin's."""
+    return _SYSTEMS.get(api.partition("/")[0], "")
+
 
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """One group of pods. ``min_count`` is None for a group that is no gang: its pods start one by one."""

@@ -133,6 +133,8 @@ class Code(StrEnum):
     # -- groups: labels and annotations --
     INVALID_GROUP_NAME = "InvalidGroupName"  # kind, key, value
     INVALID_SIZE = "InvalidSize"  # kind, key, value, maximum
+    NO_APPLICATION = "NoApplication"  # key, label
+    INVALID_TASK_GROUPS = "InvalidTaskGroups"  # key, maximum
     GROUP_TOO_LARGE = "GroupTooLarge"  # group, minimum, maximum
     CLUSTER_HOLDS_FEWER = "ClusterHoldsFewer"  # pods, most
     TOO_MANY_HELD_PODS = "TooManyHeldPods"  # pods, most

@@ -12,15 +12,18 @@ def scheduler_for(
     settings: SchedulerSettings,
     *,
     native: bool = False,
+    systems: frozenset[str] = frozenset(),
     history: bool = False,
     timer: Callable[[], float] | None = None,
 ) -> Scheduler:
-    """``native``: the server has PodGroups. ``history``: what happens to jobs is to be told to the history.
-    ``timer`` gives seconds, to bound what plug-ins take."""
+    """``native``: the server has PodGroups. ``systems``: the other systems of which it has them. ``history``:
+    what happens to jobs is to be told to the history. ``timer`` gives seconds, to bound what plug-ins
+    take."""
     return Scheduler(
         SchedulerConfig(
             scheduler_name=settings.scheduler_name,
             native=native,
+            systems=systems,
             layout=settings.layout(),
             match_policy=settings.match_policy,
             release_each=settings.release_each,

@@ -177,22 +177,24 @@ def build(
     expected: Sequence[Owner] = (),
     scheduler: str = names.SCHEDULER,
     native: bool = False,
+    systems: Collection[str] = (),
     withheld: Mapping[str, Reason] | None = None,
 ) -> Gang:
     """The gang of these pods. ``memberships`` by pod, ``owners`` by identity, ``find_group`` by namespace and
     name; ``strangers``: pods of other schedulers that name it; ``expected``: owners that name it and have no
     pods alive; ``native``: the server has PodGroups, so that a label which names one may be ahead of it;
-    ``withheld``: owners whose pods are not all known, and why."""
+    ``systems``: the other systems of which it has them; ``withheld``: owners whose pods are not all known,
+    and why."""
     ordered = sorted(pods, key=_order) if len(pods) > 1 else list(pods)
     first_pod = _oldest(ordered)  # it names the group
     first, namespace = memberships[first_pod.key], first_pod.metadata.namespace
-    group = find_group(namespace, first.label.name) if first.label is not None else None
+    group = find_group(namespace, first.label.pod_group) if first.label is not None else None
     by = _sort_out(ordered)
     # A gang's size follows the owners of its pods that live; with none alive, of all.
     counted = by.alive or tuple(ordered)
     of = [memberships[pod.key] for pod in counted]
     owned = _owners(of, owners, expected)
-    size = _size(first, counted, owned, group=group, native=native, begun=by.living > 0)
+    size = _size(first, counted, owned, group=group, native=native, systems=systems, begun=by.living > 0)
     past = () if size.parts else _past([memberships[pod.key] for pod in by.ended], owned.direct)
     must = _needed(first, size, by, owned, past)
     annotations = gang_annotations(counted, owned.every, group)
@@ -313,6 +315,7 @@ def _size(
     *,
     group: Group | None,
     native: bool,
+    systems: Collection[str],
     begun: bool,
 ) -> GangSize:
     if first.is_single:
@@ -323,7 +326,7 @@ def _size(
         if label.is_field:
             waits = Reason.of(Code.POD_GROUP_NOT_SEEN, group=name)
             return GangSize(1, max(1, len(pods)), waits=waits)
-        if native and label.key in names.POD_GROUP_NAMES:
+        if (native and label.key in names.POD_GROUP_NAMES) or label.system in systems:
             awaited = name
     return gang_size(
         pods,
@@ -333,6 +336,7 @@ def _size(
         unseen=owners.unseen,
         awaited_group=awaited,
         named=label is not None,
+        system=label.system if label is not None else "",
         begun=begun,
     )
 

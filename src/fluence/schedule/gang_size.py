@@ -1,7 +1,8 @@
 """Gang size: how many pods of a gang must start together, and how many that still leaves to place.
 
 Called by `gang.build`. The order (interfaces of all five predecessors): the PodGroup's minCount or minMember;
-a size declared on a pod or its owner; what the owners run at a time, and the pods that no owner made. A
+a size declared on a pod or its owner; the size that pods declare in the words of the system which names the
+gang; what the owners run at a time, and the pods that no owner made. A
 declared size may be smaller than the owner's and still wins. A group that only a name holds together is
 *open*: its size is what is there now, and it grows with each owner and each pod without one. `settling`
 keeps it from starting while it grows.
@@ -26,7 +27,7 @@ from fluence.model.meta import OwnerReference
 from fluence.model.owner import Owner, controller_of
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
-from fluence.schedule.group_labels import declared_size
+from fluence.schedule.group_labels import declared_size, other_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,14 @@ def gang_size(
     unseen: Sequence[OwnerReference] = (),
     awaited_group: str | None = None,
     named: bool = True,
+    system: str = "",
     begun: bool = False,
 ) -> GangSize:
     """The size of a gang with these pods. A Deployment stands ``above`` an owner: a size that it declares
     counts, its replicas do not. ``awaited_group`` is a PodGroup that is named and does not exist yet;
-    ``named``: a name holds the gang together, so that others may join; ``begun``: members of it run."""
-    declared = _declared(pods, (*owners, *above))
+    ``named``: a name holds the gang together, so that others may join; ``system``: another
+    system that it is a name of; ``begun``: members of it run."""
+    declared = _declared(pods, (*owners, *above), system)
     made = sum(owner.pods for owner in owners)
     if group is not None and group.min_count is not None:
         return _from_group(group, group.min_count, made, declared)
@@ -179,11 +182,13 @@ def _from_group(group: Group, minimum: int, made: int, declared: _Declared) -> G
     return GangSize(minimum, max(minimum, made), fault=fault, warnings=tuple(warnings))
 
 
-def _declared(pods: Sequence[Pod], owners: Sequence[Owner]) -> _Declared:
-    """The size that pods declare, else the one that their owners do; the largest of several."""
+def _declared(pods: Sequence[Pod], owners: Sequence[Owner], system: str = "") -> _Declared:
+    """The size that pods declare, else the one that their owners do, else what pods say in the words of
+    another system; the largest of several."""
     for level, found in (
         ("pods", {declared_size(pod) for pod in pods}),
         ("owners", {declared_size(owner) for owner in owners}),
+        ("pods", {other_size(pod, system) for pod in pods} if system else set()),
     ):
         sizes = sorted(size for size in found if isinstance(size, int))
         faults = sorted(

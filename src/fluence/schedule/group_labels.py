@@ -4,16 +4,23 @@ Called by `membership` (which gang does a pod belong to) and `gang_size` (how ma
 beats a label, and a label beats an annotation; for the size, annotations go first. The first key that has a
 value decides. A value that is not valid is answered with a `Reason`: to take it for absent would make single
 pods out of a gang.
+
+Pods may also name a gang of Kueue, Volcano, KAI or YuniKorn. These names are read on pods only, after all
+names of our own. Each system has its own namespace of names: `volcano:train` and `train` are two gangs.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Annotated, NamedTuple
+
+import msgspec
 
 from fluence import names
 from fluence.model.grant import MAX_SIZE
+from fluence.model.group import KAI, VOLCANO, Group, system_of
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
@@ -21,6 +28,12 @@ from fluence.model.reason import Code, Reason
 _NAMES = frozenset(names.GROUP_NAMES)
 _SIZES = frozenset(names.GROUP_SIZES)
 _SHOWN = 40  # characters of a value that a reason shows
+
+MAX_TASK_GROUPS_BYTES = 16 * 1024
+
+_KUEUE, _YUNIKORN = "kueue", "yunikorn"
+_SYSTEMS = ((_KUEUE, (names.KUEUE_GROUP,)), (VOLCANO, names.VOLCANO_GROUPS), (KAI, (names.KAI_GROUP,)))
+"""Systems whose name of a gang is one label or annotation; the first that a pod names counts."""
 
 # What the API server allows as the value of a label; an annotation could say anything.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)
@@ -34,10 +47,26 @@ class GroupLabel(NamedTuple):
     instance: str  # of the gang: a group of Kubernetes 1.35 has replicas, each a gang
     source: str  # for people
     key: str | None = None  # the label or annotation; None: a field of the spec
+    system: str = ""  # another system that the key belongs to
 
     @property
     def is_field(self) -> bool:
         return self.key is None
+
+    @property
+    def pod_group(self) -> str:
+        """Under which name its PodGroup is found, see `pod_group_name`."""
+        return _within(self.system, self.name)
+
+    @property
+    def gang(self) -> str:
+        """What the gang's key ends in."""
+        return _within(self.system, self.instance)
+
+
+def pod_group_name(group: Group) -> str:
+    """The name under which labels find a PodGroup. Those of other systems have the system before it."""
+    return _within(system_of(group.source), group.name)
 
 
 def group_field(pod: Pod) -> GroupLabel | None:
@@ -56,16 +85,27 @@ def group_field(pod: Pod) -> GroupLabel | None:
 def group_label(of: Pod | Owner) -> GroupLabel | Reason | None:
     """The group that a label or an annotation names, under any of the keys that count."""
     for kind, values in _labels_and_annotations(of):
-        if _NAMES.isdisjoint(values):
-            continue
-        for key in names.GROUP_NAMES:
-            value = values.get(key, "").strip()
-            if not value:
-                continue
-            if _NAME.fullmatch(value):
-                return GroupLabel(value, value, f"{kind} {key}", key)
-            return Reason.of(Code.INVALID_GROUP_NAME, kind=kind, key=key, value=value[:_SHOWN])
+        if not _NAMES.isdisjoint(values) and (found := _named(kind, values, names.GROUP_NAMES)) is not None:
+            return found
     return None
+
+
+def other_group(pod: Pod) -> GroupLabel | Reason | None:
+    """The gang of another system that a pod names."""
+    for system, keys in _SYSTEMS:
+        for kind, values in _labels_and_annotations(pod):
+            found = _named(kind, values, keys, system)
+            if found is not None:
+                return found
+    if not pod.annotations.get(names.YUNIKORN_TASK_GROUP, "").strip():
+        return None
+    for key in names.YUNIKORN_APPLICATIONS:
+        for kind, values in _labels_and_annotations(pod):
+            found = _named(kind, values, (key,), _YUNIKORN)
+            if found is not None:
+                return found
+    label = names.YUNIKORN_APPLICATIONS[-1]
+    return Reason.of(Code.NO_APPLICATION, key=names.YUNIKORN_TASK_GROUP, label=label)
 
 
 def declared_size(of: Pod | Owner) -> int | Reason | None:
@@ -74,13 +114,24 @@ def declared_size(of: Pod | Owner) -> int | Reason | None:
         if _SIZES.isdisjoint(values):
             continue
         for key in names.GROUP_SIZES:
-            value = values.get(key, "").strip()
-            if not value:
-                continue
-            if _NUMBER.fullmatch(value) and 1 <= int(value) <= MAX_SIZE:
-                return int(value)
-            return Reason.of(Code.INVALID_SIZE, kind=kind, key=key, value=value[:_SHOWN], maximum=MAX_SIZE)
+            found = _size(kind, key, values)
+            if found is not None:
+                return found
     return None
+
+
+def other_size(pod: Pod, system: str) -> int | Reason | None:
+    """The size that a pod declares in the words of the system which names its gang."""
+    if system == _KUEUE:
+        return _size("annotation", names.KUEUE_SIZE, pod.annotations)
+    text = pod.annotations.get(names.YUNIKORN_TASK_GROUPS, "") if system == _YUNIKORN else ""
+    if not text.strip():
+        return None
+    size = len(text.encode())
+    if size > MAX_TASK_GROUPS_BYTES:
+        most = MAX_TASK_GROUPS_BYTES
+        return Reason.of(Code.ANNOTATION_TOO_LONG, key=names.YUNIKORN_TASK_GROUPS, size=size, most=most)
+    return _task_groups(text)
 
 
 def pod_index(pod: Pod) -> int | None:
@@ -90,6 +141,52 @@ def pod_index(pod: Pod) -> int | None:
         if _NUMBER.fullmatch(value):
             return int(value)
     return None
+
+
+class _TaskGroup(msgspec.Struct, rename="camel", frozen=True):
+    """What counts of a task group of YuniKorn."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    min_member: Annotated[int, msgspec.Meta(ge=1, le=MAX_SIZE)]
+
+
+@lru_cache(maxsize=256)
+def _task_groups(text: str) -> int | Reason:
+    """The sum over all task groups: YuniKorn starts an application when each of them has its pods."""
+    try:
+        groups = msgspec.json.decode(text, type=list[_TaskGroup])
+    except (msgspec.MsgspecError, RecursionError):
+        groups = []
+    total = sum(each.min_member for each in groups)
+    if len({each.name for each in groups}) == len(groups) and 1 <= total <= MAX_SIZE:
+        return total
+    return Reason.of(Code.INVALID_TASK_GROUPS, key=names.YUNIKORN_TASK_GROUPS, maximum=MAX_SIZE)
+
+
+def _named(
+    kind: str, values: Mapping[str, str], keys: Sequence[str], system: str = ""
+) -> GroupLabel | Reason | None:
+    for key in keys:
+        value = values.get(key, "").strip()
+        if not value:
+            continue
+        if _NAME.fullmatch(value):
+            return GroupLabel(value, value, f"{kind} {key}", key, system)
+        return Reason.of(Code.INVALID_GROUP_NAME, kind=kind, key=key, value=value[:_SHOWN])
+    return None
+
+
+def _size(kind: str, key: str, values: Mapping[str, str]) -> int | Reason | None:
+    value = values.get(key, "").strip()
+    if not value:
+        return None
+    if _NUMBER.fullmatch(value) and 1 <= int(value) <= MAX_SIZE:
+        return int(value)
+    return Reason.of(Code.INVALID_SIZE, kind=kind, key=key, value=value[:_SHOWN], maximum=MAX_SIZE)
+
+
+def _within(system: str, name: str) -> str:
+    return f"{system}:{name}" if system else name  # a colon is in no name
 
 
 def _labels_and_annotations(of: Pod | Owner) -> Iterator[tuple[str, Mapping[str, str]]]:

@@ -24,7 +24,7 @@ from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Reason
 from fluence.schedule.gang import Gang, build
-from fluence.schedule.group_labels import GroupLabel, group_field, group_label
+from fluence.schedule.group_labels import GroupLabel, group_field, group_label, other_group, pod_group_name
 from fluence.schedule.membership import Membership, makes_pods, membership, named_by_template, owner_chain
 
 _NATIVE = "scheduling.k8s.io/"
@@ -33,7 +33,8 @@ _NATIVE = "scheduling.k8s.io/"
 class Groups:
     """The gangs of one scheduler. ``follows``: the kinds of owners that are watched; a pod of such a kind
     waits for its owner. ``native``: the server has PodGroups, so that a label which names one may be ahead of
-    it. ``withheld``: held owners whose pods are not all known, by identity, and why."""
+    it. ``systems``: the other systems of which the server has PodGroups. ``withheld``: held owners whose pods
+    are not all known, by identity, and why."""
 
     def __init__(
         self,
@@ -41,10 +42,12 @@ class Groups:
         scheduler: str = names.SCHEDULER,
         follows: Collection[str] = ("Job", "Deployment", "ReplicaSet", "StatefulSet"),
         native: bool = False,
+        systems: Collection[str] = (),
         withheld: Mapping[str, Reason] | None = None,
     ) -> None:
         self.scheduler = scheduler
         self.native = native
+        self.systems = frozenset(systems)
         self.withheld = {} if withheld is None else withheld
         self._follows = frozenset(follows)
         self._pods: dict[str, Pod] = {}
@@ -53,7 +56,7 @@ class Groups:
         self._foreign: dict[str, set[str]] = {}  # key -> pods of other schedulers that name it
         self._named: dict[str, set[str]] = {}  # group -> pods that name it
         self._owned: dict[str, set[str]] = {}  # identity of an owner -> pods, through owners of owners too
-        self._groups: dict[str, dict[str, Group]] = {}  # key -> source -> group
+        self._groups: dict[str, dict[str, Group]] = {}  # by `_found_as` -> source -> group
         self._owners: dict[str, Owner] = {}  # by identity
         self._naming: dict[str, set[str]] = {}  # key -> owners whose pods will belong to it
         self._cache: dict[str, Gang] = {}
@@ -80,9 +83,10 @@ class Groups:
 
     def set_group(self, group: Group) -> Collection[str]:
         """A PodGroup as it is now, from an adapter of ``kube.gangs``."""
-        held = self._groups.setdefault(group.key, {})
+        key = _found_as(group)
+        held = self._groups.setdefault(key, {})
         old, held[group.source] = held.get(group.source), group
-        pods = self._named.get(group.key, ())
+        pods = self._named.get(key, ())
         if old is not None and _same_group(old, group):
             for each in pods:
                 self._cache.pop(self._memberships[each].key, None)
@@ -90,13 +94,14 @@ class Groups:
         return self._resettle(pods)
 
     def remove_group(self, group: Group) -> Collection[str]:
-        held = self._groups.get(group.key, {})
+        key = _found_as(group)
+        held = self._groups.get(key, {})
         if group.source not in held or held[group.source].uid != group.uid:
             return ()
         del held[group.source]
         if not held:
-            del self._groups[group.key]
-        return self._resettle(self._named.get(group.key, ()))
+            del self._groups[key]
+        return self._resettle(self._named.get(key, ()))
 
     def set_owner(self, owner: Owner) -> Collection[str]:
         key = owner.identity
@@ -120,9 +125,9 @@ class Groups:
         named = self._forget_naming(old)
         return self._resettle(self._owned.get(owner.identity, ())) | named
 
-    def set_native(self, native: bool) -> Collection[str]:
+    def set_native(self, native: bool, systems: Collection[str] = ()) -> Collection[str]:
         """Whether the server has PodGroups: labels that name one may be ahead of it, or mean no more."""
-        self.native = native
+        self.native, self.systems = native, frozenset(systems)
         self._cache.clear()
         return list(self._gangs)
 
@@ -255,12 +260,17 @@ class Groups:
             expected=self._expected(key) if self._naming else (),
             scheduler=self.scheduler,
             native=self.native,
+            systems=self.systems,
             withheld=self.withheld,
         )
 
 
 def _names_group(pod: Pod) -> bool:
-    return group_field(pod) is not None or isinstance(group_label(pod), GroupLabel)
+    return group_field(pod) is not None or isinstance(group_label(pod) or other_group(pod), GroupLabel)
+
+
+def _found_as(group: Group) -> str:
+    return f"{group.namespace}/{pod_group_name(group)}"
 
 
 def _discard(index: dict[str, set[str]], key: str, item: str) -> None:

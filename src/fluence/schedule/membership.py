@@ -2,8 +2,8 @@
 
 Called by `Groups` whenever a pod, an owner or a PodGroup changes. The first of these that holds: the native
 group that the pod's spec names; the group that a label or an annotation names, on the pod, then on its
-owners; the top owner, where only a size is declared, or where the pods are held until they start together;
-the pod by itself.
+owners; the group of another system that the pod names; the top owner, where only a size is declared, or where
+the pods are held until they start together; the pod by itself.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fluence.model.meta import OwnerReference
 from fluence.model.owner import OWNERS, Job, Owner, StatefulSet, identity
 from fluence.model.pod import Pod
 from fluence.model.reason import Reason
-from fluence.schedule.group_labels import GroupLabel, declared_size, group_field, group_label
+from fluence.schedule.group_labels import GroupLabel, declared_size, group_field, group_label, other_group
 
 STRICT = "scheduling.k8s.io/v1beta1"
 """From this API on the pods' priority must be their group's, and every Job has a group."""
@@ -78,16 +78,16 @@ def membership(
     else:
         label, faults = _first_label(pod, owners)
     if label is not None and not label.is_field:
-        group = find_group(namespace, label.name)
+        group = find_group(namespace, label.pod_group)
         single = group is not None and not group.is_gang
     if label is not None and not single:
-        key, name = f"{namespace}/{label.instance}", label.instance
+        key, name = f"{namespace}/{label.gang}", label.instance
     elif label is None and unseen is None and owners and (is_seen(pod) or _declares_gang(pod, owners)):
         top = owners[-1]
         key, name = f"{namespace}/{top.kind.lower()}:{top.metadata.name}", top.metadata.name
     else:
         key, name = single_key(namespace, pod.metadata.name), pod.metadata.name
-    groups = dict.fromkeys(f"{namespace}/{each.name}" for each in (field, label) if each is not None)
+    groups = dict.fromkeys(f"{namespace}/{each.pod_group}" for each in (field, label) if each is not None)
     return Membership(key, name, label, tuple(groups), owners, unseen, faults)
 
 
@@ -118,9 +118,9 @@ def named_by_template(owner: Owner, scheduler: str) -> str | None:
         return None
     if template.spec.scheduler_name != scheduler or template.spec.scheduling_group is not None:
         return None
-    made: tuple[Pod | Owner, ...] = (Pod(metadata=template.metadata, spec=template.spec), owner)
-    found = next((label for each in made if (label := group_label(each)) is not None), None)
-    return f"{owner.metadata.namespace}/{found.instance}" if isinstance(found, GroupLabel) else None
+    pod = Pod(metadata=template.metadata, spec=template.spec)
+    found = group_label(pod) or group_label(owner) or other_group(pod)
+    return f"{owner.metadata.namespace}/{found.gang}" if isinstance(found, GroupLabel) else None
 
 
 def makes_pods(owner: Owner) -> bool:
@@ -150,7 +150,10 @@ def _first_label(pod: Pod, owners: tuple[Owner, ...]) -> tuple[GroupLabel | None
             return found, tuple(faults)
         if found is not None:
             faults.append(found)
-    return None, tuple(faults)
+    other = other_group(pod)
+    if isinstance(other, Reason):
+        return None, (*faults, other)
+    return other, tuple(faults)
 
 
 def _declares_gang(pod: Pod, owners: tuple[Owner, ...]) -> bool:

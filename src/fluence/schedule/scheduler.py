@@ -57,6 +57,7 @@ class SchedulerConfig:
 
     scheduler_name: str = names.SCHEDULER
     native: bool = False  # the server has PodGroups
+    systems: frozenset[str] = frozenset()  # other systems of which it has PodGroups
     layout: GraphLayout = DEFAULT
     match_policy: str = "first"
     release_each: bool = False
@@ -134,11 +135,12 @@ class Scheduler:
         """What it knows, to be asked and not changed."""
         return self._cycle.state
 
-    def set_native(self, native: bool) -> None:
-        """Whether the server has PodGroups, once that is known, and when it changes."""
-        if native != self.config.native:
-            self.config.native = native
-            self.state.touch(self.state.groups.set_native(native))
+    def set_native(self, native: bool, systems: frozenset[str] = frozenset()) -> None:
+        """Whether the server has PodGroups, and those of which other systems, once that is known, and when it
+        changes."""
+        if (native, systems) != (self.config.native, self.config.systems):
+            self.config.native, self.config.systems = native, systems
+            self.state.touch(self.state.groups.set_native(native, systems))
 
     def start_over(self, objects: Iterable[Object], now: int) -> None:
         """Forget what was seen, and begin with these objects, as after a restart. Binds that are under way
@@ -393,7 +395,7 @@ class Scheduler:
 
     def _fresh_state(self, told: Mapping[str, Told] | None = None) -> SchedulerState:
         config = self.config
-        groups = Groups(scheduler=config.scheduler_name, native=config.native)
+        groups = Groups(scheduler=config.scheduler_name, native=config.native, systems=config.systems)
         cluster = cluster_for(config.layout, policy=config.match_policy, release_each=config.release_each)
         planner = ClusterPlanner(cluster)
         queue = Queue(

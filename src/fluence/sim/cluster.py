@@ -117,7 +117,7 @@ class EmbeddedCluster:
 
     def load(self, listing: ClusterListing) -> None:
         """Take over what a running cluster has, as its watches would tell it."""
-        self.scheduler.set_native(listing.native)
+        self.scheduler.set_native(listing.native, listing.systems)
         self._uids += 1 << 32  # NB what is listed may come from another cluster of this kind
         self.nodes += listing.nodes
         # What pods refer to comes first: then none is looked at twice.

@@ -37,7 +37,7 @@ class World:
         if gangs.resource is not None:
             self.watches.follow_native(gangs)
         if coscheduling is not None:
-            self.watches.follow_coscheduling(coscheduling)
+            self.watches.follow_custom(coscheduling)
 
     def take(self) -> list[tuple[str | None, str | None]]:
         """What happened since the last call: the names before and after."""
