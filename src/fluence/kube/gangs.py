@@ -348,19 +348,19 @@ class CustomGroups:
 
 
 class Coscheduling(CustomGroups):
-    """scheduling.x-k8s.io/v1alpha1."""
+    """Of the coscheduling plugin."""
 
     resource = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", SigPodGroup)
 
 
 class Volcano(CustomGroups):
-    """scheduling.volcano.sh/v1beta1."""
+    """Of Volcano."""
 
     resource = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", SigPodGroup)
 
 
 class Kai(CustomGroups):
-    """scheduling.run.ai/v2alpha2, of the KAI scheduler."""
+    """Of the KAI scheduler."""
 
     resource = Resource("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup", SigPodGroup)
 

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import pytest
 from aiohttp import web
 
 from fluence.kube.client import Client
@@ -17,6 +18,7 @@ from fluence.schedule.events import Changed, Event
 from tests.unit.kube.serving import bookmark, event, serving, status, stream
 
 NATIVE, SIG = "scheduling.k8s.io", "scheduling.x-k8s.io"
+OTHERS = [("scheduling.volcano.sh", "v1beta1", "volcano"), ("scheduling.run.ai", "v2alpha2", "kai")]
 
 
 class Server:
@@ -25,6 +27,7 @@ class Server:
     def __init__(self) -> None:
         self.has: dict[str, list[str]] = {}
         self.down = False
+        self.denied = False  # PodGroups may not be read
         self.probes = 0
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
@@ -42,6 +45,8 @@ class Server:
             return status(404, "NotFound")
         if len(parts) == 3:
             return web.json_response({"resources": [{"name": "podgroups", "kind": "PodGroup"}]})
+        if self.denied:
+            return status(403, "Forbidden")
         meta = {"name": parts[2], "namespace": "ns", "uid": parts[2], "resourceVersion": "1"}
         spec: dict[str, Any] = {"minMember": 3, "schedulingPolicy": {"gang": {"minCount": 3}}}
         group = event("ADDED", {"metadata": meta, "spec": spec})
@@ -94,6 +99,37 @@ async def test_a_custom_resource_that_is_installed_later_is_followed_without_a_r
         assert len(w.watches.all) == 1, "once"
         del w.server.has[SIG]
         await w.until(lambda: w.native[-1] is False)
+
+
+@pytest.mark.parametrize(("api", "version", "system"), OTHERS)
+async def test_pod_groups_of_other_systems_are_followed_and_are_none_of_our_own(
+    api: str, version: str, system: str
+) -> None:
+    async with world() as w:
+        assert w.apis.systems == frozenset()
+        w.server.has[api] = [version]
+        await w.until(lambda: w.groups == [f"{api}/{version}:3"])
+        await w.until(lambda: w.apis.systems == {system})
+        assert w.native[-1] is False, "labels that name a native PodGroup do not wait for one"
+        del w.server.has[api]
+        await w.until(lambda: w.apis.systems == frozenset())
+
+
+async def test_pod_groups_of_other_systems_that_may_not_be_read_do_not_keep_the_scheduler_from_starting() -> (
+    None
+):
+    server = Server()
+    server.has, server.denied = {"scheduling.volcano.sh": ["v1beta1"]}, True
+    async with serving(server) as access, Client(access) as client:
+        made = World(server, client)
+        await made.apis.discover()
+        tasks = [asyncio.create_task(each.run()) for each in made.watches.all]
+        assert len(tasks) == 1
+        async with asyncio.timeout(10):
+            await made.watches.synced()
+        tasks[0].cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert not made.groups
 
 
 async def test_a_native_api_that_comes_with_an_upgrade_is_followed_without_a_restart() -> None:

@@ -6,15 +6,19 @@ import asyncio
 from typing import Any
 
 import msgspec
+import pytest
 
 from fluence.kube.access import Access
 from fluence.kube.client import Client
 from fluence.kube.gangs import (
     Coscheduling,
+    CustomGroups,
+    Kai,
     NoGangs,
     PodGroup,
     PodGroups136,
     SigPodGroup,
+    Volcano,
     Workload,
     Workloads135,
 )
@@ -30,7 +34,7 @@ NOWHERE = Access(server="http://127.0.0.1:1")
 class World:
     """Watches whose stores are filled by hand: nothing is sent."""
 
-    def __init__(self, gangs: Any, coscheduling: Coscheduling | None = None) -> None:
+    def __init__(self, gangs: Any, coscheduling: CustomGroups | None = None) -> None:
         self.events: list[Event] = []
         self.watches = Watches(Client(NOWHERE), self.events.append)
         self.watches.follow()
@@ -116,6 +120,19 @@ def test_the_podgroups_of_coscheduling_are_followed_beside_the_native_ones() -> 
     alone.last().put(found)
     alone.last().remove(("d", "g"))
     assert alone.take() == [(None, "g:4"), ("g:4", None)]
+
+
+@pytest.mark.parametrize("adapter", [Volcano(), Kai()])
+def test_the_podgroups_of_other_systems_are_followed_with_their_source(adapter: CustomGroups) -> None:
+    world = World(NoGangs(), adapter)
+    meta = {"name": "g", "namespace": "d", "uid": "u", "resourceVersion": "1"}
+    for index, spec in enumerate(({"minMember": 4}, {"minMember": None, "queue": "q"}, {"minMember": -2})):
+        meta["resourceVersion"] = str(index + 1)
+        world.last().put(msgspec.convert({"metadata": meta, "spec": spec}, SigPodGroup))
+    found = [each.new for each in world.events if isinstance(each, Changed)]
+    assert [(each.source, each.min_count) for each in found if isinstance(each, Group)] == [
+        (adapter.resource.api_version, size) for size in (4, 1, 1)
+    ]
 
 
 def test_other_objects_are_passed_on_as_they_are() -> None:
