@@ -17,9 +17,20 @@ from fluence.schedule.gang import Gang
 from fluence.schedule.groups import Groups
 from tests.unit.schedule.kit import V136, V137, group, owner, pod
 
+VOLCANO = "scheduling.volcano.sh/v1beta1"
 NAMES = ("a", "b", "wl/ranks")
 marks = st.dictionaries(
-    st.sampled_from([names.GROUP_LABEL, "scheduling.k8s.io/pod-group", names.GROUP_SIZE, names.DURATION]),
+    st.sampled_from(
+        [
+            names.GROUP_LABEL,
+            "scheduling.k8s.io/pod-group",
+            names.GROUP_SIZE,
+            names.DURATION,
+            names.KUEUE_GROUP,
+            names.KUEUE_SIZE,
+            names.VOLCANO_GROUPS[0],
+        ]
+    ),
     st.sampled_from(["a", "b", "2", "3", "0", "90", "no such", ""]),
     max_size=2,
 )
@@ -85,7 +96,7 @@ def groups(draw: st.DrawFn) -> Group:
     return group(
         draw(st.sampled_from(NAMES)),
         draw(st.none() | st.integers(1, 4)),
-        source=draw(st.sampled_from([V136, V137, "scheduling.x-k8s.io/v1alpha1"])),
+        source=draw(st.sampled_from([V136, V137, "scheduling.x-k8s.io/v1alpha1", VOLCANO])),
         uid=draw(st.sampled_from(["g1", "g2"])),
         workload=draw(st.none() | st.just("wl")),
         is_scheduled=draw(st.none() | st.booleans()),
@@ -95,7 +106,7 @@ def groups(draw: st.DrawFn) -> Group:
 class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.live = Groups(native=True)
+        self.live = Groups(native=True, systems=["volcano"])
         self.pods: dict[str, Pod] = {}
         self.groups: dict[tuple[str, str], Group] = {}
         self.owners: dict[str, Owner] = {}
@@ -143,7 +154,7 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def is_as_built_from_the_final_set(self) -> None:
-        fresh = Groups(native=True)
+        fresh = Groups(native=True, systems=["volcano"])
         for each in sorted(self.pods.values(), key=lambda pod: pod.metadata.uid):
             fresh.set_pod(each)
         for of in self.owners.values():
