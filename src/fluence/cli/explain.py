@@ -218,14 +218,7 @@ def _pod(name: str, seen: _Seen) -> dict[str, Any]:
 def _group(name: str, seen: _Seen) -> dict[str, Any]:
     groups, namespace = seen.inquiry.groups, seen.namespace
     value: dict[str, Any] = {"kind": "group", "namespace": namespace, "name": name}
-    gang = next(
-        (
-            each
-            for each in groups.gangs()
-            if each.name == name and each.namespace == namespace and not each.is_single
-        ),
-        None,
-    )
+    gang = groups.named(namespace, name)
     if gang is None:
         return {**value, "state": states.PENDING, "reason": _no_pods(name, seen)}
     told = _told(gang)

@@ -161,6 +161,14 @@ class Groups:
             if gang is not None:
                 yield gang
 
+    def named(self, namespace: str, name: str) -> Gang | None:
+        """The gang of more than one pod that users know by this name. Where several have it, the one whose
+        key it is: `train`, `volcano:train`, `job:train`."""
+        key = f"{namespace}/{name}"
+        of = [each for each in self.gangs() if each.namespace == namespace and not each.is_single]
+        found = [each for each in of if each.key == key] or [each for each in of if each.name == name]
+        return found[0] if found else None
+
     def __len__(self) -> int:
         return len(self._gangs)
 

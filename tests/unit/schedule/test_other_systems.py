@@ -344,6 +344,22 @@ def test_a_gang_that_another_scheduler_has_a_part_of_says_so() -> None:
     assert gang.fault is not None and gang.fault.code is Code.OTHER_SCHEDULER
 
 
+def test_gangs_of_one_name_are_told_apart_by_their_system() -> None:
+    ours = ranks(1, "ours", labels={GROUP: "g", SIZE: "1"})
+    groups = feed([*kueue(3, "default"), *volcano(3, "there"), *ours, pod("g")])
+    keys = {
+        ("default", "g"): "default/g",
+        ("default", "kueue:g"): "default/kueue:g",
+        ("there", "g"): "there/volcano:g",
+        ("there", "kueue:g"): None,
+        ("default", "pod:g"): None,
+        ("elsewhere", "g"): None,
+    }
+    for (namespace, name), key in keys.items():
+        gang = groups.named(namespace, name)
+        assert (None if gang is None else gang.key) == key
+
+
 def test_a_job_that_will_make_pods_of_such_a_gang_is_waited_for() -> None:
     labels = {names.KUEUE_GROUP: "g"}
     template = pod("t", labels=labels)
