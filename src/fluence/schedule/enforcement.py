@@ -2,11 +2,11 @@
 for it.
 
 The cycle asks in each round who is to be warned or ended; `fluence.act.limit_enforcer` carries it out. Off
-unless a setting names the queue. It concerns only pods that this scheduler seated, by its name in their spec
-and by the limit in their status, or the allocation that came with their binding; it leaves alone what
-Kubernetes ends by itself. A warning
-is written on the pods (`names.WARNED`), so that a fresh process neither repeats it nor grants a second grace
-period. What was not ended is tried again, after a pause that doubles.
+unless a setting names the queue. It concerns pods whose status has the limit that they were granted and, for
+queues that only warn, pods of this scheduler with the allocation that came with their binding. What
+Kubernetes ends by itself is left alone. A warning is written on the pods (`names.WARNED`), so that a fresh
+process neither repeats it nor grants a second grace period. What was not ended is tried again, after a pause
+that doubles.
 """
 
 from __future__ import annotations

@@ -2,10 +2,9 @@
 
 Called by `gang.build`. The order (interfaces of all five predecessors): the PodGroup's minCount or minMember;
 a size declared on a pod or its owner; the size that pods declare in the words of the system which names the
-gang; what the owners run at a time, and the pods that no owner made. A
-declared size may be smaller than the owner's and still wins. A group that only a name holds together is
-*open*: its size is what is there now, and it grows with each owner and each pod without one. `settling`
-keeps it from starting while it grows.
+gang; what the owners run at a time, and the pods that no owner made. A declared size may be smaller than the
+owner's and still wins. A group that only a name holds together is *open*: its size is what is there now, and
+it grows with each owner and each pod without one. `settling` keeps it from starting while it grows.
 
 A gang that runs is not asked to start together again: members that run or have succeeded count, so the
 replacement of a failed rank needs no company. Members that are being deleted do not: they may belong to a Job

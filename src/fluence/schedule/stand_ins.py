@@ -269,13 +269,14 @@ class StandIns:
 
     def _settle(self, key: str, held: _Held, room: Room, now: int, everything: bool) -> Iterator[Came | Went]:
         owner, made = held.owner, held.made
-        had, reason = self.withheld.pop(key, None), self._judged(key, held, room)
+        had, reason = self.withheld.get(key), self._judged(key, held, room)
         if reason is not None:
             self.withheld[key] = reason
             listed = [stand_in(owner, 0)]
         elif self._rests_now(key, held, now, everything):
-            return
+            return  # what it was told stands until then
         else:
+            self.withheld.pop(key, None)
             listed = list(self._wanted(key, held, room, now))
         wanted = {each.metadata.uid: self._ranked(each) for each in listed}
         stale = [

@@ -448,3 +448,21 @@ def test_a_pod_that_names_nodes_of_its_own_is_handed_over_to_one_of_them() -> No
     assert not is_delegated(as_bound(handed_over, "n0"))
     found.set_pod(handed_over)
     assert free(found) == 2000
+
+
+def test_a_wide_workload_that_waits_for_its_turn_is_told_what_it_was_told_before() -> None:
+    found = driver(node("n0"))
+    found.cycle(NOW)
+    first, second = wide("a", 600), wide("b", 600)
+    for each in (first, second):
+        found.set_owner(each)
+    found.cycle(NOW + 1)
+    found.set_node(large_node("big"))
+    found.cycle(NOW + 2)
+    for each in (first, second):
+        found.set_owner(replace(each, metadata=replace(each.metadata, annotations={"mine": "1"})))
+    found.cycle(NOW + 3)
+    waits = {name for name in "ab" if reason_of(found, f"default/job:{name}") is Code.CLUSTER_HOLDS_FEWER}
+    assert len(waits) == 1  # the other is planned: its namespace rests 300 ms
+    found.cycle(NOW + 400)
+    assert not any(reason_of(found, f"default/job:{name}") for name in "ab")
