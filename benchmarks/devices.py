@@ -21,14 +21,13 @@ from typing import Any
 
 import msgspec
 
-from fluence.cluster.graph import ClusterGraph
+from fluence.cluster.graph import ClusterGraph, PodSetRequest
 from fluence.match.placement import Never, Wait
-from fluence.model.device import DeviceRequest, DeviceTerm
+from fluence.model.external_resources import DeviceRequest, DeviceTerm, parse
 from fluence.model.node import Node
 from fluence.model.pod import Pod
-from fluence.model.resource_document import parse
 from fluence.names import DEVICE_PREFIX
-from fluence.placer.gang import Seated
+from fluence.placer.gang import GangPlacement
 
 TARGET = 1.5  # times the match of the same gang without a device
 _GANG = 8
@@ -96,18 +95,18 @@ class Bench:
         some = pods(name, devices)
         self.number += 1
         began = time.process_time()
-        gang = self.cluster.gang(some, devices=asked)
-        place = self.cluster.reserve if later else self.cluster.seat
-        found: Seated | Wait | Never = place(gang, job=self.number, now=0, duration=end)  # type: ignore[arg-type]
+        gang = self.cluster.gang(PodSetRequest(tuple(some), devices=asked))
+        place = self.cluster.reserve if later else self.cluster.allocate
+        found: GangPlacement | Wait | Never = place(gang, job=self.number, now=0, duration=end)  # type: ignore[arg-type]
         took = (time.process_time() - began) * 1000
         assert (
-            isinstance(found, Seated)
+            isinstance(found, GangPlacement)
             and bool(found.grants) == (asked is not None)
             and found.reserved == later
         )
         if not keep:
             if later:
-                self.cluster.seats.release(self.number)
+                self.cluster.fit.release(self.number)
             else:
                 self.cluster.release(self.number)
         return took

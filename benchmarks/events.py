@@ -1,10 +1,11 @@
 """What one event costs the live scheduler: a full cluster, a long queue, every policy.
 
-    python benchmarks/events.py [--quick] [--policy easy]
+    python benchmarks/events.py [--quick] [--policy easy] [--queues 100]
 
 Nodes are full of gangs with limits, and gangs of two to eight pods of several shapes wait behind them. Then
 one thing happens per cycle, in turn: a gang ends before its limit, a gang arrives, a waiting gang is deleted,
-a pod of another scheduler leaves or comes. Timed is each cycle that follows: the first takes the event in,
+a pod of another scheduler leaves or comes. With `--queues`, gangs belong to so many queues with limits and
+weights below ten parents. Timed is each cycle that follows: the first takes the event in,
 and what there is no time for (a cycle has a budget) is left to the next. CPU time; rows are added to
 build/bench.json.
 """
@@ -25,6 +26,7 @@ import msgspec
 
 from fluence.model.node import Node
 from fluence.model.pod import Pod
+from fluence.model.queue_object import QueueObject
 from fluence.schedule.actions import BindOutcome, BindResult
 from fluence.schedule.cycle import Decisions
 from fluence.schedule.events import BindFinished, Changed, Event
@@ -78,11 +80,16 @@ def pod(name: str, cpu: int, **more: Any) -> Pod:
     )
 
 
+def queue(name: str, **spec: Any) -> QueueObject:
+    return msgspec.convert({"metadata": {"name": name, "uid": name}, "spec": spec}, QueueObject)
+
+
 class Cluster:
     """A scheduler, and an API server that carries out everything at once."""
 
-    def __init__(self, nodes: int, policy: str, partitions: int = 1, seed: int = 1) -> None:
+    def __init__(self, nodes: int, policy: str, partitions: int = 1, seed: int = 1, queues: int = 0) -> None:
         self.partitions = partitions
+        self.queues = queues
         self.scheduler = Scheduler(SchedulerConfig(queue_policy=policy, timer=time.process_time))
         self.random = random.Random(seed)
         self.now = 1_767_225_600_000
@@ -91,6 +98,12 @@ class Cluster:
         self.made = 0
         self.times: list[float] = []
         self.pending: list[Event] = [Changed(None, node(number, partitions)) for number in range(nodes)]
+        limit = {"cpu": max(64, 2 * nodes * _CORES // max(1, queues))}
+        for number in range(min(queues, 10)):
+            self.pending.append(Changed(None, queue(f"top-{number}")))
+        for number in range(queues):
+            spec = {"parent": f"top-{number % 10}", "weight": 1 + number % 3, "limit": limit}
+            self.pending.append(Changed(None, queue(f"q-{number}", **spec)))
 
     def gang(self, sizes: Iterable[int], cpus: Iterable[int], limit: int) -> list[Pod]:
         self.made += 1
@@ -100,6 +113,8 @@ class Cluster:
             "fluence.flux-framework.org/group-size": str(size),
             "fluence.flux-framework.org/duration": f"{limit}s",
         }
+        if self.queues:
+            notes["fluence.flux-framework.org/queue"] = f"q-{self.made % self.queues}"
         labels = {"fluence.flux-framework.org/group": name}
         selector = None
         if self.partitions > 1 and (at := self.random.randrange(self.partitions + 1)) < self.partitions:
@@ -166,8 +181,8 @@ def fill(cluster: Cluster, nodes: int, waiting: int) -> None:
     cluster.cycle()
 
 
-def measure(nodes: int, waiting: int, policy: str, events: int, partitions: int = 1) -> Row:
-    cluster = Cluster(nodes, policy, partitions)
+def measure(nodes: int, waiting: int, policy: str, events: int, partitions: int = 1, queues: int = 0) -> Row:
+    cluster = Cluster(nodes, policy, partitions, queues=queues)
     began = time.process_time()
     fill(cluster, nodes, waiting)
     filled = time.process_time() - began
@@ -196,6 +211,7 @@ def measure(nodes: int, waiting: int, policy: str, events: int, partitions: int 
         "nodes": nodes,
         "waiting": waiting,
         "policy": policy,
+        "queues": queues,
         "fill_s": round(filled, 2),
         "median_ms": round(statistics.median(times), 1),
         "p95_ms": round(sorted(times)[int(0.95 * len(times))], 1),
@@ -210,6 +226,7 @@ def main() -> None:
     parser.add_argument("--policy", action="append", choices=POLICIES, help="only these")
     parser.add_argument("--events", type=int, default=100)
     parser.add_argument("--partitions", type=int, default=1, help="most gangs can use one of so many only")
+    parser.add_argument("--queues", type=int, default=0, help="gangs belong to so many queues with quotas")
     given = parser.parse_args()
     rows = []
     print(
@@ -217,7 +234,7 @@ def main() -> None:
     )
     for nodes, waiting in CASES[:1] if given.quick else CASES:
         for policy in given.policy or POLICIES:
-            row = measure(nodes, waiting, policy, given.events, given.partitions)
+            row = measure(nodes, waiting, policy, given.events, given.partitions, given.queues)
             rows.append(row)
             print(
                 f"{nodes:>6} {waiting:>8} {policy:13} {row['median_ms']:>6} ms {row['p95_ms']:>6} ms "

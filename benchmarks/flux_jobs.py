@@ -39,10 +39,10 @@ from fluence.controller.flux_job import FLUX_JOBS, FluxJob
 from fluence.controller.standing import rounded
 from fluence.kube.client import Client
 from fluence.kube.errors import KubeError
+from fluence.kube.releases import DEFAULT, release
 from fluence.kube.resource import JOBS, Json, Resource
 from fluence.sandbox.nodes import NodeKind, create_nodes, wait_ready
 from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import DEFAULT, release
 from fluence.sandbox.sandbox import Sandbox
 from full_cluster import CPU, NAMESPACE, Figures, Holder, make_namespace
 from schedulers import QPS

@@ -22,12 +22,12 @@ import msgspec
 from fluence.kube.access import Access, find_access
 from fluence.kube.client import Client
 from fluence.kube.reflector import Reflector
+from fluence.kube.releases import DEFAULT, release
 from fluence.kube.resource import NAMESPACES, NODES, PODS
 from fluence.kube.transport import tls_context
 from fluence.model.pod import Pod
 from fluence.sandbox.nodes import NodeKind, create_nodes
 from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import DEFAULT, release
 from fluence.sandbox.sandbox import Sandbox
 
 PARALLEL = 32

@@ -24,7 +24,7 @@ from fluence.kube.resource import Json, Resource
 from fluence.model.meta import Condition, ObjectMeta, Wire
 from fluence.sandbox.certs import Authority
 from fluence.sandbox.folders import cache_dir
-from fluence.sandbox.golang import find_go
+from fluence.sandbox.programs import find_go
 
 VERSION = "v0.19.0"
 GROUP, SERVED = "kueue.x-k8s.io", "v1beta2"

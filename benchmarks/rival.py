@@ -1,8 +1,9 @@
 """The rival's side: the same scenario, typed into a resource-query.
 
-Its `-e` says how long each match took, from the parsed jobspec to the written R. What it does not time, load
-and cancel, is timed from here: a question that is answered at once follows the command, and what the question
-costs alone is taken off.
+Its `-e` says how long each match took, from the text of the jobspec to the written R. What it does not time,
+load and cancel, is timed from here: a question that is answered at once follows the command, and what the
+question costs alone is taken off. The question is the status of a path that no graph has: every version of
+resource-query answers it on standard output and flushes that, which it does not do for its complaints.
 """
 
 from __future__ import annotations
@@ -19,8 +20,17 @@ from session import Session, SessionFailed
 _ELAPSE = re.compile(r"ELAPSE=(\S+)")
 _JOB = re.compile(r"JOBID=(\d+)")
 _AT = re.compile(r"SCHEDULED AT=(\S+)")
-_NO_JOB = 1_000_000_000  # no session counts its jobs that far
 _LEAST_S = 1e-6
+_PROBE_S = 10.0  # a program that can answer has answered a question about a small graph by then
+
+
+def probe(command: Sequence[str], graph: Path, *, limit_s: float, log: Path) -> str | None:
+    """What is wrong with a program that should be a resource-query, found on a small graph in seconds."""
+    try:
+        Rival(command, graph, "first", limit_s=min(limit_s, _PROBE_S), log=log).quit()
+    except (SessionFailed, OSError) as error:
+        return str(error)
+    return None
 
 
 class Rival:
@@ -31,7 +41,7 @@ class Rival:
     ) -> None:
         options = ["-L", str(graph), "-f", "jgf", "-F", "rv1_nosched", "-P", policy, "-e", "-d"]
         self.session = Session([*command, *options], limit_s=limit_s, log=log)
-        self._marks = _NO_JOB
+        self._marks = 0
         try:
             self._ask("")
             self.load_s = self.session.age()
@@ -68,7 +78,8 @@ class Rival:
     def _ask(self, command: str) -> tuple[str, float]:
         """What a command answers, and its time without that of the question behind it."""
         self._marks += 1
+        path = f"/mark-{self._marks}"
         began = time.perf_counter()
-        self.session.send(f"{command}info {self._marks}\n")
-        text = self.session.read_until(f"exist: {self._marks}".encode())
+        self.session.send(f"{command}get-status {path}\n")
+        text = self.session.read_until(f"find path {path} in".encode())
         return text, time.perf_counter() - began - (self._question_s if command else 0.0)

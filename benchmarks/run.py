@@ -23,7 +23,7 @@ import cluster
 import scenario
 import table
 import targets
-from rival import Rival
+from rival import Rival, probe
 from scenario import API, PROCESS, Measure, Settings
 from session import Session, SessionFailed
 
@@ -50,6 +50,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = _options(arguments)
     rival = _command(options.against) if options.against else None
     build = Path(options.build)
+    if rival is not None:
+        small = cluster.graph_file(LEAST_NODES, build / "bench")
+        wrong = probe(rival, small, limit_s=options.rival_limit, log=_log(options, "rival"))
+        if wrong is not None:
+            _progress(f"--against {options.against} does not answer like a resource-query: {wrong}")
+            return 1
     rows: list[Row] = []
     is_well = True
     for nodes in options.sizes:
@@ -57,7 +63,9 @@ def main(arguments: list[str] | None = None) -> int:
         graph = cluster.graph_file(nodes, build / "bench")
         jobspecs = scenario.write_jobspecs(nodes, build / "bench" / f"jobspecs-{nodes}")
         settings = Settings(nodes, options.repeat, options.budget, options.only)
-        loaded = _load_rival(rival, graph, options) if rival is not None else None
+        loaded = None
+        if rival is not None:
+            loaded = _load_rival(rival, graph, options)
         for policy in options.policies:
             _progress(f"{nodes:,} nodes, {policy}: fluence")
             ours = _run_ours(graph, jobspecs, policy, settings, options)

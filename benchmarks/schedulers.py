@@ -36,14 +36,14 @@ from fluence.kube.client import Client
 from fluence.kube.errors import Missing
 from fluence.kube.gangs import PodGroups136, PodGroups137, discover_gangs
 from fluence.kube.reflector import Reflector
+from fluence.kube.releases import release
 from fluence.kube.resource import NAMESPACES, NODES, PODS
-from fluence.model.group import Group
+from fluence.model.owner import Group
 from fluence.model.pod import Pod
 from fluence.names import DEVICE_PREFIX
 from fluence.sandbox import plane
 from fluence.sandbox.nodes import NodeKind, create_nodes, wait_ready
 from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import release
 from fluence.sandbox.sandbox import Sandbox
 from kube import PARALLEL, bind_bare, each
 

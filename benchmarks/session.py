@@ -68,7 +68,7 @@ class Session:
                 del self._buffer[: end + 1]
                 return text
             searched = max(0, len(self._buffer) - len(mark)) if found < 0 else found
-            if not self._receive():
+            if not self._receive(f"{mark.decode()!r} on its standard output"):
                 raise SessionFailed(self.why("it ended early"))
 
     def lines(self) -> Iterator[str]:
@@ -79,7 +79,7 @@ class Session:
                 line = self._buffer[:end].decode()
                 del self._buffer[: end + 1]
                 yield line
-            elif not self._receive():
+            elif not self._receive("another line"):
                 return
 
     def end(self) -> None:
@@ -108,10 +108,10 @@ class Session:
             self._deadline = 0.0
             self.end()
 
-    def _receive(self) -> bool:
+    def _receive(self, awaited: str) -> bool:
         left = self._deadline - time.perf_counter()
         if left <= 0 or not self._selector.select(left):
-            raise SessionFailed(f"over {self.limit_s:g} s")
+            raise SessionFailed(self.why(f"over {self.limit_s:g} s, waiting for {awaited}"))
         assert self._process.stdout is not None
         data = os.read(self._process.stdout.fileno(), _CHUNK)
         self._buffer += data

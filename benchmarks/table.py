@@ -107,7 +107,7 @@ def _columns(lines: Sequence[Sequence[str]]) -> Iterable[str]:
 
 def _legend(rows: Sequence[Row], rival: str | None) -> Iterable[str]:
     yield "Times are medians. api: Matcher.match, or the graph read into a Matcher, or Matcher.cancel."
-    yield "answered: match and its R written (load: from starting the program until it answers)."
+    yield "answered: jobspec parsed, matched, and its R written (load: from the start until it answers)."
     yield "The ratio is the rival's time over the answered one (cancel: over the api one)."
     if rival is not None:
         yield f"rival: {rival}, run on this machine with the same file and requests."

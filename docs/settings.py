@@ -5,13 +5,14 @@ from pathlib import Path
 from fluence.config import markdown
 from fluence.deviceplugin.settings import DevicePluginSettings
 from fluence.schedule.settings import SchedulerSettings
+from fluence.service.settings import ServiceSettings
 
 HEAD = """# Settings of the scheduler
 
-Everything that `fluence scheduler run` can be told. A setting has one name in three spellings: the key in the
-file that `--config` (or `FLUENCE_CONFIG`) names, the flag, and the variable. Flags go before variables,
-variables before the file, the file before the defaults. `fluence scheduler settings` prints what is in force
-and who said so.
+All settings of `fluence scheduler run`. Each has a key in the file of `--config` (or `FLUENCE_CONFIG`), a
+flag, and an environment variable. Flags override variables, variables override the file, and the file
+overrides the defaults.
+`fluence scheduler settings` prints the values in force and where each comes from. A short file:
 
 ```yaml
 # fluence.yaml
@@ -21,9 +22,9 @@ default-durations: {debug: 30m, batch: 12h}
 topology: [block=topology.kubernetes.io/block, rack=topology.kubernetes.io/rack]
 ```
 
-Times are numbers in the unit of the setting, or `90s`, `2h30m`, `1.5h`. A list in a variable or a flag is
-separated by commas; a flag may be given several times. A key that does not exist is an error that names the
-nearest one. An empty value is the same as none.
+Times are numbers in the unit of the setting, or `90s`, `2h30m`, `1.5h`. Lists in variables and flags are
+separated by commas; a flag may be repeated. An unknown key is an error that names the nearest known one. An
+empty value means that the setting is not set.
 
 <!-- written by docs/settings.py; do not edit -->
 
@@ -33,14 +34,29 @@ nearest one. An empty value is the same as none.
 PLUGIN = """
 ## The device plugin
 
-Everything that `fluence deviceplugin run` can be told, by the same rules ([what it is
-for](devices.md#the-device-plugin)).
+All settings of `fluence deviceplugin run`, set in the same way ([when you need
+it](devices.md#the-device-plugin)).
+
+"""
+
+
+SERVICE = """
+## The match service
+
+Everything that `fluence service run` can be told, by the same rules ([what it is for](service.md)).
 
 """
 
 
 def page() -> str:
-    return HEAD + markdown(SchedulerSettings) + PLUGIN + markdown(DevicePluginSettings)
+    return (
+        HEAD
+        + markdown(SchedulerSettings)
+        + PLUGIN
+        + markdown(DevicePluginSettings)
+        + SERVICE
+        + markdown(ServiceSettings)
+    )
 
 
 if __name__ == "__main__":

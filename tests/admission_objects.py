@@ -6,7 +6,8 @@ import random
 from typing import Any
 
 from fluence import names
-from fluence.model.hand_off import BASE
+from fluence.model.external_resources import BASE
+from fluence.model.operators import KUBEFLOW, LISTED
 
 VARIABLES = {
     **BASE,
@@ -89,12 +90,26 @@ def _said(rng: random.Random, *, rarely: bool = False) -> tuple[dict[str, str], 
     may(often, rng.choice(INDEXES), "0", "0", "1", "2", "00", "one")
     may(0.1, names.QUEUE, "off", "debug")
     may(0.1, names.SEEN, "yes")
+    if not rarely and rng.random() < 0.3:  # a pod of an operator
+        keys = (*LISTED.values(), (names.KUBEFLOW_JOB_NAME,), (names.SPARK_APPLICATION,))
+        for key in rng.choice(keys):
+            labels[key] = rng.choice(("x", "0", "a-b", "a.b", "A", "x" * 60))
+        if rng.random() < 0.7:
+            labels[names.KUBEFLOW_OPERATOR] = rng.choice((*KUBEFLOW, "tf-operator"))
+            labels[names.SPARK_ROLE] = rng.choice(("driver", "executor", "executor"))
+    if not rarely and rng.random() < 0.3:  # a pod of a gang of another system
+        others = (names.KUEUE_GROUP, *names.VOLCANO_GROUPS, names.KAI_GROUP, *names.YUNIKORN_APPLICATIONS)
+        may(1.0, rng.choice(others), "g", "a-b", "a.b", "A", "x" * 60, "x" * 54)
+        if rng.random() < 0.5:
+            annotations[names.YUNIKORN_TASK_GROUP] = rng.choice(("workers", " ", ""))
     if rng.random() < 0.05:
         annotations[names.COORDINATION_ROLE] = "producer"
     if rng.random() < 0.1:
         annotations[names.BIND] = rng.choice(("kube-scheduler", "direct"))
     if rng.random() < 0.2:
         annotations["example.org/it's"] = 'any "thing" \\ ~1/~0 ü'
+    if rng.random() < 0.2:
+        annotations[names.SUBMITTED_BY] = rng.choice(("bob", "kubernetes-admin", ""))
     labels = {key: value for key, value in labels.items() if len(value) <= 63}
     return labels, annotations
 

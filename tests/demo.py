@@ -12,5 +12,5 @@ def timeline(text: str) -> list[str]:
     flat = re.sub(r"training-\w+-\w+", "training-#", flat)
     flat = re.sub(r"(solver-b-0|huge-0)-\w{5}", r"\1-#", flat)
     flat = re.sub(r"[a-z]{3}-\d{3}", "node", flat)
-    flat = re.sub(r"\d{4}-\d\d-\d\dT\d\d:\d\dZ", "then", flat)
+    flat = re.sub(r"\b\d\d:\d\d\b", "then", flat)
     return [" ".join(line.split()) for line in flat.splitlines()]

@@ -6,10 +6,32 @@ import asyncio
 import inspect
 import time
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 T = TypeVar("T")
 SOON_S = 45.0  # on a machine that is busy
+
+
+@overload
+async def eventually(
+    look: Callable[[], Awaitable[T]],
+    wanted: Callable[[T], Any] | T = ...,
+    *,
+    what: str = ...,
+    timeout_s: float = ...,
+    pause_s: float = ...,
+) -> T: ...
+
+
+@overload
+async def eventually(
+    look: Callable[[], T],
+    wanted: Callable[[T], Any] | T = ...,
+    *,
+    what: str = ...,
+    timeout_s: float = ...,
+    pause_s: float = ...,
+) -> T: ...
 
 
 async def eventually(

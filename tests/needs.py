@@ -30,6 +30,12 @@ NEEDS = {
     "mmdebstrap": Need("the image, built and run", "apt-get install mmdebstrap"),
     "amd64": Need("that the image has every shared library", "run the tests on amd64"),
     "PostgreSQL": Need("the history in PostgreSQL", "apt-get install postgresql"),
+    "Chromium": Need("the page in a real browser", "apt-get install chromium"),
+    "Prometheus": Need("alerts that fire, and the dashboard's queries", "apt-get install prometheus"),
+    "a package index": Need(
+        "that an installed wheel serves the page",
+        "connect to PyPI, or name a folder with hatchling in PIP_FIND_LINKS",
+    ),
     "kubectl": Need("kubectl fluence as a plug-in of a real kubectl", "install kubectl"),
     "aws": Need("queues of AWS Braket by the program aws", "install the AWS command line"),
     "boto3": Need("queues of AWS Braket", "pip install 'fluence-scheduler[braket]'"),

@@ -1,7 +1,8 @@
 """Write all that follows from the settings and from the chart: `python -m deploy.helm`, or `make manifests`.
 
 In deploy/helm/fluence: Chart.yaml (the version), values.yaml (the settings), values.schema.json, README.md,
-templates/admission.yaml (rules), crds/handoffs.yaml (their parameters) and crds/fluxjobs.yaml.
+templates/admission.yaml (rules), crds/handoffs.yaml (their parameters), crds/fluxjobs.yaml and
+crds/queues.yaml.
 In deploy: fluence.yaml, scheduler/*.yaml and kind's configurations. In src/fluence/doctor: rbac.yaml and
 admission-rbac.yaml.
 """
@@ -14,7 +15,7 @@ import tomllib
 from pathlib import Path
 
 from deploy.helm.admission import admission_template
-from deploy.helm.manifests import CHART, everything, flux_jobs
+from deploy.helm.manifests import CHART, everything, flux_jobs, queues
 from deploy.helm.readme import readme
 from deploy.helm.values import schema, with_settings
 
@@ -38,6 +39,7 @@ def chart_files() -> dict[Path, str]:
         CHART / "templates" / "admission.yaml": admission_template(),
         CHART / "crds" / "handoffs.yaml": to_yaml([hand_off_definition()]),
         CHART / "crds" / "fluxjobs.yaml": flux_jobs(),
+        CHART / "crds" / "queues.yaml": queues(),
     }
 
 

@@ -7,26 +7,50 @@ which of them are in. Their order is that of the defaults; `fluence admission re
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from fluence import names
-from fluence.admission.cel import to_cel, variables_of
-from fluence.admission.hooks import webhook_configuration
-from fluence.admission.manifests import priority_class, to_yaml
-from fluence.admission.policy import mutation, policies
-from fluence.admission.rule import FLUXION, QUANTUM
-from fluence.admission.scopes import AdmissionOptions, AdmissionScope, DoorMode, scopes
+from fluence.admission.cel import variables_in
+from fluence.admission.manifests import (
+    mutation,
+    policies,
+    priority_class,
+    refusing_policies,
+    to_yaml,
+    webhook_configuration,
+)
+from fluence.admission.rule import DEFAULT_HANDLERS, FLUXION, POD_GROUPS, QUANTUM, AdmissionRule
+from fluence.admission.scopes import VARIABLES, AdmissionOptions, AdmissionScope, DoorMode, scopes
+from fluence.admission.users import NAME as USERS
+from fluence.admission.users import QUEUE_ACCESS
 from fluence.kube.resource import HAND_OFFS
 
 _SCHEDULER = "SCHEDULER-NAME-HERE"
-_OPTIONS = AdmissionOptions(doors=DoorMode.NAMESPACES, scheduler=_SCHEDULER)
+_ALIASES = "SCHEDULER-ALIASES-HERE"
+_OPTIONS = AdmissionOptions(
+    doors=DoorMode.NAMESPACES,
+    scheduler=_SCHEDULER,
+    aliases=(_ALIASES,),
+    handlers=(*DEFAULT_HANDLERS, POD_GROUPS),
+)
+# What bounds and names a policy: without the rule for PodGroups, which is off by default, and needs no bound.
+_USUAL = replace(_OPTIONS, handlers=DEFAULT_HANDLERS)
+_CONTROLLERS = "CONTROLLERS-HERE"
+_USERS = AdmissionOptions(handlers=(), users=True, controllers=(_CONTROLLERS,), queue_access=True)
 _HEAD = """{{- /* Written by `make manifests` from src/fluence/admission; do not edit. */}}
 {{- $mode := include "fluence.admission" . }}
 {{- $handlers := .Values.admission.handlers }}
+{{- $operators := .Values.admission.operators }}
 {{- $held := ne .Values.admission.doors "off" }}
 {{- $settings := include "fluence.settings" . | fromYaml }}
 {{- $scheduler := index $settings "scheduler-name" }}
+{{- $aliases := index $settings "scheduler-aliases" }}
+{{- if kindIs "string" $aliases }}{{ $aliases = splitList "," $aliases | compact }}{{ end }}
 {{- $space := index $settings "lease-namespace" }}
+{{- $controllers := list }}
+{{- range .Values.admission.controllers }}{{ $controllers = append $controllers (squote .) }}{{ end }}
+{{- $controllers = join ", " $controllers }}
 """
 
 
@@ -34,9 +58,14 @@ def admission_template() -> str:
     """templates/admission.yaml."""
     parts = [_HEAD, '{{- if ne $mode "off" }}\n', _rights(), _class()]
     found = scopes(_OPTIONS)
-    parts += ['{{- if eq $mode "policy" }}\n', *(_policy(each) for each in found), "{{- end }}\n"]
-    parts += ['{{- if eq $mode "webhook" }}\n', _webhooks(found), "{{- end }}\n", "{{- end }}\n"]
+    parts += ['{{- if eq $mode "policy" }}\n', *(_policy(each) for each in found), _users(), "{{- end }}\n"]
+    parts += ['{{- if eq $mode "webhook" }}\n', _webhooks(found), "{{- end }}\n"]
+    parts += [_refusals(), "{{- end }}\n"]
     text = "".join(parts)
+    text = text.replace(f"['{_CONTROLLERS}']", "[{{ $controllers }}]")
+    assert _CONTROLLERS not in text
+    text = text.replace(f", '{_ALIASES}'", "{{ range $aliases }}, '{{ . }}'{{ end }}")
+    assert _ALIASES not in text
     return text.replace(_SCHEDULER, "{{ $scheduler }}")
 
 
@@ -62,7 +91,7 @@ rules:
   - apiGroups: [{HAND_OFFS.group}]
     resources: [{HAND_OFFS.plural}]
     resourceNames: [{names.ADMISSION_PARAMETERS}]
-    verbs: [patch]
+    verbs: [get, list, watch, patch]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
@@ -109,16 +138,17 @@ def _policy(scope: AdmissionScope) -> str:
             [FLUXION], f"  paramKind: {{apiVersion: {HAND_OFFS.api_version}, kind: {HAND_OFFS.kind}}}\n"
         )
     text += _indented(to_yaml([spec])) + _constraints(scope) + "  variables:\n"
-    text += _variables(scope.rules, {each.name: mutation(scope, each) for each in scope.rules})
+    text += _variables(scope)
     text += "  mutations:\n"
     for each in scope.rules:
-        entry = [{"patchType": "JSONPatch", "jsonPatch": {"expression": to_cel(mutation(scope, each))}}]
-        text += f"    # {each.name}\n" + _if([each.handler], _indented(to_yaml([entry]), 4))
+        entry = [{"patchType": "JSONPatch", "jsonPatch": {"expression": mutation(scope, each)}}]
+        text += _if([each.handler], f"    # {each.name}\n" + _indented(to_yaml([entry]), 4))
     text += f"---\n{_object(documents['MutatingAdmissionPolicyBinding'], name)}spec:\n  policyName: {name}\n"
     if any(each.handler == FLUXION for each in scope.rules):
         reference = f"name: {names.ADMISSION_PARAMETERS}, namespace: {{{{ $space }}}}"
         text += _if([FLUXION], f"  paramRef: {{{reference}, parameterNotFoundAction: Allow}}\n")
-    text += _validating(scope, _documents(scope, "-bounds"), f"{name}-bounds")
+    if scope.has_pods:
+        text += _validating(scope, _documents(scope, "-bounds"), f"{name}-bounds")
     if scope.warnings:
         text += _if([QUANTUM], _validating(scope, _documents(scope, "-warnings"), f"{name}-warnings"))
     return _guarded(scope, text)
@@ -127,7 +157,7 @@ def _policy(scope: AdmissionScope) -> str:
 def _documents(scope: AdmissionScope, suffix: str) -> dict[str, Any]:
     """The policy of a scope and its binding, by kind."""
     called = f"fluence-{scope.name}{suffix}"
-    found = policies(_OPTIONS, namespace="")
+    found = policies(_USUAL, namespace="")
     return {each["kind"]: each for each in found if each["metadata"]["name"] == called}
 
 
@@ -144,14 +174,60 @@ def _validating(scope: AdmissionScope, documents: dict[str, Any], name: str) -> 
     )
 
 
+def _users() -> str:
+    """The policy that writes who created an object."""
+    text = "".join(
+        _whole(each, f"-{USERS}") for each in policies(_USERS, namespace="") if each["kind"].startswith("Mut")
+    )
+    return f"{{{{- if .Values.admission.users }}}}\n{text}{{{{- end }}}}\n"
+
+
+def _refusals() -> str:
+    """The policies that refuse, beside policies and webhooks alike."""
+    values = {USERS: "users", QUEUE_ACCESS: "queueAccess"}
+    text = ""
+    for each in refusing_policies(_USERS):
+        called = each["metadata"]["name"].removeprefix("fluence-")
+        text += (
+            f"{{{{- if .Values.admission.{values[called]} }}}}\n{_whole(each, f'-{called}')}{{{{- end }}}}\n"
+        )
+    return text
+
+
+def _whole(document: dict[str, Any], suffix: str) -> str:
+    """An object under the name of this release, for all namespaces in which rules hold."""
+    name = f'{{{{ include "fluence.fullname" . }}}}{suffix}'
+    spec = dict(document["spec"])
+    constraints = spec.pop("matchConstraints", None)
+    if "policyName" in spec:
+        spec["policyName"] = "NAME"
+    text = f"---\n{_object(document, name)}spec:\n" + _indented(to_yaml([spec])).replace(
+        "policyName: NAME", f"policyName: {name}"
+    )
+    if constraints is None:
+        return text
+    rules = _indented(to_yaml([constraints["resourceRules"]]), 6)
+    text += f"  matchConstraints:\n    resourceRules:\n{rules}    namespaceSelector:"
+    return text + ' {{- include "fluence.admission.all" . | nindent 6 }}\n'
+
+
 def _webhooks(found: Iterable[AdmissionScope]) -> str:
     place = {"service": {"name": "SERVICE", "namespace": "NAMESPACE", "port": 443}}
     whole = webhook_configuration(_OPTIONS, client=place)
     text = f"---\n{_object(whole, _HOOK)}webhooks:\n"
     for scope, hook in zip(found, whole["webhooks"], strict=True):
-        entry = {key: each for key, each in hook.items() if key != "namespaceSelector"}
-        each = _indented(to_yaml([[entry]])) + f"    namespaceSelector:{_selector(scope, 6)}\n"
+        entry = {key: each for key, each in hook.items() if key not in ("namespaceSelector", "rules")}
+        each = (
+            _indented(to_yaml([[entry]])) + "    rules:\n" + _resource_rules(scope, {"scope": "Namespaced"})
+        )
+        each += f"    namespaceSelector:{_selector(scope, 6)}\n"
         text += _guarded(scope, each)
+    (hook,) = webhook_configuration(_USERS, client=place)["webhooks"]
+    entry = {key: each for key, each in hook.items() if key != "namespaceSelector"}
+    selector = '    namespaceSelector: {{- include "fluence.admission.all" . | nindent 6 }}\n'
+    text += (
+        f"{{{{- if .Values.admission.users }}}}\n{_indented(to_yaml([[entry]]))}{selector}{{{{- end }}}}\n"
+    )
     text = text.replace("name: SERVICE", f"name: {_HOOK}")
     return text.replace("namespace: NAMESPACE", "namespace: {{ .Release.Namespace }}")
 
@@ -171,8 +247,19 @@ def _object(document: dict[str, Any], name: str, more: dict[str, Any] | None = N
 
 
 def _constraints(scope: AdmissionScope) -> str:
-    rules = _indented(to_yaml([scope.resource_rules()]), 6)
+    rules = _resource_rules(scope)
     return f"  matchConstraints:\n    resourceRules:\n{rules}    namespaceSelector:{_selector(scope, 6)}\n"
+
+
+def _resource_rules(scope: AdmissionScope, more: dict[str, str] | None = None) -> str:
+    """The objects of a scope; those of operators each where its kind is wanted."""
+    if scope.has_pods:
+        return _indented(to_yaml([[{**each, **(more or {})} for each in scope.resource_rules()]]), 6)
+    text = ""
+    for kind in scope.kinds:
+        rules = [{**each, **(more or {})} for each in replace(scope, kinds=(kind,)).resource_rules()]
+        text += f'{{{{- if has "{kind}" $operators }}}}\n{_indented(to_yaml([rules]), 6)}{{{{- end }}}}\n'
+    return text
 
 
 def _selector(scope: AdmissionScope, indent: int) -> str:
@@ -180,17 +267,19 @@ def _selector(scope: AdmissionScope, indent: int) -> str:
     return f' {{{{- include "fluence.admission.{which}" . | nindent {indent} }}}}'
 
 
-def _variables(rules: Iterable[Any], mutations: dict[str, Any]) -> str:
-    """Each named expression, where a handler is wanted that reads it."""
-    readers: dict[str, list[str]] = {}
-    found: dict[str, Any] = {}
-    for rule in rules:
-        for name, each in variables_of([mutations[rule.name]]).items():
-            found[name] = each
-            readers.setdefault(name, []).append(rule.handler)
+def _variables(scope: AdmissionScope) -> str:
+    """Each variable of the policy, where a handler is wanted that reads it."""
+    readers: dict[str, list[AdmissionRule]] = {}
+    for rule in scope.rules:
+        for name in variables_in([mutation(scope, rule)], VARIABLES):
+            readers.setdefault(name, []).append(rule)
     return "".join(
-        _if(readers[name], _indented(to_yaml([[{"name": name, "expression": to_cel(each)}]]), 4))
-        for name, each in found.items()
+        _if(
+            [rule.handler for rule in readers[name]],
+            _indented(to_yaml([[{"name": name, "expression": expression}]]), 4),
+        )
+        for name, expression in VARIABLES.items()
+        if name in readers
     )
 
 
@@ -202,7 +291,8 @@ def _if(handlers: Iterable[str], text: str) -> str:
 
 def _guarded(scope: AdmissionScope, text: str) -> str:
     if scope.name.endswith("-held"):
-        return f"{{{{- if $held }}}}\n{text}{{{{- end }}}}\n"
+        wanted = "$held" if scope.has_pods else "and $held $operators"
+        return f"{{{{- if {wanted} }}}}\n{text}{{{{- end }}}}\n"
     return _if([each.handler for each in scope.rules], text)
 
 

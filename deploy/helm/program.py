@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fluence.errors import FluenceError
 from fluence.sandbox.folders import cache_dir, locked
-from fluence.sandbox.golang import find_go
+from fluence.sandbox.programs import find_go
 
 MODULE = Path(__file__).parent / "gomod"
 PACKAGE = "helm.sh/helm/v3/cmd/helm"

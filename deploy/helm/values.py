@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import yaml
 
+from fluence.admission.scopes import OPERATOR_KINDS
 from fluence.config import Setting, settings_of
 from fluence.match import policy as match_policies
 from fluence.queue import policy as queue_policies
@@ -24,15 +25,44 @@ IN_A_POD: dict[str, tuple[object, str]] = {
     "lease-namespace": (None, "Without it: that of the release."),
     "health-address": ("0.0.0.0:10451", "The kubelet asks from outside the pod."),
     "metrics-address": ("127.0.0.1:10452", "For `kubectl port-forward`; to be scraped: `0.0.0.0:10452`."),
+    "view-address": ("0.0.0.0:10453", "See `view` for who may read it."),
     "log-format": ("json", ""),
 }
 TIME = r"^([0-9]+(\.[0-9]+)?(ms|min|s|m|h|d)?)+$"
 ADDRESS = r"^(.*:[0-9]{1,5})?$"
+PLUGIN = r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*"
 PATTERNS = {
-    "match-policy": f"^({'|'.join(match_policies.names())}|.*policy=(low|high).*)$",
-    "queue-policy": f"^({'|'.join(queue_policies.BUILT_IN)}|hybrid[(:][0-9]{{1,6}}[)]?)$",
+    # Of plug-ins only module:name: the name of an entry point cannot be told from a typo.
+    "match-policy": f"^({'|'.join(sorted(match_policies.BUILT_IN))}|hi|lo|.*policy=(low|high).*|{PLUGIN})$",
+    "queue-policy": f"^({'|'.join(queue_policies.BUILT_IN)}|hybrid[(:][0-9]{{1,6}}[)]?|{PLUGIN})$",
+    "queue-priority": f"^(urgency|{PLUGIN})$",
+    "queue-predictor": f"^(history|{PLUGIN})$",
     "health-address": ADDRESS,
     "metrics-address": ADDRESS,
+    "view-address": ADDRESS,
+}
+_DEVICE_LIMITS: dict[str, Any] = {
+    # NB not propertyNames: helm then names the wrong place.
+    "patternProperties": {"^[^/]+/[^/]+$": {"type": "integer", "minimum": 0}},  # QUEUE/TYPE
+    "additionalProperties": False,
+    "pattern": "^([^/=,]+/[^/=,]+=[0-9]+(,|$))*$",
+}
+# What an item of a list is, where it is not KEY=VALUE.
+ITEMS = dict.fromkeys(("queues", "non-preempting-queues", "scheduler-aliases"), "^[^=,]+$")
+# What may stand in a map, and in the text that may be written in its place.
+_DURATIONS: dict[str, Any] = {
+    "additionalProperties": {"type": ["integer", "string"], "minimum": 1, "pattern": TIME},
+    "pattern": f"^([^=,]+={TIME.strip('^$')}(,|$))*$",
+}
+MAPS: dict[str, dict[str, Any]] = {
+    "default-durations": _DURATIONS,
+    "max-durations": _DURATIONS,
+    "enforce-limits": {
+        "additionalProperties": {"enum": ["warn", "end"]},
+        "pattern": "^([^=,]+=(warn|end)(,|$))*$",
+    },
+    "user-device-limits": _DEVICE_LIMITS,
+    "queue-device-limits": _DEVICE_LIMITS,
 }
 
 
@@ -99,8 +129,10 @@ def _setting(setting: Setting, field: Mapping[str, Any]) -> dict[str, Any]:
     for key in ("minimum", "exclusiveMinimum", "maximum", "minLength"):
         if key in plain:
             found[key] = plain[key]
+    if setting.kind == "map":
+        found |= MAPS[setting.key]
     if setting.kind == "list":
-        found["items"] = {"type": "string", "pattern": "^[^=]+=[^=]+$"}
+        found["items"] = {"type": "string", "pattern": ITEMS.get(setting.key, "^[^=]+=[^=]+$")}
     if setting.key in PATTERNS:
         found["pattern"] = PATTERNS[setting.key]
     return found
@@ -113,12 +145,41 @@ def _closed(properties: Mapping[str, Any]) -> dict[str, Any]:
 _TEXT: dict[str, Any] = {"type": "string"}
 _FLAG: dict[str, Any] = {"type": "boolean"}
 _ANY: dict[str, Any] = {"type": "object"}
+_QUANTITY = r"^[0-9]+(\.[0-9]+)?(m|k|M|G|T|P|E|Ki|Mi|Gi|Ti|Pi|Ei)?$"
+_AMOUNTS: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": {"type": ["number", "string", "null"], "minimum": 0, "pattern": _QUANTITY},
+}
+_RESOURCES: dict[str, Any] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {"limits": _AMOUNTS, "requests": _AMOUNTS, "claims": {"type": "array"}},
+}
 _LIST: dict[str, Any] = {"type": "array", "items": {"type": "object"}}
 _WORDS: dict[str, Any] = {"type": "object", "additionalProperties": {"type": "string"}}
 _PULL: dict[str, Any] = {"enum": ["Always", "IfNotPresent", "Never"]}
 _COUNT: dict[str, Any] = {"type": "integer", "minimum": 0}
 _PORT: dict[str, Any] = {"type": "integer", "minimum": 1, "maximum": 65535}
 _DIGEST: dict[str, Any] = {"type": "string", "pattern": "^(sha256:[0-9a-f]{64})?$"}
+ALERTS = (
+    "FluenceDown",
+    "FluenceNoLeader",
+    "FluenceNothingScheduled",
+    "FluenceQueueAge",
+    "FluencePromisesBroken",
+    "FluenceQuarantine",
+    "FluenceHistoryBehind",
+    "FluenceSlowCycles",
+    "FluenceResourcesInvalid",
+)
+_ALERT = _closed(
+    {
+        "enabled": _FLAG,
+        "threshold": {"type": ["number", "string"], "pattern": r"^[0-9]+(\.[0-9]+)?(ms|[smhdwy])?$"},
+        "for": {"type": "string", "pattern": "^([0-9]+(ms|[smhdwy]))+$"},
+        "severity": _TEXT,
+    }
+)
 
 OWN: dict[str, Any] = {
     "replicas": _COUNT,
@@ -133,7 +194,7 @@ OWN: dict[str, Any] = {
     "imagePullSecrets": _LIST,
     "nameOverride": _TEXT,
     "fullnameOverride": _TEXT,
-    "resources": _ANY,
+    "resources": _RESOURCES,
     "priorityClassName": _TEXT,
     "terminationGracePeriodSeconds": _COUNT,
     "podLabels": _WORDS,
@@ -160,7 +221,8 @@ OWN: dict[str, Any] = {
         }
     ),
     "serviceAccount": _closed({"create": _FLAG, "name": _TEXT, "annotations": _WORDS}),
-    "rbac": _closed({"create": _FLAG}),
+    "rbac": _closed({"create": _FLAG, "aggregate": _FLAG}),
+    "view": _closed({"apiService": _FLAG, "everyone": _FLAG}),
     "devicePlugin": _closed(
         {
             "enabled": _FLAG,
@@ -168,13 +230,44 @@ OWN: dict[str, Any] = {
             "namespace": {"type": "string", "minLength": 1},
             "directory": {"type": "string", "pattern": "^/"},
             "priorityClassName": _TEXT,
-            "resources": _ANY,
+            "resources": _RESOURCES,
+        }
+    ),
+    "matchService": _closed(
+        {
+            "enabled": _FLAG,
+            "graph": {"enum": ["live", "client"]},
+            "port": _PORT,
+            "nodePort": _FLAG,
+            "from": _LIST,
+            "tlsSecret": _TEXT,
+            "clientCertificates": _FLAG,
+            "state": _closed(
+                {
+                    "persistent": _FLAG,
+                    "existingClaim": _TEXT,
+                    "size": {"type": "string", "pattern": "^[0-9]+([KMGT]i?)?$"},
+                    "storageClassName": _TEXT,
+                }
+            ),
+            "args": {"type": "array", "items": {"type": "string", "pattern": "^--"}},
+            "resources": _RESOURCES,
         }
     ),
     "podDisruptionBudget": _closed(
         {"enabled": _FLAG, "maxUnavailable": {"type": ["integer", "string"], "pattern": "^[0-9]+%$"}}
     ),
     "serviceMonitor": _closed({"enabled": _FLAG, "interval": _TEXT, "labels": _WORDS, "endpoint": _ANY}),
+    "prometheusRule": _closed(
+        {
+            "enabled": _FLAG,
+            "labels": _WORDS,
+            "job": _TEXT,
+            "runbook": _TEXT,
+            "alerts": _closed(dict.fromkeys(ALERTS, _ALERT)),
+        }
+    ),
+    "dashboard": _closed({"enabled": _FLAG, "labels": _WORDS}),
     "networkPolicy": _closed(
         {
             "enabled": _FLAG,
@@ -188,12 +281,16 @@ OWN: dict[str, Any] = {
     "admission": _closed(
         {
             "mode": {"enum": ["auto", "policy", "webhook", "off"]},
-            "handlers": {"type": "array", "items": {"enum": ["fluxion", "quantum", "gang"]}},
+            "handlers": {"type": "array", "items": {"enum": ["fluxion", "quantum", "gang", "podgroups"]}},
             "doors": {"enum": ["off", "namespaces", "cluster"]},
+            "operators": {"type": "array", "items": {"enum": [*OPERATOR_KINDS]}},
             "exceptNamespaces": {"type": "array", "items": _TEXT},
             "namespaceSelector": _LIST,
+            "users": _FLAG,
+            "controllers": {"type": "array", "items": {"type": "string", "pattern": "^[^'\\\\,\\s]+$"}},
+            "queueAccess": _FLAG,
             "priorityClass": _FLAG,
-            "webhook": _closed({"replicas": _COUNT, "resources": _ANY}),
+            "webhook": _closed({"replicas": _COUNT, "resources": _RESOURCES}),
         }
     ),
     "global": _ANY,  # what helm gives to every chart that is part of another

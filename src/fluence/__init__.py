@@ -4,13 +4,13 @@
     matcher = fluence.Matcher(graph, "lonode")
     outcome = matcher.match("allocate", fluence.Jobspec.parse(text), job=1)
 
-These names are the public API; everything else is free to change. Each is loaded when it is first used, so
-that a program that needs only some of them, such as a kubectl plugin, does not pay for numpy.
+These names are the public API; everything else may change. Each is loaded on first use, so that a program
+that needs only some of them, such as a kubectl plugin, does not load numpy.
 """
 
 from __future__ import annotations
 
-TYPE_CHECKING = False  # NB `typing` takes longer to load than all that is here
+TYPE_CHECKING = False  # `typing` takes longer to load than everything here
 if TYPE_CHECKING:
     from fluence.errors import (
         Conflict,
@@ -24,13 +24,14 @@ if TYPE_CHECKING:
     from fluence.graph.selection import Selection
     from fluence.match.describe import Share, render, shares
     from fluence.match.explain import Explanation, explain
-    from fluence.match.extensions import Extensions
     from fluence.match.find import find
     from fluence.match.matcher import Matcher
     from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
     from fluence.match.policy import MatchPolicy
     from fluence.match.policy import register as register_policy
+    from fluence.match.request import Extensions
     from fluence.model.jobspec import Jobspec
+    from fluence.sim.runs import simulate
 
     __version__: str
 
@@ -60,12 +61,13 @@ __all__ = [
     "register_policy",
     "render",
     "shares",
+    "simulate",
 ]
 
 _HOME = {
     "Conflict": "fluence.errors",
     "Explanation": "fluence.match.explain",
-    "Extensions": "fluence.match.extensions",
+    "Extensions": "fluence.match.request",
     "FluenceError": "fluence.errors",
     "InvalidGraph": "fluence.errors",
     "InvalidInput": "fluence.errors",
@@ -87,6 +89,7 @@ _HOME = {
     "register_policy": "fluence.match.policy:register",
     "render": "fluence.match.describe",
     "shares": "fluence.match.describe",
+    "simulate": "fluence.sim.runs",
 }
 
 
@@ -94,16 +97,16 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import version
 
-        found: object = version("fluence-scheduler")
+        value: object = version("fluence-scheduler")
     elif name in _HOME:
         from importlib import import_module
 
         module, _, inside = _HOME[name].partition(":")
-        found = getattr(import_module(module), inside or name)
+        value = getattr(import_module(module), inside or name)
     else:
         raise AttributeError(f"module 'fluence' has no attribute {name!r}")
-    globals()[name] = found  # from now on without this detour
-    return found
+    globals()[name] = value  # the next access skips this function
+    return value
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""Clock: the only source of time, passed in, so that tests and the simulator own it."""
+"""Clock: the only source of time. It is passed in, so that tests and the simulator control it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Two clocks: one to write down, one to measure with."""
+    """Two clocks: one for timestamps, one for durations."""
 
     def now(self) -> float:
-        """Seconds since 1970; may jump, so it is written into objects and never subtracted."""
+        """Seconds since 1970. It may jump, so it is written into objects and never subtracted."""
 
     def monotonic(self) -> float:
-        """Seconds that only grow, also while the process is stopped or the machine sleeps."""
+        """Seconds that only grow, even while the process is stopped or the machine sleeps."""
 
 
 class SystemClock:
@@ -23,14 +23,14 @@ class SystemClock:
         return time.time()
 
     def monotonic(self) -> float:
-        # CLOCK_MONOTONIC stands still while a machine is suspended; a lease does not. CLOCK_BOOTTIME goes on.
+        # CLOCK_MONOTONIC stops while a machine is suspended, but a lease does not. CLOCK_BOOTTIME continues.
         if hasattr(time, "CLOCK_BOOTTIME"):
             return time.clock_gettime(time.CLOCK_BOOTTIME)
         return time.monotonic()  # pragma: no cover - other systems than Linux
 
 
 class ManualClock:
-    """A clock that moves when told to."""
+    """A clock that moves only by `advance` and `jump`."""
 
     def __init__(self, now: float = 1_800_000_000.0, monotonic: float = 1_000.0) -> None:
         self._now = now
@@ -50,6 +50,6 @@ class ManualClock:
         self._monotonic += seconds
 
     def jump(self, seconds: float) -> None:
-        """Set the wall clock forward or back, as NTP or an operator does; the monotonic clock does not
-        notice."""
+        """Set the wall clock forward or back, as NTP or an administrator does. The monotonic clock is not
+        affected."""
         self._now += seconds

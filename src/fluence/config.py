@@ -2,8 +2,8 @@
 
 A setting is a field with a type and a description; everything else follows from it: the key in the file
 (``queue-policy``), the variable (``FLUENCE_QUEUE_POLICY``), the flag (``--queue-policy``) and the row in the
-documentation. A key that is not known is an error that names the nearest one: a setting that is silently not
-used is worse than a program that does not start.
+documentation. An unknown key is an error that names the nearest known one: a setting that is silently ignored
+is worse than a program that does not start.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Setting:
     text: str  # what it does
     unit: str  # "seconds", "ms", …; "" if it has none
     choices: tuple[str, ...]
-    also: str = ""  # a variable of another name that is read, too
+    also: str = ""  # another variable that is also read
     secret: bool = False  # it may hold a password
 
     @property
@@ -64,7 +64,7 @@ class Setting:
 
     @property
     def value_kind(self) -> str:
-        """The kind of the values of a map; of what is no map, its own."""
+        """The kind of the values of a map; for other settings, their own kind."""
         return _kind(typing.get_args(_plain(self.type))[1]) if self.kind == "map" else self.kind
 
     @property
@@ -78,7 +78,7 @@ class Setting:
         if isinstance(value, bool):
             return "true" if value else "false"
         if isinstance(value, Mapping):
-            return ",".join(f"{key}={each}" for key, each in value.items())
+            return ",".join(f"{key}={part}" for key, part in value.items())
         if isinstance(value, tuple):
             return ",".join(value)
         if self.secret:
@@ -87,9 +87,9 @@ class Setting:
 
 
 def _plain(of: Any) -> Any:
-    """A type without `None` and without what is said of it."""
+    """A type without `None` and without annotations."""
     if typing.get_origin(of) in _UNIONS:
-        of = next(each for each in typing.get_args(of) if each is not type(None))
+        of = next(alternative for alternative in typing.get_args(of) if alternative is not type(None))
     return typing.get_args(of)[0] if typing.get_origin(of) is typing.Annotated else of
 
 
@@ -101,7 +101,7 @@ def _kind(of: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Loaded(typing.Generic[S]):
-    """Settings, and for each that is not the default where it was said."""
+    """Settings, and the source of each that is not the default."""
 
     settings: S
     origins: Mapping[str, str]
@@ -110,15 +110,20 @@ class Loaded(typing.Generic[S]):
 def settings_of(shape: type[msgspec.Struct]) -> tuple[Setting, ...]:
     """The fields of a struct as settings, in their order."""
     hints = typing.get_type_hints(shape, include_extras=True)
-    found = []
+    settings = []
     for field in msgspec.structs.fields(shape):
         hint = hints[field.name]
         meta = next(
-            (each for each in getattr(hint, "__metadata__", ()) if isinstance(each, msgspec.Meta)), None
+            (
+                annotation
+                for annotation in getattr(hint, "__metadata__", ())
+                if isinstance(annotation, msgspec.Meta)
+            ),
+            None,
         )
         extra = (meta.extra if meta is not None else None) or {}
         default = field.default_factory() if field.default is msgspec.NODEFAULT else field.default
-        found.append(
+        settings.append(
             Setting(
                 field=field.name,
                 type=typing.get_args(hint)[0] if meta is not None else hint,
@@ -130,7 +135,7 @@ def settings_of(shape: type[msgspec.Struct]) -> tuple[Setting, ...]:
                 secret=bool(extra.get("secret", False)),
             )
         )
-    return tuple(found)
+    return tuple(settings)
 
 
 def load(
@@ -141,8 +146,8 @@ def load(
     flags: Mapping[str, object] | None = None,
     base: Mapping[str, object] | None = None,
 ) -> Loaded[S]:
-    """Settings from all sources; a later one wins. ``flags``: by field, only those that were given. ``base``:
-    by field, in place of the defaults."""
+    """Settings from all sources; a later source wins. ``flags``: by field, only those that were given.
+    ``base``: by field, in place of the defaults."""
     values: dict[str, object] = dict(base or {})
     origins: dict[str, str] = {}
     for setting, value, origin in (
@@ -188,7 +193,7 @@ def _from_file(shape: type[msgspec.Struct], file: str | None) -> Iterator[tuple[
 def _from_environment(
     shape: type[msgspec.Struct], environ: Mapping[str, str]
 ) -> Iterator[tuple[Setting, object, str]]:
-    # NB variables that are not known are let be: other programs' share the prefix (FLUENCE_HANDLERS).
+    # Unknown variables are ignored: other programs share the prefix (FLUENCE_HANDLERS).
     for setting in settings_of(shape):
         for variable in (setting.also, setting.variable):  # the later one wins
             if variable in environ:
@@ -213,7 +218,7 @@ def _nearest(name: str, known: Mapping[str, Setting]) -> str:
 
 
 def _convert(setting: Setting, value: object, origin: str) -> object:
-    """Text as it stands in a file, a variable or a flag, in the setting's type."""
+    """Convert text from a file, a variable or a flag to the type of the setting."""
     kind = setting.kind
     if value is None or (value == "" and setting.is_optional):
         if setting.is_optional:
@@ -223,7 +228,7 @@ def _convert(setting: Setting, value: object, origin: str) -> object:
         return _items(setting, value, origin)
     if kind == "map":
         return {
-            key: _value(setting, each, f"{origin}: {key}") for key, each in _pairs(setting, value, origin)
+            key: _value(setting, part, f"{origin}: {key}") for key, part in _pairs(setting, value, origin)
         }
     value = _value(setting, value, origin)
     if setting.choices and value not in setting.choices:
@@ -248,12 +253,12 @@ def _number(setting: Setting, text: str, origin: str) -> object:
             return text.lower() in _TRUE
         raise InvalidInput(f"{origin}: {text!r} is neither true nor false")
     if setting.unit in ("seconds", "ms"):
-        found = parse_duration(text) if not (setting.unit == "ms" and text.isdecimal()) else int(text)
-        if found is None:
+        amount = parse_duration(text) if not (setting.unit == "ms" and text.isdecimal()) else int(text)
+        if amount is None:
             raise InvalidInput(f"{origin}: {text!r} is not a valid time: write {setting.unit}, or 2h30m")
         if setting.unit == "ms":
-            return found
-        return found / 1000 if kind == "float" else -(-found // 1000)
+            return amount
+        return amount / 1000 if kind == "float" else -(-amount // 1000)
     try:
         return int(text) if kind == "int" else float(text)
     except ValueError:
@@ -262,22 +267,22 @@ def _number(setting: Setting, text: str, origin: str) -> object:
 
 def _pairs(setting: Setting, value: object, origin: str) -> Iterator[tuple[str, object]]:
     if isinstance(value, dict):
-        yield from ((str(key), each) for key, each in value.items())
+        yield from ((str(key), part) for key, part in value.items())
         return
     for item in _items(setting, value, origin):
-        key, equals, each = item.partition("=")
-        if not (key and equals and each):
+        key, equals, part = item.partition("=")
+        if not (key and equals and part):
             raise InvalidInput(f"{origin}: {item!r} must be NAME=VALUE")
-        yield key, each
+        yield key, part
 
 
 def _items(setting: Setting, value: object, origin: str) -> tuple[str, ...]:
     if isinstance(value, str):
-        return tuple(each.strip() for each in value.split(",") if each.strip())
+        return tuple(part.strip() for part in value.split(",") if part.strip())
     if isinstance(value, Sequence):
-        return tuple(part for each in value for part in _items(setting, str(each), origin))
+        return tuple(part for item in value for part in _items(setting, str(item), origin))
     if isinstance(value, dict):
-        return tuple(f"{key}={each}" for key, each in value.items())
+        return tuple(f"{key}={part}" for key, part in value.items())
     raise InvalidInput(f"{origin}: must be a list, such as [{setting.show(setting.default)}]")
 
 
@@ -287,7 +292,7 @@ def _explain(
     origins: Mapping[str, str],
     values: Mapping[str, object],
 ) -> InvalidInput:
-    """msgspec's words with the place in which the user wrote the value."""
+    """The message of msgspec with the place where the user wrote the value."""
     text = str(error)
     for setting in settings_of(shape):
         if f"$.{setting.field}`" in text or f"$.{setting.field}[" in text:
@@ -299,7 +304,7 @@ def _explain(
 
 def masked(text: str) -> str:
     """A URL without its password."""
-    return _PASSWORD.sub(lambda found: f"{found[1] or found[2]}***", text)
+    return _PASSWORD.sub(lambda match: f"{match[1] or match[2]}***", text)
 
 
 # -- tables --------------------------------------------------------------------------------------------------
@@ -311,7 +316,7 @@ def markdown(shape: type[msgspec.Struct]) -> str:
     for setting in settings_of(shape):
         default = f"`{setting.show(setting.default)}`" if setting.show(setting.default) else "–"
         unit = f" {setting.unit}" if setting.unit and setting.default is not None else ""
-        one = f" One of {', '.join(f'`{each}`' for each in setting.choices)}." if setting.choices else ""
+        one = f" One of {', '.join(f'`{choice}`' for choice in setting.choices)}." if setting.choices else ""
         text = setting.text.replace("|", "\\|")
         if setting.unit and setting.default is None:
             text += f" In {setting.unit}."

@@ -5,7 +5,7 @@
     │   ├── InvalidGraph     a resource graph (JGF, GRUG, Rv1, hwloc)
     │   └── InvalidJobspec   a jobspec
     ├── NotFound             no such job, path, rank or file
-    └── Conflict             what was asked contradicts what is there
+    └── Conflict             a request contradicts the current state
 
 Programs print the message alone, on one line, and exit with ``exit_code``.
 """
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 
 class FluenceError(Exception):
-    """Something went wrong that the message explains."""
+    """An error that its message explains."""
 
     exit_code = 1
 
@@ -40,4 +40,4 @@ class NotFound(FluenceError):
 
 
 class Conflict(FluenceError):
-    """What was asked contradicts what is there."""
+    """A request contradicts the current state."""

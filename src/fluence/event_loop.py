@@ -1,9 +1,8 @@
 """Event loops for programs: `run` is `asyncio.run` with interrupts that wait while a loop is made or closed.
 
-Python raises an interrupt wherever the main thread happens to be. In the midst of making a loop, or of
-closing one, that leaves half a loop and a coroutine that nobody awaits, and Python prints both. So a signal
-that would raise is noted: it cancels the work, and is raised when the loop is closed. Who cannot wait for
-that sends it again: the second one is raised at once.
+Python raises an interrupt wherever the main thread is. While a loop is being made or closed, that leaves half
+a loop and a coroutine that is never awaited, and Python prints both. So a signal that would raise is noted:
+it cancels the work, and is raised when the loop is closed. Sending it again raises it at once.
 """
 
 from __future__ import annotations
@@ -23,23 +22,23 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def run(work: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
-    """Run what ``work`` makes in a loop of its own. It is called when interrupts wait already: a coroutine
-    that is made before may never be awaited."""
-    if threading.current_thread() is not threading.main_thread():  # where no signal is handled
+    """Run the coroutine of ``work`` in a loop of its own. ``work`` is called when interrupts already wait: a
+    coroutine that is made before may never be awaited."""
+    if threading.current_thread() is not threading.main_thread():  # no signal is handled there
         return asyncio.run(work())  # noqa: TID251
     with _Interrupts() as interrupts, asyncio.Runner() as runner:
         return runner.run(interrupts.cancelling(work))
 
 
 class _Interrupts:
-    """Signals with a handler of Python's, while a loop is made, runs and is closed. Those that end the
-    process or are ignored stay as they are, and work may set handlers of its own."""
+    """Handles signals that have a Python handler, while a loop is made, runs and is closed. Signals that end
+    the process or are ignored stay as they are, and work may set its own handlers."""
 
     def __init__(self) -> None:
         self._before: dict[int, _Handler] = {}
         self._noted: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._task: asyncio.Task[Any] | None = None  # while it may be cancelled
+        self._task: asyncio.Task[Any] | None = None  # set while it may be cancelled
 
     def __enter__(self) -> Self:
         for number in _SIGNALS:
@@ -69,18 +68,18 @@ class _Interrupts:
         first, self._noted = self._noted is None, self._noted or number
         threading.excepthook = _leave_out_late_answers
         if self._loop is None:
-            return  # it is being made: that takes a moment
+            return  # it is being made, which takes a moment
         if not first:
             self._loop.set_exception_handler(lambda loop, context: None)
-            warnings.simplefilter("ignore")  # what is torn apart now was never awaited
+            warnings.simplefilter("ignore")  # what is interrupted now was never awaited
             self._before[number](number, frame)
         elif self._task is not None:
-            # NB by the loop: it may be in the midst of something, or asleep
+            # through the loop, which may be busy or asleep
             self._loop.call_soon_threadsafe(self._task.cancel)
 
 
 def _leave_out_late_answers(fault: threading.ExceptHookArgs) -> None:
-    """A thread that was asked by work that is cancelled (a database's driver, say) answers to a loop that is
-    closed: nobody needs to hear of that."""
+    """Ignore a thread of cancelled work (a database driver, for example) that answers to a loop which is
+    already closed."""
     if not (isinstance(fault.exc_value, RuntimeError) and str(fault.exc_value) == "Event loop is closed"):
         threading.__excepthook__(fault)

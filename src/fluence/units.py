@@ -16,11 +16,10 @@ from fluence.errors import InvalidInput
 
 NANO = 1_000_000_000
 
-# The most of one resource that is counted, in the unit of `amount`: 128 TiB of memory, 10^11 cores. What a
-# node says to have beyond it, and what pods that run take beyond it, is counted as this much; what asks for
-# more never fits. Columns are int64: the sum over 2^15 pools, or over 2^15 pods of one node, stays
-# below 2^62.
-MOST = 1 << 47
+# The largest counted amount of a resource, in the unit of `amount`: 128 TiB of memory, 10^11 cores. A larger
+# amount on a node, or used by running pods, is counted as this much; a larger request never fits. Columns are
+# int64: the sum over 2^15 pools, or over 2^15 pods of one node, stays below 2^62.
+MAX_AMOUNT = 1 << 47
 
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
@@ -31,10 +30,10 @@ _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?", re.ASCII)
 _PARTS = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,9})?)(ms|min|s|m|h|d)", re.ASCII)
 _TIMES = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LENGTHS = ((86_400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-_MAX_DIGITS = 64  # the API server writes none that is longer; a hostile string must not cost time
+_MAX_DIGITS = 64  # the API server writes no longer ones; a hostile string must not cost time
 _MAX_EXPONENT = 200
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LAST = 253_402_300_799_999_999  # microseconds: the end of the year 9999
+_MAX_MICROSECONDS = 253_402_300_799_999_999  # microseconds: the end of the year 9999
 
 
 @lru_cache(maxsize=65_536)
@@ -55,8 +54,8 @@ def parse_quantity(text: str) -> int:
     power = -len(fraction)
     scale = 1
     if exponent:
-        # The API server takes any exponent. Beyond these the number is larger than `MOST`, or finer than a
-        # nano, whatever its digits.
+        # The API server accepts any exponent. Beyond these, any number is larger than `MAX_AMOUNT` or finer
+        # than a nano.
         power += max(-_MAX_EXPONENT, min(_MAX_EXPONENT, int(exponent[1:])))
     elif suffix in _BINARY:
         scale = 1 << _BINARY[suffix]
@@ -78,24 +77,14 @@ def to_whole(nanos: int) -> int:
     return -(-nanos // NANO)
 
 
-def milli(text: str) -> int:
-    """``milli("1.5") == 1500``."""
-    return to_milli(parse_quantity(text))
-
-
-def whole(text: str) -> int:
-    """``whole("1Ki") == 1024``."""
-    return to_whole(parse_quantity(text))
-
-
 def amount(resource: str, nanos: int) -> int:
-    """Nanos in the unit that this resource is counted in: milli for cpu, whole units for everything else."""
+    """Convert nanos to the unit of this resource: milli for cpu, whole units for everything else."""
     return to_milli(nanos) if resource == "cpu" else to_whole(nanos)
 
 
 def format_amount(resource: str, value: int) -> str:
     """An amount as people write it: ``format_amount("cpu", 1500) == "1500m"``, memory in the largest exact
-    Ki..Ei; what no server counts exactly by its order, ``1e30``."""
+    Ki..Ei, and amounts that no server counts exactly as ``1e30``."""
     if value >> 63:
         return f"{value / 1000 if resource == 'cpu' else value:.4g}".replace("e+", "e")
     if resource == "cpu":
@@ -108,7 +97,7 @@ def format_amount(resource: str, value: int) -> str:
 
 
 def parse_duration(text: str) -> int | None:
-    """Milliseconds from ``3600`` (seconds), ``90s``, ``2h30m``, ``1.5h``; None if it is none of these.
+    """Milliseconds from ``3600`` (seconds), ``90s``, ``2h30m``, ``1.5h``; None for any other text.
 
     >>> parse_duration("2h30m"), parse_duration("3600"), parse_duration("soon")
     (9000000, 3600000, None)
@@ -157,27 +146,27 @@ def rfc3339(microseconds: int, timespec: str = "seconds") -> str:
     >>> rfc3339(1_500_000), rfc3339(1_500_000, "microseconds")
     ('1970-01-01T00:00:01Z', '1970-01-01T00:00:01.500000Z')
     """
-    when = _EPOCH + timedelta(microseconds=max(0, min(microseconds, _LAST)))
+    when = _EPOCH + timedelta(microseconds=max(0, min(microseconds, _MAX_MICROSECONDS)))
     return when.replace(tzinfo=None).isoformat(timespec=timespec) + "Z"
 
 
 def parse_rfc3339(text: str) -> int | None:
-    """A time with its zone, in microseconds since 1970; None: it is none.
+    """A time with its zone, in microseconds since 1970; None for any other text.
 
     >>> parse_rfc3339("1970-01-01T00:00:01.5Z"), parse_rfc3339("tomorrow")
     (1500000, None)
     """
     try:
         since = datetime.fromisoformat(text) - _EPOCH
-    except (ValueError, TypeError, OverflowError):  # no time, one without a zone, one beyond all years
+    except (ValueError, TypeError, OverflowError):  # not a time, without a zone, or out of range
         return None
-    found = since // timedelta(microseconds=1)
-    return found if found >= 0 else None
+    microseconds = since // timedelta(microseconds=1)
+    return microseconds if microseconds >= 0 else None
 
 
 def _milliseconds(number: str, unit: str) -> int:
     whole, _, fraction = number.partition(".")
     scale = _TIMES[unit]
-    # Rounded up, in integers: a limit may be a little long and never short.
+    # Rounded up, in integers: a limit may be a little too long but never too short.
     part = -(-int(fraction) * scale // 10 ** len(fraction)) if fraction else 0
     return int(whole) * scale + part

@@ -1,7 +1,7 @@
-"""YAML that others wrote, read so that it can do no harm. Every program reads YAML through this loader.
+"""YAML loader: reads untrusted YAML safely. Every program reads YAML through it.
 
-A few lines of aliases can stand for billions of values, and deep nesting ends the process: libyaml's reader
-recurses in C. Both are refused before anything is built, with an error that names the line.
+A few lines of aliases can expand to billions of values, and deep nesting ends the process, because libyaml's
+reader recurses in C. Both are refused before anything is built, with an error that names the line.
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from typing import Any, Final
 
 import yaml
 
-DEEPEST: Final = 100
-MOST_BY_ALIASES: Final = 100_000
-"""How many values aliases may add to those that are written."""
+from fluence.errors import InvalidInput
 
-# CSafeLoader is what PyYAML calls libyaml; the pure loader is thirty times slower and gives the same.
+DEEPEST: Final = 100
+MAX_NODES_BY_ALIASES: Final = 100_000
+"""How many values aliases may add to the written ones."""
+
+# CSafeLoader is PyYAML's name for libyaml; the pure loader is thirty times slower and gives the same result.
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -46,33 +48,41 @@ class BoundedLoader(_BASE):  # type: ignore[misc]
 
 
 def load(text: str | bytes, *, loader: type[BoundedLoader] = BoundedLoader) -> Any:
-    """The one document of a text. Raises yaml.YAMLError with a line."""
+    """The only document of a text. Raises yaml.YAMLError with a line."""
     return yaml.load(text, Loader=loader)
 
 
 def load_all(text: str | bytes) -> Iterator[Any]:
     """The documents of a text, one by one."""
-    found: Iterator[Any] = yaml.load_all(text, Loader=BoundedLoader)
-    return found
+    documents: Iterator[Any] = yaml.load_all(text, Loader=BoundedLoader)
+    return documents
+
+
+def read_documents(text: bytes, source: str) -> list[Any]:
+    """The documents of a text of the user's, or `InvalidInput` with what is wrong in it."""
+    try:
+        return list(load_all(text))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"is not valid YAML: {problem(error)}", where=source) from None
 
 
 def compose(text: str | bytes, *, loader: type[BoundedLoader] = BoundedLoader) -> yaml.Node | None:
-    """The one document of a text as nodes that know their place."""
-    found: yaml.Node | None = yaml.compose(text, Loader=loader)
-    return found
+    """The only document of a text, as nodes with their positions."""
+    root: yaml.Node | None = yaml.compose(text, Loader=loader)
+    return root
 
 
 def problem(error: yaml.YAMLError | UnicodeDecodeError) -> str:
-    """What is wrong, in one line, with its place."""
-    mark, said = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-    return f"line {mark.line + 1}: {said}" if mark and said else " ".join(str(error).split())
+    """The problem in one line, with its position."""
+    mark, message = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    return f"line {mark.line + 1}: {message}" if mark and message else " ".join(str(error).split())
 
 
 def _checked(root: yaml.Node | None) -> yaml.Node | None:
-    """Count what the document stands for, with each node looked at once, however often aliases name it."""
+    """Count the expanded values of a document, looking at each node once, however often aliases name it."""
     if root is None or isinstance(root, yaml.ScalarNode):
         return root
-    sizes: dict[int, int] = {}  # by node; 0 while what is in it is counted
+    sizes: dict[int, int] = {}  # by node; 0 while its contents are counted
     heights: dict[int, int] = {}
     waiting = [root]
     while waiting:
@@ -80,17 +90,19 @@ def _checked(root: yaml.Node | None) -> yaml.Node | None:
         below = _children(node)
         if id(node) not in sizes:
             sizes[id(node)] = 0
-            waiting.extend(each for each in below if id(each) not in sizes)
-            if any(sizes.get(id(each)) == 0 for each in below):
+            waiting.extend(child for child in below if id(child) not in sizes)
+            if any(sizes.get(id(child)) == 0 for child in below):
                 raise _refused("refers to itself through an alias; write the value out", node)
             continue
         waiting.pop()
         if sizes[id(node)]:
-            continue  # two aliases in one value had it twice in the list
-        sizes[id(node)] = 1 + sum(sizes[id(each)] for each in below)
-        heights[id(node)] = 1 + max((heights[id(each)] for each in below), default=0)
-        if sizes[id(node)] > len(sizes) + MOST_BY_ALIASES:
-            raise _refused(f"stands for over {MOST_BY_ALIASES} values through its aliases; write fewer", node)
+            continue  # two aliases in one value put it into the list twice
+        sizes[id(node)] = 1 + sum(sizes[id(child)] for child in below)
+        heights[id(node)] = 1 + max((heights[id(child)] for child in below), default=0)
+        if sizes[id(node)] > len(sizes) + MAX_NODES_BY_ALIASES:
+            raise _refused(
+                f"stands for over {MAX_NODES_BY_ALIASES} values through its aliases; write fewer", node
+            )
         if heights[id(node)] > DEEPEST:
             raise _refused(f"is nested over {DEEPEST} levels deep; make it flatter", node)
     return root
@@ -98,7 +110,7 @@ def _checked(root: yaml.Node | None) -> yaml.Node | None:
 
 def _children(node: yaml.Node) -> list[yaml.Node]:
     if isinstance(node, yaml.MappingNode):
-        return [each for pair in node.value for each in pair]
+        return [child for pair in node.value for child in pair]
     return node.value if isinstance(node, yaml.SequenceNode) else []
 
 

@@ -6,7 +6,6 @@ folder, ../shared/conformance by default. Ours, in `own/`, were written by hand 
 `why` that says by which rules the expected output is right.
 """
 
-import contextlib
 import json
 import os
 import subprocess
@@ -18,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 
 from fluence.cli.resource_query import resource_query
+from tests.conformance.sessions import canonical
 from tests.needs import lacks
 
 OWN = Path(__file__).parent / "own"
@@ -35,31 +35,6 @@ THROUGH_THE_PROGRAM = (
 
 def sessions(folder: Path) -> list[Path]:
     return sorted((folder / "cases").glob("*.json"))
-
-
-def canonical(text: str | None) -> list[str]:
-    """The lines of an output; JSON by value, JGF's nodes and edges in any order."""
-    lines: list[str] = []
-    for line in (text or "").splitlines():
-        bare = line.strip()
-        if bare.startswith(("{", "[")):
-            with contextlib.suppress(ValueError):
-                line = json.dumps(_order_free(json.loads(bare)), sort_keys=True)
-        lines.append(line.rstrip())
-    return lines
-
-
-def _order_free(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_order_free(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: sorted(_order_free(item), key=lambda one: json.dumps(one, sort_keys=True))
-        if key in ("nodes", "edges") and isinstance(item, list)
-        else _order_free(item)
-        for key, item in value.items()
-    }
 
 
 def arguments(case: dict[str, Any], out: Path) -> list[str]:

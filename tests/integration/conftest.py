@@ -1,17 +1,14 @@
 """More control planes: one that tests may break, and one without native gangs, as most clusters are."""
 
-import asyncio
 import os
 from collections.abc import Iterator
 
 import pytest
 
-from fluence.kube.client import Client
+from fluence.kube.releases import DEFAULT, release
 from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import DEFAULT, release
 from fluence.sandbox.sandbox import Sandbox
-from fluence.sandbox.testing import PREFIX, Kube
-from tests.integration.rights import make_namespace
+from fluence.sandbox.testing import PREFIX, Kube, namespace_in
 
 VERSION = os.environ.get("FLUENCE_TEST_VERSION", DEFAULT)
 
@@ -30,29 +27,37 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
-def own_sandbox() -> Iterator[Kube]:
+def own_control_plane() -> Iterator[Sandbox]:
     """A bare control plane of this worker's own; its parts may be killed."""
     yield from _sandbox("own", {})
 
 
+@pytest.fixture
+def own_sandbox(own_control_plane: Sandbox) -> Iterator[Kube]:
+    """A namespace there of the test's own: what another test left behind is not in it."""
+    with namespace_in(own_control_plane) as kube:
+        yield kube
+
+
 @pytest.fixture(scope="session")
-def gateless() -> Iterator[Kube]:
+def gateless_control_plane() -> Iterator[Sandbox]:
     """One whose gang gates are off: it serves no groups, and drops the pods' field without a word."""
     yield from _sandbox("gateless", dict.fromkeys(release(VERSION).gates, False))
 
 
-def _sandbox(name: str, gates: dict[str, bool]) -> Iterator[Kube]:
+@pytest.fixture
+def gateless(gateless_control_plane: Sandbox) -> Iterator[Kube]:
+    """A namespace there."""
+    with namespace_in(gateless_control_plane) as kube:
+        yield kube
+
+
+def _sandbox(name: str, gates: dict[str, bool]) -> Iterator[Sandbox]:
     box = Sandbox(f"{PREFIX}{name}-{os.getpid()}")  # cleared away by the next run if this one is killed
     wanted = release(VERSION)
     programs = find_programs(wanted, report=lambda progress: None)
     box.up(programs, wanted, audit=False, gates=gates, owned=True)
-
-    async def namespace() -> None:
-        async with Client(box.access()) as client:
-            await make_namespace(client, name)
-
     try:
-        asyncio.run(namespace())
-        yield Kube(box, name, VERSION)
+        yield box
     finally:
         box.down()

@@ -34,6 +34,21 @@ async def until_allowed(
     await eventually(refused, [], what=f"{user} may do what its role says", pause_s=0.2)
 
 
+async def let_edit(client: Client, user: str, namespace: str) -> None:
+    """Give a user the role `edit` in a namespace, and wait until it may make pods there."""
+    group = "rbac.authorization.k8s.io"
+    binding: dict[str, Any] = {
+        "apiVersion": f"{group}/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": user},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "edit"},
+        "subjects": [{"apiGroup": group, "kind": "User", "name": user}],
+    }
+    await client.create(resource_of(binding), binding, namespace=namespace)
+    rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}
+    await until_allowed(client, user, [rule], namespace=namespace)
+
+
 _PLURALS = {
     "Namespace": ("namespaces", False),
     "CustomResourceDefinition": ("customresourcedefinitions", False),
@@ -45,6 +60,13 @@ _PLURALS = {
     "ConfigMap": ("configmaps", True),
     "Deployment": ("deployments", True),
     "PodDisruptionBudget": ("poddisruptionbudgets", True),
+    "PriorityClass": ("priorityclasses", False),
+    "MutatingAdmissionPolicy": ("mutatingadmissionpolicies", False),
+    "MutatingAdmissionPolicyBinding": ("mutatingadmissionpolicybindings", False),
+    "ValidatingAdmissionPolicy": ("validatingadmissionpolicies", False),
+    "ValidatingAdmissionPolicyBinding": ("validatingadmissionpolicybindings", False),
+    "Service": ("services", True),
+    "APIService": ("apiservices", False),
 }
 
 

@@ -15,13 +15,13 @@ from typing import Any, TypeAlias
 
 from hypothesis import strategies as st
 
-from fluence.live.history_backlog import HistoryBacklog
-from fluence.model.job_entry import JobEntry, JobState
-from fluence.store import queries
+from fluence.database_url import parse_url
+from fluence.live.history_writer import HistoryBacklog
+from fluence.model.job_entry import JobEntry
+from fluence.model.job_state import JobState
+from fluence.store import Writer, queries
 from fluence.store.history_store import HistoryStore
-from fluence.store.job_rows import Writer
 from fluence.store.queries import JobFilter
-from fluence.store.urls import parse_url
 
 Row: TypeAlias = tuple[int, int, str, int, int | None, int | None, int | None]
 OUTCOMES = (JobState.COMPLETED, JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED)

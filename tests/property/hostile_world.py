@@ -11,20 +11,17 @@ import msgspec
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.model.config_map import ConfigMap
-from fluence.model.grant import ReleaseNote, with_condition
-from fluence.model.group import Group
-from fluence.model.held import is_delegated
-from fluence.model.meta import Condition, Requirement
+from fluence.model.grant import ReleaseNote, is_delegated, with_condition
+from fluence.model.meta import Condition, ConfigMap, Requirement
 from fluence.model.node import Node
-from fluence.model.owner import Job, Owner, ReplicaSet, StatefulSet
+from fluence.model.owner import Group, Job, Owner, ReplicaSet, StatefulSet
 from fluence.model.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod
 from fluence.schedule.actions import Bind, BindOutcome, BindResult, Release, ReleaseResult
 from fluence.schedule.cycle import Decisions
 from fluence.schedule.enforcement import EndOverrun
 from fluence.schedule.events import Changed, ReleaseFinished
-from fluence.schedule.recovery import AllocationNote, Promise, promise_condition
-from fluence.schedule.stand_in import index_of, is_stand_in_uid, owner_of_uid
+from fluence.schedule.queueing.placeholder import index_of, is_placeholder_uid, owner_of_uid
+from fluence.schedule.restart import AllocationNote, Promise, promise_condition
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 
@@ -108,23 +105,24 @@ class World:
         else:
             raise AssertionError("cycles without end")
         for key, found in self.scheduler.pod_sets.by_key.items():
-            if key.startswith(f"{GOOD}/") and found.phase.is_waiting:
+            if key.startswith(f"{GOOD}/") and not (found.state.has_nodes or found.state.leaves_queue):
                 outcome.promises[key] = (found.no_later_than, found.expected)
         return outcome
 
     def restart(self) -> None:
         """Starts that were told are on the pods, in their status."""
         for found in list(self.scheduler.pod_sets.by_key.values()):
-            if found.phase.is_waiting and found.no_later_than is not None:
+            if not (found.state.has_nodes or found.state.leaves_queue) and found.no_later_than is not None:
                 told = Promise(found.no_later_than, found.expected, limit=found.job.limit)
-                said = Condition(**promise_condition(told))
+                said = msgspec.convert(promise_condition(told), Condition)
                 for pod in [pod for pod in found.pods if pod.key in self.pods]:
                     held = self.pods[pod.key]
                     status = replace(held.status, conditions=with_condition(held.status.conditions, said))
                     self.pods[pod.key] = replace(held, status=status)
         self.scheduler = self._fresh()
-        for each in (*self.nodes.values(), *self.groups.values(), *self.owners.values(), *self.pods.values()):
-            self.scheduler.handle(Changed(None, each))
+        for objects in (self.nodes, self.groups, self.owners, self.pods):
+            for item in objects.values():
+                self.scheduler.handle(Changed(None, item))
 
     def _fresh(self) -> Driver:
         found = Driver(**self.config)
@@ -239,7 +237,7 @@ class World:
             if pod is not None and pod.spec.node_name == entry.node:
                 continue
             assert uid not in forged, f"{uid} holds room on {entry.node}"
-            if is_stand_in_uid(uid):
+            if is_placeholder_uid(uid):
                 owner = self.owners.get(owner_of_uid(uid))
                 assert owner is not None and owner.identity not in forged, f"{uid} holds {entry.node}"
                 if not isinstance(owner, Job):
@@ -249,7 +247,7 @@ class World:
             assert any(node == entry.node and need <= cpu for node, cpu in allowed), (
                 f"{uid} holds {need} cores of {entry.node}, and was given {allowed}"
             )
-        for seating in self.scheduler.cluster.seats.jobs.values():
+        for seating in self.scheduler.cluster.fit.jobs.values():
             for grant in () if seating.reserved else seating.grants:
                 for uid in map(str, grant.pods):
                     if "/StatefulSet/" in uid:
@@ -258,7 +256,7 @@ class World:
                     assert said in self.devices_of.get(uid, set()), f"{uid} was not given {said}"
         for order in self.ends:
             if order.owner is not None:
-                spaces = {each.metadata.namespace for each in (order.owner, *order.pods)}
+                spaces = {order.owner.metadata.namespace, *(pod.metadata.namespace for pod in order.pods)}
                 assert len(spaces) == 1, f"{order.owner.key} is ended for what others do"
                 made = {self.children.get(pod.metadata.uid) for pod in order.pods}
                 assert spaces == {EVIL} or made == {order.owner.identity}, f"{order.owner.key} is ended"

@@ -8,8 +8,14 @@ from dataclasses import dataclass, field
 
 from fluence.model.meta import LabelSelector, Requirement, selector_matches
 from fluence.model.node import Node, Taint, forbids, term_matches, untolerated
-from fluence.model.pod import Affinity, Pod, PodAffinityTerm, TopologySpreadConstraint, ports_clash
-from fluence.model.resources import pod_requests
+from fluence.model.pod import (
+    Affinity,
+    Pod,
+    PodAffinityTerm,
+    TopologySpreadConstraint,
+    pod_requests,
+    ports_clash,
+)
 
 NO = ("NoSchedule", "NoExecute")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from fluence.graph import ResourceGraph
-from fluence.graph.ledger import Ledger
+from fluence.graph.ledger import Ledger, LedgerJob
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Placed
 from fluence.match.request import Need, Request
@@ -27,16 +28,24 @@ def graph_state(graph: ResourceGraph) -> dict[str, Any]:
     }
 
 
+def spans_at(ledger: Ledger, vertex: int) -> Iterator[int]:
+    """The spans on a vertex, newest first."""
+    span = ledger.heads[vertex]
+    while span >= 0:
+        yield span
+        span = ledger.nexts[span]
+
+
 def ledger_state(ledger: Ledger) -> dict[str, Any]:
     """What can be seen of a ledger: per vertex its spans in order, per job its time and vertices."""
     spans = {
         vertex: [
             (
-                ledger.job_at[ledger.owner[span]].id,  # type: ignore[union-attr]
+                ledger.job_at[ledger.owner[span]].id,
                 int(ledger.needs[span]),
                 bool(ledger.exclusive[span]),
             )
-            for span in ledger.spans_at(vertex)
+            for span in spans_at(ledger, vertex)
         ]
         for vertex in range(len(ledger.head))
         if ledger.head[vertex] >= 0
@@ -185,3 +194,9 @@ def is_monotone(request: Request) -> bool:
         return all(fixed(below) if need.is_slot else check(below) for below in need.below)
 
     return all(check(need) for need in request.needs)
+
+
+def jobs_at(ledger: Ledger, vertex: int) -> list[LedgerJob]:
+    """The jobs that touch a vertex, the newest first."""
+    jobs = (ledger.job_at[int(ledger.owner[span])] for span in spans_at(ledger, vertex))
+    return [job for job in jobs if job is not None]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from datetime import UTC, datetime
+from typing import Any, TypeVar
 
 import hypothesis.strategies as st
 import msgspec
@@ -32,10 +33,12 @@ from fluence.model.pod import (
     ResourceRequirements,
     Toleration,
     TopologySpreadConstraint,
+    pod_requests,
 )
 from fluence.model.reason import Code, Reason
-from fluence.model.resources import pod_requests
-from fluence.placer.gang import GangRequest, Seated
+from fluence.placer.gang import GangPlacement, GangRequest
+from tests.gangs import compiled, nominated
+from tests.gangs import why as why_not
 from tests.property.kubernetes import NO, World
 
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
@@ -43,17 +46,19 @@ LAYOUT = GraphLayout(levels=(("zone", ZONE), ("rack", "rack")))
 NAMES = [f"n{i}" for i in range(5)]
 LEFT = datetime(2026, 1, 1, tzinfo=UTC)
 
+T = TypeVar("T")
 
-def some(element: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+
+def some(element: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
     """Mostly nothing."""
     return st.one_of(st.none(), st.none(), st.none(), element)
 
 
-def sometimes(element: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+def sometimes(element: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
     return st.one_of(st.none(), element)
 
 
-def never(element: st.SearchStrategy[object]) -> st.SearchStrategy[object]:
+def never(element: st.SearchStrategy[T]) -> st.SearchStrategy[T | None]:
     return st.none()
 
 
@@ -278,10 +283,9 @@ class ClusterMachine(RuleBasedStateMachine):
         self.jobs = {job: uids for job, uids in self.jobs.items() if uids}
 
     @rule(data=st.data(), node=st.sampled_from(NAMES))
-    def assume(self, data: st.DataObject, node: str) -> None:
+    def nominate(self, data: st.DataObject, node: str) -> None:
         (pod,) = data.draw(pods())
-        self.cluster.assume(pod, node)
-        self.world.pods[pod.metadata.uid] = (pod, node)
+        self.put(nominated(pod, node), node)
         self.assumed[pod.metadata.uid] = node
 
     @precondition(lambda self: self.assumed)
@@ -290,8 +294,10 @@ class ClusterMachine(RuleBasedStateMachine):
         uid = data.draw(st.sampled_from(sorted(self.assumed)))
         node = self.assumed.pop(uid)
         if how == "forgotten":
+            pod, _ = self.world.pods[uid]
             self.gone(uid)
             self.cluster.forget(uid)
+            self.cluster.set_pod(msgspec.structs.replace(pod, status=PodStatus()))  # it is nominated no more
         else:
             where = data.draw(st.sampled_from(NAMES)) if how == "elsewhere" else node
             self.put(bound(self.world.pods[uid][0], where), where)
@@ -301,24 +307,25 @@ class ClusterMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def place_a_pod(self, data: st.DataObject) -> None:
         (pod,) = data.draw(pods())
-        gang = self.cluster.gang([pod])
+        gang = compiled(self.cluster, [pod])
         assert isinstance(gang, GangRequest)
         found = self.cluster.try_now(gang, now=self.now)
         possible = [name for name in self.world.nodes if self.world.feasible(pod, name)]
         if not possible:
             assert isinstance(found, Wait | Never)
-            told = self.cluster.why([pod], now=self.now)
+            told = why_not(self.cluster, [pod], now=self.now)
             (shortage,) = told
             assert shortage.code is Code.TOO_FEW_SEATS
-            closed = [dict(each.params)["names"] for each in dict(shortage.params)["causes"]]
+            causes: Any = dict(shortage.params)["causes"]
+            closed = [dict(cause.params)["names"] for cause in causes]
             assert sum(map(len, closed)) == len(self.world.nodes)
             return
-        assert isinstance(found, Seated), self.cluster.why([pod], now=self.now)
+        assert isinstance(found, GangPlacement), why_not(self.cluster, [pod], now=self.now)
         (node,) = found.nodes.values()
         assert node in possible
         score, company = gang.members[0].score, self.world.preference(pod)
-        position = self.cluster.seats.position
-        ids = self.cluster.graph.id[self.cluster.seats.nodes]
+        position = self.cluster.fit.position
+        ids = self.cluster.graph.id[self.cluster.fit.nodes]
 
         def rank(name: str) -> tuple[int, int]:
             at = position[name]
@@ -330,15 +337,15 @@ class ClusterMachine(RuleBasedStateMachine):
     @rule(data=st.data(), counts=st.lists(st.integers(1, 3), min_size=1, max_size=2))
     def seat_a_gang(self, data: st.DataObject, counts: list[int]) -> None:
         members = [pod for count in counts for pod in data.draw(pods(count, sociable=True))]
-        gang = self.cluster.gang(members)
+        gang = compiled(self.cluster, members)
         assert isinstance(gang, GangRequest)
-        found = self.cluster.seat(gang, job=self.next, now=self.now, duration=50)
-        if not isinstance(found, Seated):
+        found = self.cluster.allocate(gang, job=self.next, now=self.now, duration=50)
+        if not isinstance(found, GangPlacement):
             assert self.next not in self.cluster.jobs
             return
-        assert len(found.seats) == len(members)
+        assert len(found.placements) == len(members)
         by_uid = {pod.metadata.uid: pod for pod in members}
-        for seat in found.seats:  # in the order in which they sat
+        for seat in found.placements:  # in the order in which they sat
             pod = by_uid[str(seat.pod)]
             assert self.world.feasible(pod, seat.node), seat
             self.world.pods[pod.metadata.uid] = (pod, seat.node)
@@ -370,7 +377,7 @@ class ClusterMachine(RuleBasedStateMachine):
         plain = [pod for uid, (pod, _) in self.world.pods.items() if uid not in self.assumed]
         fresh.load(self.world.nodes.values(), plain)
         for uid, node in self.assumed.items():
-            fresh.assume(self.world.pods[uid][0], node)
+            fresh.set_pod(nominated(self.world.pods[uid][0], node))
         assert picture(self.cluster, self.now) == picture(fresh, self.now)
 
     def teardown(self) -> None:
@@ -384,7 +391,7 @@ class ClusterMachine(RuleBasedStateMachine):
         for job in list(self.cluster.jobs):
             self.cluster.release(job)
         self.cluster.sync()
-        seats = self.cluster.seats
+        seats = self.cluster.fit
         for type_ in seats.types:
             assert (seats.free(type_) == seats.size(type_)).all(), type_
         assert not self.cluster.matcher.ledger.jobs
@@ -393,7 +400,7 @@ class ClusterMachine(RuleBasedStateMachine):
 def picture(cluster: ClusterGraph, now: int) -> dict[str, object]:
     """What can be seen of a cluster, whatever its history."""
     cluster.advance(now)
-    graph, seats, columns = cluster.graph, cluster.seats, cluster.columns
+    graph, seats, columns = cluster.graph, cluster.fit, cluster.columns
     view = seats.look(now)
     tree = graph.tree()
     types = sorted(type_ for type_ in seats.types if seats.size(type_).any())
@@ -441,7 +448,7 @@ def test_what_a_pod_asks_for_is_what_kubernetes_counts() -> None:
     )
     cluster = ClusterGraph()
     cluster.load([node], [pod])
-    seats = cluster.seats
+    seats = cluster.fit
     assert pod_requests(pod) == {"cpu": 750, "memory": 1 << 30, "pods": 1}
     assert seats.free("cpu").tolist() == [1250]
     assert seats.free("memory").tolist() == [3 << 30]

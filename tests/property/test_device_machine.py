@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Mapping
 
 import hypothesis.strategies as st
 import msgspec
@@ -16,15 +17,14 @@ from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.model.config_map import ConfigMap
-from fluence.model.meta import ObjectMeta
+from fluence.model.external_resources import asked_by
+from fluence.model.meta import ConfigMap, ObjectMeta
 from fluence.model.pod import Container, Pod, ResourceRequirements
 from fluence.model.reason import Code
 from fluence.schedule.actions import Bind
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.device_requests import asked_by
 from fluence.schedule.events import Changed
-from fluence.schedule.recovery import AllocationNote
+from fluence.schedule.restart import AllocationNote
 from tests.property.test_scheduler_machine import Machine
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -139,7 +139,8 @@ class DeviceMachine(Machine):
         }
         group = pod.spec.scheduling_group
         assert group is not None
-        new = self.new_pod(f"r{self.made}", field=group.pod_group_name, annotations=said)
+        space = pod.metadata.namespace
+        new = self.new_pod(f"r{self.made}", field=group.pod_group_name, namespace=space, annotations=said)
         self.put(replace(new, spec=replace(pod.spec, node_name=None)))
 
     # -- what must hold --------------------------------------------------------------------------------------
@@ -189,7 +190,7 @@ class DeviceMachine(Machine):
             assert not (whole and parts and qubits), told
             assert sum(parts.values()) <= max(qubits, max(parts.values(), default=0)), told
 
-    def count(self, held: dict[tuple[str, str], dict[str, int]], pod: Pod, said: dict[str, str]) -> None:
+    def count(self, held: dict[tuple[str, str], dict[str, int]], pod: Pod, said: Mapping[str, str]) -> None:
         who = self.holder(pod)
         for device, type_, amount in _devices(said):
             by = held.setdefault((device, type_), {})
@@ -208,7 +209,7 @@ class DeviceMachine(Machine):
         for name in [name for name, pod in self.pods.items() if _never(pod)]:
             self.scheduler.remove_pod(self.pods.pop(name))
         super().teardown()
-        seats = self.scheduler.cluster.seats
+        seats = self.scheduler.cluster.fit
         for entry in seats.backends.entries:
             assert seats.look(seats.availability.now).free[entry.row] == entry.size, "a device leaked"
 
@@ -218,7 +219,7 @@ def _never(pod: Pod) -> bool:
     return not pod.is_terminal and bool(asked_by(pod) or f"{names.REQUIRE}backend" in pod.annotations)
 
 
-def _devices(annotations: dict[str, str]) -> list[tuple[str, str, int]]:
+def _devices(annotations: Mapping[str, str]) -> list[tuple[str, str, int]]:
     text = annotations.get(names.ALLOCATION)
     if text is None:
         return []

@@ -14,18 +14,18 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.model.config_map import ConfigMap
-from fluence.model.meta import ObjectMeta
+from fluence.model.job_state import JobState
+from fluence.model.meta import ConfigMap, ObjectMeta
 from fluence.model.pod import Container, Pod, ResourceRequirements
-from fluence.queue.job import Phase
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.events import Changed
-from fluence.schedule.recovery import AllocationNote
+from fluence.schedule.restart import AllocationNote
+from tests.amounts import amount
 from tests.unit.cluster.build import bound, ended, node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 
-GANGS = int(os.environ.get("FLUENCE_DEVICE_GANGS", "150"))
+GANGS = amount(150, quick=50, soak="FLUENCE_DEVICE_GANGS")
 NODES = max(10, GANGS // 10)
 BACKENDS = max(5, min(50, GANGS // 20))
 KILLS = max(3, GANGS // 50)
@@ -159,7 +159,7 @@ def test_nothing_is_given_twice_and_nothing_leaks() -> None:
                 cluster.judge()
     for _ in range(60 + GANGS):
         waits = cluster.driver.pod_sets.by_key.values()
-        if not cluster.pods and all(each.phase is Phase.NEVER for each in waits):
+        if not cluster.pods and all(each.state is JobState.UNSCHEDULABLE for each in waits):
             break
         cluster.now += 60_000
         cluster.cycle()
@@ -167,6 +167,8 @@ def test_nothing_is_given_twice_and_nothing_leaks() -> None:
         cluster.end_some(0.7)
     assert not cluster.pods
     waits = cluster.driver.pod_sets.by_key.values()
-    assert all(each.phase is Phase.NEVER for each in waits), "all that fits an empty cluster has run"
-    seats = cluster.driver.cluster.seats
+    assert all(each.state is JobState.UNSCHEDULABLE for each in waits), (
+        "all that fits an empty cluster has run"
+    )
+    seats = cluster.driver.cluster.fit
     assert all(seats.look(cluster.now).free[each.row] == each.size for each in seats.backends.entries)

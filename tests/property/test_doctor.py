@@ -9,25 +9,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluence import names
-from fluence.doctor.admission_facts import (
+from fluence.doctor.diagnose import diagnose
+from fluence.doctor.facts import (
     EVERYWHERE,
     AdmissionFacts,
     Authority,
     Backing,
     Binding,
+    Check,
+    ClusterFacts,
     Declared,
+    EventReport,
+    Health,
     Hook,
+    Installation,
+    LeaseFacts,
     Policy,
+    Replica,
+    Seen,
     Space,
     Table,
     Trial,
+    exit_code,
 )
-from fluence.doctor.diagnose import diagnose
-from fluence.doctor.facts import ClusterFacts, EventReport, Installation, LeaseFacts, Replica
-from fluence.doctor.finding import Check, Health, exit_code
-from fluence.doctor.seen import Seen
-from fluence.model.group import Group
-from fluence.model.hand_off import BASE
+from fluence.model.external_resources import BASE
+from fluence.model.owner import Group
 from fluence.model.pod import Pod
 from tests.unit.doctor.sample import (
     ADMISSION,

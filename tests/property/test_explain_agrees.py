@@ -14,8 +14,7 @@ from fluence.graph.graph import Batch, ResourceGraph
 from fluence.match import policy as policies
 from fluence.match.explain import Explanation, explain
 from fluence.match.matcher import Matcher, NothingHeld
-from fluence.match.placement import Placed
-from fluence.match.window import Window
+from fluence.match.placement import Placed, Window
 from fluence.model.constraint import parse as constraint
 from fluence.model.count import Count
 from fluence.model.jobspec import Jobspec, JobspecAttributes, JobspecResource

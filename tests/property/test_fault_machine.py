@@ -172,6 +172,12 @@ def _submit(machine: FaultMachine, rng: random.Random) -> None:
     )
 
 
+@pytest.mark.parametrize("seed", [40_104_292])
+def test_worlds_that_make_explore_found(seed: int) -> None:
+    """40104292: surplus pods that say that they take 1e30 cores could be ended."""
+    a_world_with_faults(seed)
+
+
 @pytest.mark.seeded
 def test_faults_at_random_points_of_large_worlds(capsys: pytest.CaptureFixture[str]) -> None:
     """`make soak` asks for 10,000 faults."""

@@ -14,6 +14,7 @@ from fluence.match.find import find
 from fluence.match.matcher import Matcher
 from fluence.model import hostlist, idset
 from tests.builders import Sample
+from tests.property.model import spans_at
 from tests.property.strategies import PROPERTIES, graphs, jobspecs
 
 Test = Callable[[int], bool]
@@ -25,7 +26,7 @@ def held(matcher: Matcher, vertex: int, *, reserved: bool | None, job: int | Non
         (not alone or bool(ledger.exclusive[span]))
         and (reserved is None or record.reserved == reserved)
         and (job is None or record.id == job)
-        for span in ledger.spans_at(vertex)
+        for span in spans_at(ledger, vertex)
         if (record := ledger.job_at[ledger.owner[span]]) is not None
     )
 
@@ -85,7 +86,7 @@ JOINS = st.sampled_from([" and ", " or ", " "])
 @st.composite
 def expressions(draw: st.DrawFn, depth: int = 2) -> tuple[str, list[object]]:
     """The text, and the same as a list: term, join, term, join, term …; a term is a word or such a list."""
-    text, parts = "", []
+    text, parts = "", list[object]()
     for i in range(draw(st.integers(1, 3))):
         if i:
             join = draw(JOINS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fluence.model.resource_document import MOST_DEVICES, InvalidResources, parse
+from fluence.model.external_resources import MAX_DEVICES, InvalidResources, parse
 
 WORDS = (
     "resources", "attributes", "backends", "type", "name", "count", "with", "parent", "status", "offline",
@@ -42,7 +42,7 @@ def test_any_text_is_read_or_refused_in_one_line(text: str) -> None:
         assert "\n" not in str(refused)
         return
     devices = list(tree.walk())
-    assert len(devices) <= MOST_DEVICES
+    assert len(devices) <= MAX_DEVICES
     assert len({backend.name for backend in tree.backends}) == len(tree.backends)
     for device in devices:
         assert device.count >= 1

@@ -10,9 +10,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fluence.errors import InvalidInput
-from fluence.sim import openb, platform, workload
-from fluence.sim.intake import IntakeTerms
-from fluence.sim.submission import TraceWorkload
+from fluence.sim import platform, traces, workload
+from fluence.sim.intake import IntakeTerms, TraceWorkload
 from fluence.sim.workload import KINDS
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "workloads"
@@ -100,7 +99,7 @@ def test_noise_is_read_or_refused(noise: bytes, kind: str | None) -> None:
 @given(text=mutated(NODES))
 def test_changed_tables_of_nodes_are_read_or_refused(text: bytes) -> None:
     try:
-        batch = openb.nodes(text, source="nodes.csv")
+        batch = traces.openb_nodes(text, source="nodes.csv")
     except InvalidInput as error:
         assert error.where.startswith("nodes.csv")
         assert "\n" not in str(error)

@@ -11,11 +11,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fluence.graph.graph import CONTAINMENT, Batch, Mask, ResourceGraph
 from fluence.match import policy as policies
-from fluence.match.extensions import Extensions
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Never, Wait
-from fluence.placer.gang import Attempt, GangRequest, Members, Seat, Seated
+from fluence.match.request import Extensions
+from fluence.placer.gang import Attempt, GangHolding, GangPlacement, GangRequest, Members, PodPlacement
 from fluence.placer.gang_fit import GangFit
+from tests.property.model import jobs_at
 
 POOLS = ("cpu", "memory", "pods")
 HORIZON = 1000
@@ -85,11 +86,11 @@ class _Apart:
 class Oracle:
     """The same answers, found by looking at each vertex."""
 
-    seats: GangFit
+    fit: GangFit
 
     @property
     def matcher(self) -> Matcher:
-        return self.seats.matcher
+        return self.fit.matcher
 
     def end(self, at: int, duration: int | None) -> int:
         return HORIZON if duration is None else min(at + duration, HORIZON)
@@ -145,7 +146,7 @@ class Oracle:
     def slack(self, members: Members, books: Books) -> int:
         count = len(members.pods)
         total = 0
-        for i, node in enumerate(self.seats.nodes.tolist()):
+        for i, node in enumerate(self.fit.nodes.tolist()):
             if self.allowed(members, i, node):
                 scratch, seats = books.copy(), 0
                 while seats < min(members.most or count, count) and scratch.fits(members, node):
@@ -171,7 +172,7 @@ class Oracle:
         partial: bool,
     ) -> tuple[dict[object, str], int | None]:
         sitting = gang.rules.begin(at) if gang.rules is not None else None
-        place = {row: i for i, row in enumerate(self.seats.nodes.tolist())}
+        place = {row: i for i, row in enumerate(self.fit.nodes.tolist())}
         sat: dict[object, str] = {}
         mine: set[int] = set()
         for turn in turns:
@@ -285,9 +286,9 @@ class SeatMachine(RuleBasedStateMachine):
         graph = build(nodes)
         quantities = frozenset(POOLS)
         self.matcher = Matcher(graph, "low", horizon=HORIZON, extensions=Extensions(quantities=quantities))
-        self.seats = GangFit(self.matcher)
-        self.seats.look(0)
-        self.oracle = Oracle(self.seats)
+        self.fit = GangFit(self.matcher)
+        self.fit.look(0)
+        self.oracle = Oracle(self.fit)
         self.now = 0
         self.next = 1
 
@@ -312,16 +313,16 @@ class SeatMachine(RuleBasedStateMachine):
         rules = Apart(alone, self.count) if draw(st.integers(0, 3)) == 0 else None
         total = sum(len(each.pods) for each in members)
         minimum = draw(st.one_of(st.none(), st.integers(1, total)))
-        return GangRequest(tuple(members), minimum, draw(st.sampled_from(POLICIES)), rules)
+        return GangRequest(tuple(members), minimum, draw(st.sampled_from(POLICIES)), rules)  # type: ignore[arg-type]
 
     @rule(data=st.data(), duration=durations)
     def seat(self, data: st.DataObject, duration: int | None) -> None:
         gang = data.draw(self._gang(self))
         expected = self.oracle.now(gang, self.now, duration)
         before = self.matcher.ledger.generation
-        tried = self.seats.try_now(gang, now=self.now, duration=duration)
+        tried = self.fit.try_now(gang, now=self.now, duration=duration)
         assert self.matcher.ledger.generation == before
-        found = self.seats.seat(gang, job=self.next, now=self.now, duration=duration)
+        found = self.fit.allocate(gang, job=self.next, now=self.now, duration=duration)
         assert type(tried) is type(found)
         self.compare(gang, found, expected)
 
@@ -329,8 +330,8 @@ class SeatMachine(RuleBasedStateMachine):
     def reserve(self, data: st.DataObject, duration: int | None) -> None:
         gang = data.draw(self._gang(self))
         expected = self.oracle.earliest(gang, self.now, duration)
-        found = self.seats.reserve(gang, job=self.next, now=self.now, duration=duration)
-        if isinstance(found, Seated):
+        found = self.fit.reserve(gang, job=self.next, now=self.now, duration=duration)
+        if isinstance(found, GangPlacement):
             assert not isinstance(expected, str), expected
             assert found.at == expected[0]
             assert found.reserved == (found.at > self.now)
@@ -340,50 +341,74 @@ class SeatMachine(RuleBasedStateMachine):
             self.compare(gang, found, expected)
 
     def compare(
-        self, gang: GangRequest, found: Seated | Wait | Never, expected: dict[object, str] | str
+        self, gang: GangRequest, found: GangPlacement | Wait | Never, expected: dict[object, str] | str
     ) -> None:
-        if isinstance(found, Seated):
+        if isinstance(found, GangPlacement):
             assert found.nodes == expected
             total, least = gang.size, gang.size if gang.minimum is None else gang.minimum
-            assert least <= len(found.seats) == total - len(found.left)
-            owned = [row for seat in found.seats for row in seat.devices]
-            assert len(owned) == len(set(owned)) == sum(seat.needs.get("gpu", 0) for seat in found.seats)
+            assert least <= len(found.placements) == total - len(found.left)
+            owned = [row for seat in found.placements for row in seat.devices]
+            assert len(owned) == len(set(owned)) == sum(seat.needs.get("gpu", 0) for seat in found.placements)
             self.next += 1
         else:
             assert expected == ("wait" if isinstance(found, Wait) else "never")
-            assert self.next not in self.seats.jobs
+            assert self.next not in self.fit.jobs
 
-    @precondition(lambda self: self.seats.jobs)
+    def gangs(self) -> list[int]:
+        return sorted(job for job, held in self.fit.jobs.items() if isinstance(held, GangHolding))
+
+    @precondition(lambda self: self.gangs())
+    @rule(data=st.data(), duration=durations)
+    def undo(self, data: st.DataObject, duration: int | None) -> None:
+        """What was placed, given back and prolonged since a mark is taken back, for all who follow."""
+        view, ledger = self.fit.look(self.now), self.matcher.ledger
+        before = view.free.tolist(), view.users.tolist(), list(self.fit.availability.events)
+        jobs = {job: dict(self.fit.jobs[job].placements) for job in self.gangs()}
+        mark = ledger.mark()
+        for job in data.draw(st.lists(st.sampled_from(self.gangs()), unique=True)):
+            if data.draw(st.booleans()):
+                self.fit.release(job)
+            else:
+                self.fit.prolong(job, ledger.jobs[job].end + 1)
+        gang = data.draw(self._gang(self))
+        self.fit.reserve(gang, job=99_999, now=self.now, duration=duration)
+        self.matcher.undo(mark)
+        ledger.settle()
+        view = self.fit.look(self.now)
+        assert (view.free.tolist(), view.users.tolist(), self.fit.availability.events) == before
+        assert {job: self.fit.jobs[job].placements for job in self.gangs()} == jobs
+
+    @precondition(lambda self: self.gangs())
     @rule(data=st.data())
     def release(self, data: st.DataObject) -> None:
-        job = data.draw(st.sampled_from(sorted(self.seats.jobs)))
-        seats = list(self.seats.jobs[job].seats)
+        job = data.draw(st.sampled_from(self.gangs()))
+        seats = list(self.fit.jobs[job].placements)
         if data.draw(st.booleans()):
-            freed = self.seats.release(job)
+            freed = self.fit.release(job)
             assert [seat.pod for seat in freed] == seats
-            assert job not in self.seats.jobs
+            assert job not in self.fit.jobs
         else:
             gone = data.draw(st.lists(st.sampled_from(seats), unique=True))
-            self.seats.release(job, gone)
-            left = list(self.seats.jobs[job].seats) if job in self.seats.jobs else []
+            self.fit.release(job, gone)
+            left = list(self.fit.jobs[job].placements) if job in self.fit.jobs else []
             assert left == [pod for pod in seats if pod not in gone]
 
-    @precondition(lambda self: self.seats.jobs)
+    @precondition(lambda self: self.fit.jobs)
     @rule(data=st.data(), more=st.integers(1, 5))
     def prolong(self, data: st.DataObject, more: int) -> None:
         """Only what no reservation is in the way of, or capacity would not hold."""
-        job = data.draw(st.sampled_from(sorted(self.seats.jobs)))
+        job = data.draw(st.sampled_from(sorted(self.fit.jobs)))
         record = self.matcher.ledger.jobs[job]
         others = [other for other in self.matcher.ledger.jobs.values() if other.id != job]
         if record.end < HORIZON - more and not any(
             other.start < record.end + more and other.end > record.end for other in others
         ):
-            self.seats.prolong(job, record.end + more)
+            self.fit.prolong(job, record.end + more)
 
     @rule(step=st.integers(1, 8))
     def advance(self, step: int) -> None:
         self.now += step
-        self.seats.look(self.now)
+        self.fit.look(self.now)
 
     @rule(data=st.data())
     def others_use_the_matcher(self, data: st.DataObject) -> None:
@@ -393,7 +418,7 @@ class SeatMachine(RuleBasedStateMachine):
             start=self.now,
             end=self.now + 1,
             reserved=False,
-            vertices=self.seats.nodes[:0],
+            vertices=self.fit.nodes[:0],
             needs=np.empty(0, np.int64),
             exclusive=np.empty(0, np.bool_),
         )
@@ -402,10 +427,10 @@ class SeatMachine(RuleBasedStateMachine):
     @invariant()
     def columns_are_the_ledger(self) -> None:
         ledger, graph = self.matcher.ledger, self.matcher.graph
-        view = self.seats.availability.at(self.now)
+        view = self.fit.availability.at(self.now)
         for row in range(graph.rows):
             assert view.free[row] == ledger.available(row, self.now, self.now + 1)
-            assert view.users[row] == sum(j.start <= self.now < j.end for j in ledger.jobs_at(row))
+            assert view.users[row] == sum(j.start <= self.now < j.end for j in jobs_at(ledger, row))
         assert view.free[-1] == 0
 
     @invariant()
@@ -415,14 +440,14 @@ class SeatMachine(RuleBasedStateMachine):
             assert ledger.available(row, 0, HORIZON) >= 0, graph.path(row)
 
     def teardown(self) -> None:
-        if not hasattr(self, "seats"):
+        if not hasattr(self, "fit"):
             return
         for job in list(self.matcher.ledger.jobs):
-            self.seats.release(job) if job in self.seats.jobs else self.matcher.cancel(job)
-        view = self.seats.availability.at(self.now)
+            self.fit.release(job) if job in self.gangs() else self.matcher.cancel(job)
+        view = self.fit.availability.at(self.now)
         assert (view.free[:-1] == self.matcher.graph.size).all()
         assert not view.users.any()
-        assert not self.seats.availability.events
+        assert not self.fit.availability.events
 
 
 SeatMachine.TestCase.settings = settings(stateful_step_count=10)
@@ -435,11 +460,13 @@ def test_pods_that_run_already_are_held_whether_they_fit_or_not() -> None:
         extensions=Extensions(quantities=frozenset(POOLS)),
     )
     seats = GangFit(matcher)
-    seats.hold(1, [Seat("a", "node0", {"cpu": 5, "gpu": 3, "pods": 1})], start=0)
+    seats.hold(1, [PodPlacement("a", "node0", {"cpu": 5, "gpu": 3, "pods": 1})], start=0)
     assert seats.free("cpu").tolist() == [-3]
     assert seats.free("gpu").tolist() == [0]
     gang = GangRequest((Members(("b",), {"cpu": 1}),))
-    assert seats.seat(gang, job=2, now=0) == Wait("busy")
-    assert isinstance(seats.seat(GangRequest((Members(("b",), {"pods": 1}),)), job=2, now=0), Seated)
+    assert seats.allocate(gang, job=2, now=0) == Wait("busy")
+    assert isinstance(
+        seats.allocate(GangRequest((Members(("b",), {"pods": 1}),)), job=2, now=0), GangPlacement
+    )
     seats.release(1)
-    assert isinstance(seats.seat(gang, job=3, now=0), Seated)
+    assert isinstance(seats.allocate(gang, job=3, now=0), GangPlacement)

@@ -99,7 +99,7 @@ def fill(matcher: Matcher, data: st.DataObject, sample: Sample, *, plain: bool) 
     return placed
 
 
-def grants(matcher: Matcher) -> dict[int, Any]:
+def grants(matcher: Matcher) -> dict[str, Any]:
     """Who holds what and when; whether promised or given is not part of what is written."""
     found = model.ledger_state(matcher.ledger)
     return {

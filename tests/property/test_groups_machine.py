@@ -7,15 +7,24 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+from msgspec.structs import replace
 
 from fluence import names
-from fluence.model.group import Group
 from fluence.model.meta import ObjectMeta
-from fluence.model.owner import Deployment, Job, Owner, PodTemplate, ReplicaSet, StatefulSet
+from fluence.model.owner import Deployment, Group, Job, Owner, PodTemplate, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod, PodSpec
-from fluence.schedule.gang import Gang
-from fluence.schedule.groups import Groups
+from fluence.schedule.gangs.gang import Gang
+from fluence.schedule.gangs.groups import Groups
 from tests.unit.schedule.kit import V136, V137, group, owner, pod
+from tests.unit.schedule.test_operators import (
+    KINDS,
+    WHOLE,
+    custom,
+    job_set,
+    leader_worker_set,
+    mpi_job,
+    ray_cluster,
+)
 
 VOLCANO = "scheduling.volcano.sh/v1beta1"
 NAMES = ("a", "b", "wl/ranks")
@@ -36,6 +45,7 @@ marks = st.dictionaries(
 )
 
 _D = owner("d", kind=Deployment, replicas=2)
+MADE_BY = (owner("x"), owner("y"))
 
 
 @st.composite
@@ -99,21 +109,51 @@ def groups(draw: st.DrawFn) -> Group:
         source=draw(st.sampled_from([V136, V137, "scheduling.x-k8s.io/v1alpha1", VOLCANO])),
         uid=draw(st.sampled_from(["g1", "g2"])),
         workload=draw(st.none() | st.just("wl")),
+        controller=draw(st.sampled_from(["", *(each.identity for each in MADE_BY)])),
         is_scheduled=draw(st.none() | st.booleans()),
     )
+
+
+def fresh() -> Groups:
+    found = Groups(native=True, systems=["volcano"])
+    found.follow(KINDS)
+    return found
+
+
+# Objects of operators and all that is made of them; and the objects once more, of other sizes.
+_RESIZED = [
+    job_set(("head", 2), ("workers", 2), startupPolicy={"startupPolicyOrder": "InOrder"})[0],
+    leader_worker_set(2, 1)[0],
+    mpi_job(2, launcherCreationPolicy="WaitForWorkersReady")[0],
+    ray_cluster(3)[0],
+    custom("RayCluster", {"workerGroupSpecs": "none"}),
+]
+operated_owners = st.sampled_from(
+    [each for top, parts in WHOLE.values() for each in (top, *parts) if not isinstance(each, Pod)] + _RESIZED
+)
+operated_pods = st.builds(
+    lambda found, node, annotations: replace(
+        found,
+        metadata=replace(found.metadata, annotations=annotations),
+        spec=replace(found.spec, node_name=node),
+    ),
+    st.sampled_from([each for _, parts in WHOLE.values() for each in parts if isinstance(each, Pod)]),
+    st.sampled_from([None, None, "n"]),
+    st.sampled_from([None, None, {names.LWS_SIZE: "2"}, {names.GROUP_SIZE: "1"}]),
+)
 
 
 class Machine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.live = Groups(native=True, systems=["volcano"])
+        self.live = fresh()
         self.pods: dict[str, Pod] = {}
         self.groups: dict[tuple[str, str], Group] = {}
         self.owners: dict[str, Owner] = {}
         self.seen: dict[str, Gang] = {}
         self.told: set[str] = set()
 
-    @rule(new=pods())
+    @rule(new=pods() | operated_pods)
     def set_pod(self, new: Pod) -> None:
         self.pods[new.key] = new
         self.told |= set(self.live.set_pod(new))
@@ -141,7 +181,7 @@ class Machine(RuleBasedStateMachine):
             gone = data.draw(st.sampled_from(sorted(self.groups)))
             self.told |= set(self.live.remove_group(self.groups.pop(gone)))
 
-    @rule(new=owners())
+    @rule(new=owners() | operated_owners)
     def set_owner(self, new: Owner) -> None:
         self.owners[new.metadata.uid] = new
         self.told |= set(self.live.set_owner(new))
@@ -154,14 +194,14 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def is_as_built_from_the_final_set(self) -> None:
-        fresh = Groups(native=True, systems=["volcano"])
+        anew = fresh()
         for each in sorted(self.pods.values(), key=lambda pod: pod.metadata.uid):
-            fresh.set_pod(each)
+            anew.set_pod(each)
         for of in self.owners.values():
-            fresh.set_owner(of)
+            anew.set_owner(of)
         for one in self.groups.values():
-            fresh.set_group(one)
-        wanted = {gang.key: gang for gang in fresh.gangs()}
+            anew.set_group(one)
+        wanted = {gang.key: gang for gang in anew.gangs()}
         found = {gang.key: gang for gang in self.live.gangs()}
         assert found == wanted
         for key in found.keys() | self.seen.keys():

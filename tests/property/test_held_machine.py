@@ -12,7 +12,7 @@ from hypothesis.stateful import precondition, rule
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.model.held import is_delegated, pinned_node
+from fluence.model.grant import is_delegated, pinned_node
 from fluence.model.meta import Condition, ObjectMeta, Requirement
 from fluence.model.owner import Job, Owner, PodTemplate, ReplicaSet, StatefulSet
 from fluence.model.pod import (
@@ -29,7 +29,7 @@ from fluence.model.pod import (
 from fluence.schedule.actions import Bind, BindOutcome, BindResult, Release, ReleaseResult
 from fluence.schedule.cycle import Decisions
 from fluence.schedule.events import Changed, ReleaseFinished
-from tests.property.test_scheduler_machine import Machine, _cpu
+from tests.property.test_scheduler_machine import Machine
 from tests.unit.schedule import kit
 
 SEEN = {names.SEEN: names.SEEN_YES}
@@ -243,7 +243,7 @@ class HeldMachine(Machine):
     def judge_held(self) -> None:
         """What is held for pods that have not come is nobody else's: nodes are never overcommitted by what
         we decided ourselves. A reservation that is due and has not begun counts for nothing yet."""
-        seats = self.scheduler.cluster.seats
+        seats = self.scheduler.cluster.fit
         foreign = {
             pod.spec.node_name
             for pod in self.pods.values()
@@ -256,7 +256,7 @@ class HeldMachine(Machine):
                     seat.needs.get("cpu", 0)
                     for each in seats.jobs.values()
                     if not each.reserved
-                    for seat in each.seats.values()
+                    for seat in each.placements.values()
                     if seat.node == name
                 ]
                 assert sum(taken) <= seats.size("cpu")[at], f"{name} is overcommitted"
@@ -384,8 +384,6 @@ def template(cpu: int, *, gated: bool, scheduler: str = "fluence") -> PodTemplat
     spec = PodSpec(scheduler_name=scheduler, containers=[one], scheduling_gates=GATES if gated else None)
     return PodTemplate(metadata=ObjectMeta(labels=dict(SEEN)), spec=spec)
 
-
-assert _cpu  # the world's own measure
 
 TestHeld = HeldMachine.TestCase
 TestHeld.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)

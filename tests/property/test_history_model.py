@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import example, given
 
-from fluence.model.job_entry import JobState
+from fluence.model.job_state import JobState
 from tests.property.history_model import actions, check
 
 

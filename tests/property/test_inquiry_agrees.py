@@ -14,11 +14,11 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from fluence import names
+from fluence.model.job_state import JobState
 from fluence.model.meta import LabelSelector
 from fluence.model.node import Node, Taint
 from fluence.model.pod import Affinity, Container, ContainerPort, Pod, PodAffinity, PodAffinityTerm
 from fluence.model.pod import TopologySpreadConstraint as Spread
-from fluence.queue.job import Phase
 from fluence.schedule.actions import BindOutcome, BindResult
 from fluence.schedule.events import Object
 from fluence.schedule.inquiry import Inquiry, NextCycle
@@ -89,11 +89,12 @@ class World:
         self.live.now = NOW
         self.objects: dict[str, Object] = {}
 
-    def set(self, found: Object, key: str) -> None:
+    def put(self, found: Object, key: str) -> None:
         self.objects[key] = found
-        set_ = self.live.set_node if isinstance(found, Node) else self.live.set_pod
-        if isinstance(found, Node | Pod):
-            set_(found)  # type: ignore[operator]
+        if isinstance(found, Node):
+            self.live.set_node(found)
+        elif isinstance(found, Pod):
+            self.live.set_pod(found)
 
     def add(self, name: str, asked: dict[str, Any]) -> None:
         self.objects[name] = group = kit.group(
@@ -113,7 +114,7 @@ class World:
                 (box,) = made.spec.containers or [Container()]
                 box = replace(box, ports=[ContainerPort(host_port=80)])
                 made = replace(made, spec=replace(made.spec, containers=[box]))
-            self.set(made, made.key)
+            self.put(made, made.key)
 
     def explain(self, name: str, now: int) -> NextCycle:
         ordered = sorted(self.objects.values(), key=lambda each: isinstance(each, Pod))
@@ -136,7 +137,7 @@ class World:
                     status=replace(bind.pod.status, phase="Running"),
                 )
                 self.live.told(BindResult(bind, BindOutcome.BOUND), now)
-                self.set(pod, pod.key)
+                self.put(pod, pod.key)
                 begun.add(pod.metadata.name.rpartition("-")[0])
         return begun
 
@@ -153,20 +154,20 @@ def test_what_is_said_of_a_gang_is_what_becomes_of_it(
 ) -> None:
     world = World({"queue_policy": policy, "match_policy": match})
     for each in there:
-        world.set(each, f"node/{each.name}")
+        world.put(each, f"node/{each.name}")
     for name in busy:
         if any(each.name == name for each in there):
             foreign = kit.pod(f"x-{name}", scheduler="x", node=name, phase="Running")
-            world.set(foreign, foreign.key)
-    for number, each in enumerate(asked):
+            world.put(foreign, foreign.key)
+    for number, request in enumerate(asked):
         now, name = NOW + number * 1000, f"g{number}"
-        world.add(name, each)
+        world.add(name, request)
         said = world.explain(name, now)
         begun = world.cycle(now)
         assert said.starts == (name in begun), (said, begun)
         pod_set = world.live.pod_sets.by_key.get(f"default/{name}")
         if pod_set is not None:
-            assert said.never == (pod_set.phase is Phase.NEVER), (said, pod_set.phase)
+            assert said.never == (pod_set.state is JobState.UNSCHEDULABLE), (said, pod_set.state)
         if not said.starts:
             report = world.live.reports.report(pod_set, now)
             assert [each.code for each in said.blocks] == [each.code for each in report.reasons]

@@ -19,7 +19,8 @@ from fluence.model.pod import (
     TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
-from fluence.placer.gang import GangRequest, Seated
+from fluence.placer.gang import GangPlacement, GangRequest
+from tests.gangs import compiled, nominated
 from tests.property.kubernetes import World
 
 HOST, ZONE = "kubernetes.io/hostname", "zone"
@@ -95,7 +96,7 @@ def setting(
         name = f"n{at % len(nodes)}"
         other = pod(f"there-{number}", app, spec)
         world.pods[other.metadata.uid] = (other, name)
-        cluster.assume(other, name)
+        cluster.set_pod(nominated(other, name))
     return world, cluster
 
 
@@ -118,13 +119,13 @@ def test_each_pod_of_a_gang_may_sit_where_it_sits(
         for number, ((app, spec), count) in enumerate(wanted)
         for i in range(count)
     ]
-    gang = cluster.gang(members)
+    gang = compiled(cluster, members)
     assert isinstance(gang, GangRequest)
-    found = cluster.seat(gang, job=1, now=0)
+    found = cluster.allocate(gang, job=1, now=0)
     by_uid = {each.metadata.uid: each for each in members}
-    if isinstance(found, Seated):
+    if isinstance(found, GangPlacement):
         assert set(found.nodes) == set(by_uid)
-        for seat in found.seats:
+        for seat in found.placements:
             each = by_uid[str(seat.pod)]
             assert world.feasible(each, seat.node), (each.metadata.name, seat.node)
             world.pods[each.metadata.uid] = (each, seat.node)
@@ -162,16 +163,16 @@ def test_pods_that_are_alike_sit_where_they_would_rather_be(
 ) -> None:
     world, cluster = setting(zones, there, policy)
     members = [pod(f"w-{i}", *wanted) for i in range(count)]
-    gang = cluster.gang(members)
+    gang = compiled(cluster, members)
     assert isinstance(gang, GangRequest)
-    found = cluster.seat(gang, job=1, now=0)
+    found = cluster.allocate(gang, job=1, now=0)
     homes = []
     for each in members:
         name = best(world, each, policy)
         if name is None:
-            assert not isinstance(found, Seated)
+            assert not isinstance(found, GangPlacement)
             return
         homes.append(name)
         world.pods[each.metadata.uid] = (each, name)
-    assert isinstance(found, Seated)
+    assert isinstance(found, GangPlacement)
     assert sorted(found.nodes.values()) == sorted(homes)

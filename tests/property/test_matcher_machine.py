@@ -28,6 +28,7 @@ from fluence.match.placement import Never, Operation, Placed
 from fluence.model.jobspec import Jobspec
 from tests.builders import Sample
 from tests.property import model
+from tests.property.model import jobs_at
 from tests.property.strategies import POLICIES, PROPERTIES, graphs, jobspecs
 
 RECORDING = [
@@ -171,7 +172,7 @@ class MatcherMachine(RuleBasedStateMachine):
         if any(
             other.start < placed.end and other.end > placed.at
             for vertex in selection.vertices[selection.exclusive].tolist()
-            for other in ledger.jobs_at(vertex)
+            for other in jobs_at(ledger, vertex)
         ):
             return  # NB Fluxion does not see that others share a vertex which a document has for itself
         before = model.state(matcher)

@@ -16,6 +16,7 @@ from tests.builders import Sample
 from tests.property import model
 from tests.property.strategies import POLICIES, graphs, jobspecs
 
+assert settings.default is not None
 FEWER = settings(max_examples=settings.default.max_examples // 3)  # there are many policies
 
 

@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluence.queue import Queue
+from fluence.queue import PoolPlanner, Queue
+from fluence.queue import history as histories
 from fluence.queue.job import SECOND
-from tests.unit.queue.build import graph, job, pool
+from tests.unit.queue.build import MINUTE, graph, job, matcher, pool, run
 
 UNITS = 6
 
@@ -96,3 +97,103 @@ def test_conservative_starts_every_job_by_its_first_promise(
         assert record.broken == []
         assert record.started is not None
         assert record.promised is None or record.started <= record.promised
+
+
+# minutes that pass, size and limit of what arrives, which task ends, whether names are asked for
+steps = st.lists(
+    st.tuples(
+        st.integers(0, 9),
+        st.one_of(st.none(), st.tuples(st.integers(1, UNITS), st.integers(1, 9))),
+        st.one_of(st.none(), st.integers(0, UNITS)),
+        st.booleans(),
+    ),
+    max_size=20,
+)
+
+
+def names(queue: Queue) -> dict[str, list[int]]:
+    planner = queue.planner
+    assert isinstance(planner, PoolPlanner)
+    ledger = planner.matcher.ledger
+    return {
+        task: ledger.vertex[ledger.job(held.number).spans].tolist()
+        for task, held in planner.allocations.running.items()
+    }
+
+
+@pytest.mark.parametrize("policy", ["easy", "conservative"])
+@given(steps)
+@settings(deadline=None)
+def test_units_that_are_named_late_are_those_that_would_have_been_named_at_once(
+    policy: str, history: list[Any]
+) -> None:
+    late, early = (
+        Queue(PoolPlanner(matcher(cores=UNITS), "core", names_late=is_late), policy)
+        for is_late in (True, False)
+    )
+    now = 0
+    for number, (passed, new, ends, asked) in enumerate(history):
+        now += passed * MINUTE
+        running = list(early.planner.allocations.running)
+        for queue in (late, early):
+            if ends is not None and ends < len(running):
+                queue.finish(running[ends], now)
+            if new is not None:
+                queue.submit(job(f"j{number}", new[0], new[1], now))
+        assert run(late, now) == run(early, now)  # some run past their limits
+        told = [[(e.key, e.no_later_than, e.expected) for e in queue.pending] for queue in (late, early)]
+        assert told[0] == told[1]
+        if asked:
+            late.planner.name()  # type: ignore[attr-defined]
+            assert names(late) == names(early)
+    late.planner.name()  # type: ignore[attr-defined]
+    assert names(late) == names(early)
+    ends_of = [{t: h.end for t, h in q.planner.allocations.running.items()} for q in (late, early)]
+    assert ends_of[0] == ends_of[1]
+
+
+class Anew(PoolPlanner):
+    """Sketches from the beginning each time."""
+
+    def sketch(self, *args: Any, **options: Any) -> list[int | None]:
+        self._sketches.clear()
+        return super().sketch(*args, **options)
+
+
+class Forgetful(histories.History):
+    """Says the same, and is asked each time."""
+
+    def predict(self, *args: Any) -> int | None:
+        self._said.clear()
+        return super().predict(*args)
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy"])
+@given(arrivals)
+@settings(deadline=None)
+def test_a_sketch_that_is_continued_promises_what_one_from_the_beginning_does(
+    policy: str, jobs: list[Any]
+) -> None:
+    promised = []
+    for make, predictor in ((PoolPlanner, histories.History()), (Anew, Forgetful())):
+        queue = Queue(make(matcher(cores=UNITS), "core"), policy, predictor=predictor)
+        driven(queue, jobs)
+        promised.append([(each.promised, each.first_expected) for each in queue.records.values()])
+    assert promised[0] == promised[1]
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 40)), max_size=60), st.integers(0, 40))
+def test_a_prediction_is_a_share_of_the_last_runs_that_were_longer(
+    ran: list[tuple[int, int]], elapsed: int
+) -> None:
+    made = histories.History()
+    for minutes, lasted in ran:
+        made.learn(job("a", 1, minutes), 0, lasted)
+    asked = job("b", 1, 4)
+    assert asked.limit is not None
+    limit, place = asked.limit, 0.5 if elapsed else 0.8
+    shares = [lasted / (minutes * MINUTE) * limit for minutes, lasted in ran][-40:]
+    longer = sorted(share for share in shares if share > elapsed)
+    otherwise = limit if not elapsed else (elapsed + limit) // 2
+    wanted = round(longer[int(place * (len(longer) - 1) + 0.5)]) if longer else otherwise
+    assert made.predict(asked, 1, elapsed) == wanted

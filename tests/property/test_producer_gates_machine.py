@@ -8,10 +8,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.act.gate_opener import gate_patch
+from fluence.act.orders import gate_patch
 from fluence.model.meta import ObjectMeta
 from fluence.model.pod import Pod, PodSpec, PodStatus, SchedulingGate
-from fluence.schedule.producer_gates import GateOrder, GateOutcome, NoteProducer, OpenGate, ProducerGates
+from fluence.schedule.external_resources.producer_gates import (
+    GateOrder,
+    GateOutcome,
+    NoteProducer,
+    OpenGate,
+    ProducerGates,
+)
 
 GATE, OTHER = "quantum.braket/ready", "somebody/else"
 LIMIT = 300_000

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from itertools import chain
+from typing import TypeAlias
 
 import hypothesis.strategies as st
 import numpy as np
 from hypothesis import given
 
-from fluence.placer.profile import FreeView, JobChange, Profile, SeatsOverTime
-from fluence.placer.window_sweep import WindowSweep
+from fluence.placer.profile import FreeView, JobChange, Profile, SlotsOverTime, WindowSweep
 
 ROWS, SIZE, END = 4, 6, 12
 
@@ -23,8 +23,11 @@ jobs = st.lists(
     max_size=6,
 )
 
+Jobs: TypeAlias = list[tuple[int, int, dict[int, int], bool]]
+"""Of each job its start, its length, what it takes of which row, and whether it runs."""
 
-def changes(found: list) -> list[list[JobChange]]:
+
+def changes(found: Jobs) -> list[list[JobChange]]:
     """Of each job: its start, unless it runs already, and its end."""
     made = []
     for number, (start, length, takes, runs) in enumerate(found):
@@ -35,7 +38,7 @@ def changes(found: list) -> list[list[JobChange]]:
     return made
 
 
-def view(found: list) -> FreeView:
+def view(found: Jobs) -> FreeView:
     free, users = np.full(ROWS + 1, SIZE, np.int64), np.zeros(ROWS + 1, np.int64)
     for _, _, takes, runs in found:
         for row, amount in takes.items():
@@ -45,7 +48,7 @@ def view(found: list) -> FreeView:
     return FreeView(free, users)
 
 
-def free_at(found: list, row: int, time: int) -> int:
+def free_at(found: Jobs, row: int, time: int) -> int:
     left = SIZE
     for start, length, takes, runs in found:
         if (runs or start <= time) and time < min(start + length, END):
@@ -54,7 +57,9 @@ def free_at(found: list, row: int, time: int) -> int:
 
 
 @given(jobs, st.lists(st.integers(1, END - 1), min_size=1, max_size=4).map(sorted), st.integers(1, END))
-def test_a_sweep_says_of_each_window_what_the_profile_says(found, times, length):
+def test_a_sweep_says_of_each_window_what_the_profile_says(
+    found: Jobs, times: list[int], length: int
+) -> None:
     profile, now = Profile(list(chain.from_iterable(changes(found)))), view(found)
     sweep = WindowSweep(profile, now)
     for time in times:
@@ -66,7 +71,9 @@ def test_a_sweep_says_of_each_window_what_the_profile_says(found, times, length)
 
 
 @given(jobs, st.permutations(range(6)), st.integers(1, END - 1), st.integers(1, END))
-def test_it_knows_what_is_free_then_and_throughout(found, order, time, length):
+def test_it_knows_what_is_free_then_and_throughout(
+    found: Jobs, order: list[int], time: int, length: int
+) -> None:
     made = changes(found)
     profile = Profile([])
     for number in order:  # in any order, and some leave again
@@ -92,10 +99,12 @@ def test_it_knows_what_is_free_then_and_throughout(found, order, time, length):
 
 
 @given(jobs, st.integers(1, 3), st.integers(1, 6), st.integers(1, 4))
-def test_its_bound_on_seats_is_the_number_at_every_instant(found, amount, wanted, most):
+def test_its_bound_on_seats_is_the_number_at_every_instant(
+    found: Jobs, amount: int, wanted: int, most: int
+) -> None:
     profile, now = Profile(list(chain.from_iterable(changes(found)))), view(found)
     where = np.array([0, 1, -1, 2, -1])
-    seats = SeatsOverTime(profile, now, where, amount, most)
+    seats = SlotsOverTime(profile, now, where, amount, most)
     starts = np.arange(1, END)
     for length in (1, 3, END):
         told = seats.suffice(wanted, starts, starts + length)
@@ -108,7 +117,7 @@ def test_its_bound_on_seats_is_the_number_at_every_instant(found, amount, wanted
 
 
 @given(jobs)
-def test_it_names_the_jobs_that_begin_where_too_much_is_taken(found):
+def test_it_names_the_jobs_that_begin_where_too_much_is_taken(found: Jobs) -> None:
     profile = Profile(list(chain.from_iterable(changes(found))))
     told = profile.overbooked(view(found))
     for number, (start, length, takes, runs) in enumerate(found):

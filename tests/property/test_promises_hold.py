@@ -10,7 +10,6 @@ the others a promise is a plan widened by how such plans held: `make soak` print
 from __future__ import annotations
 
 import itertools
-import os
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,16 +22,19 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.act import conditions
+from fluence.act.wait_report import wait_report
+from fluence.model.job_state import JobState
 from fluence.model.meta import Condition
 from fluence.model.node import Node
 from fluence.model.pod import Container, Pod, ResourceRequirements
 from fluence.model.reason import Code
-from fluence.queue.calibration import Calibration
+from fluence.queue.expectations import Calibration
 from fluence.queue.promises import LATE
-from fluence.schedule import recovery
+from fluence.schedule import restart
 from fluence.schedule.actions import BindOutcome, BindResult
 from fluence.schedule.events import Changed
-from fluence.schedule.status_reports import Waiting
+from fluence.schedule.status.reports import Waiting
+from tests.amounts import amount
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.test_devices import config
@@ -40,7 +42,7 @@ from tests.unit.schedule.test_promised_starts import node
 
 T0 = int(kit.T0.timestamp() * 1000)
 SECOND = 1000
-HISTORIES = int(os.environ.get("FLUENCE_HISTORIES", "0")) or 60
+HISTORIES = amount(30, quick=8, soak="FLUENCE_HISTORIES")
 
 
 @dataclass
@@ -92,7 +94,7 @@ class History:
                 self.driver = self._fresh()
                 self.killed += 1
             self._cycle(now)
-            due = self.driver.next_due()
+            due = self._due()
             times = [*arrivals[:1], *(end for end, _ in self.ends)]
             if due is not None:
                 times.append(due - T0 + rng.choice((0, 0, 3)))  # a timer is never exact
@@ -129,7 +131,7 @@ class History:
         self.limits[gang] = limit * SECOND
         notes = {names.GROUP_SIZE: str(size), names.DURATION: f"{limit}s"}
         pool = rng.randrange(self.pools + 1) if self.pools else 0
-        where = {"node_selector": {"pool": f"p{pool - 1}"}} if pool else {}
+        where: dict[str, Any] = {"node_selector": {"pool": f"p{pool - 1}"}} if pool else {}
         needs = {"cpu": str(cpu)}
         if self.qpus and self.chooses.random() < 0.6:
             needs[f"{names.DEVICE_PREFIX}qpu"] = "1"
@@ -146,6 +148,13 @@ class History:
             )
             box = Container(name="c", resources=ResourceRequirements(requests=needs))
             self._set(replace(made, spec=replace(made.spec, containers=[box])))
+
+    def _due(self) -> int | None:
+        """When the scheduler is due, reminders aside: what can never start is told so again and again."""
+        steps = self.driver.scheduler._cycle._steps
+        reminders = self.driver.scheduler.state.reminders
+        dues = [step.next_due() for step in steps if step is not reminders]
+        return min((due for due in dues if due is not None), default=None)
 
     def _cycle(self, now: int) -> None:
         for _ in range(100):
@@ -179,14 +188,25 @@ class History:
                 causes = {each.cause.code for each in found.broken}
                 assert causes <= ({Code.RESTARTED} if self.kills else set()), found.broken
             if not self.driver.has_more:
+                self._compare_with_plan()
                 return
         raise AssertionError("cycles without end")
+
+    def _compare_with_plan(self) -> None:
+        """No pod says a start that is before its place in the plan."""
+        for found in self.driver.pod_sets.by_key.values():
+            if found.state is not JobState.RESERVED or found.no_later_than is None:
+                continue
+            for pod in found.pods:
+                told = wait_report(self.pods[pod.metadata.name].status.conditions)
+                if told is not None and told.no_later_than is not None:
+                    assert found.reserved_at is not None and told.no_later_than >= found.reserved_at
 
     def _write(self, name: str, waiting: Waiting, now: int) -> None:
         """Write what a gang is told on one of its pods, as the live scheduler does."""
         pod = self.pods[name]
         patch: Any = conditions.pod_condition(
-            pod, waiting.report, now=now, notes=recovery.queued_note(waiting.queued)
+            pod, waiting.report, now=now, notes=restart.queued_note(waiting.queued)
         )
         if patch is None:
             return
@@ -199,9 +219,9 @@ class History:
                 status=replace(pod.status, conditions=written),
             )
         )
-        _, latest, _ = conditions.read_message(written[0].message)
-        if latest is not None:
-            self.told.setdefault(waiting.gang.name, latest)
+        report = wait_report(written)
+        if report is not None and report.no_later_than is not None:
+            self.told.setdefault(waiting.gang.name, report.no_later_than)
 
 
 def _labelled(one: Node, pool: str) -> Node:
@@ -215,7 +235,9 @@ def _labelled(one: Node, pool: str) -> Node:
     st.sampled_from(((0, 0), (3, 0), (0, 2), (2, 2))),
 )
 @example(7, 5, 1, (0, 0))
-def test_under_conservative_every_promise_is_kept(seed, looks, scale, kinds):
+def test_under_conservative_every_promise_is_kept(
+    seed: int, looks: int | None, scale: int, kinds: tuple[int, int]
+) -> None:
     history = History(seed, "conservative", looks, scale=scale, pools=kinds[0], qpus=kinds[1])
     history.run()
     assert history.broken == []
@@ -224,7 +246,9 @@ def test_under_conservative_every_promise_is_kept(seed, looks, scale, kinds):
 @pytest.mark.parametrize("policy", ["easy", "hybrid", "fcfs", "first-fit"])
 @pytest.mark.parametrize("scale", [1, 60])
 @pytest.mark.parametrize(("pools", "qpus"), [(0, 0), (3, 0), (0, 2)])
-def test_under_the_others_few_are_broken(policy, scale, pools, qpus, capsys):
+def test_under_the_others_few_are_broken(
+    policy: str, scale: int, pools: int, qpus: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     kept, broken, calibration = 0, 0, Calibration()
     for seed in range(HISTORIES):
         history = History(seed, policy, calibration=calibration, scale=scale, pools=pools, qpus=qpus)
@@ -239,7 +263,9 @@ def test_under_the_others_few_are_broken(policy, scale, pools, qpus, capsys):
 
 
 @pytest.mark.parametrize(("kills", "looks"), [(0.05, None), (0.05, 10), (0.5, None)])
-def test_promises_survive_the_scheduler(kills, looks, capsys):
+def test_promises_survive_the_scheduler(
+    kills: float, looks: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Places that were moved ahead are written nowhere, and a plan that keeps all promises may not be found
     without them: then somebody is told so. Before promises were read again, four of 700 broke."""
     kept, broken, killed = 0, 0, 0
@@ -254,7 +280,7 @@ def test_promises_survive_the_scheduler(kills, looks, capsys):
     assert broken <= 0.001 * kept + (kills > 0.1)
 
 
-def test_a_job_that_moves_ahead_takes_nobody_elses_nodes():
+def test_a_job_that_moves_ahead_takes_nobody_elses_nodes() -> None:
     """When somebody's time had come, all others got their places anew, and a gang that could start then went
     to the nodes on which another one was planned."""
     history = History(39, "conservative", scale=60, pools=3)
@@ -263,7 +289,7 @@ def test_a_job_that_moves_ahead_takes_nobody_elses_nodes():
 
 
 @pytest.mark.parametrize(("seed", "kills"), [(58, 0.05), (87, 0.05), (327, 0.05), (560, 0.5)])
-def test_histories_that_broke_a_promise_by_a_restart(seed, kills):
+def test_histories_that_broke_a_promise_by_a_restart(seed: int, kills: float) -> None:
     history = History(seed, "conservative", kills=kills, scale=60)
     history.run()
     assert history.kept and history.broken == []

@@ -11,8 +11,10 @@ from fluence.match.placement import Never
 from fluence.messages import text
 from fluence.model.node import Node
 from fluence.model.pod import Container, Pod, ResourceRequirements
-from fluence.placer.gang import GangRequest, Seated
-from fluence.units import MOST, amount, parse_quantity
+from fluence.placer.gang import GangPlacement, GangRequest
+from fluence.units import MAX_AMOUNT, amount, parse_quantity
+from tests.gangs import compiled
+from tests.gangs import why as why_not
 from tests.unit.cluster.build import bound, node, pod
 
 RESOURCES = ("cpu", "memory", "example.com/nic")
@@ -20,8 +22,8 @@ suffixes = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E", "Ki", "Mi", "Gi", "
 quantities = st.one_of(
     st.builds(lambda n, s: f"{n}{s}", st.integers(0, 10**19), st.sampled_from(suffixes)),
     st.builds(lambda n, d, e: f"{n}.{d}e{e}", st.integers(0, 999), st.integers(0, 99), st.integers(-40, 300)),
-    st.builds(lambda n: f"{n}m", st.integers(MOST - 2, MOST + 2)),
-    st.builds(str, st.integers(MOST - 2, MOST + 2)),
+    st.builds(lambda n: f"{n}m", st.integers(MAX_AMOUNT - 2, MAX_AMOUNT + 2)),
+    st.builds(str, st.integers(MAX_AMOUNT - 2, MAX_AMOUNT + 2)),
     st.sampled_from(["0", "1", "4", "1e17", "1e30", "5e15", "8e18", "1e999"]),
 )
 amounts = st.fixed_dictionaries({}, optional=dict.fromkeys(RESOURCES, quantities))
@@ -54,7 +56,7 @@ def test_a_gang_fits_where_exact_sums_say_so(
 ) -> None:
     cluster = ClusterGraph(policy="low")
     cluster.load(having(f"n{i}", each) for i, each in enumerate(has))
-    size = [{name: min(n, MOST) for name, n in counted(each).items()} for each in has]
+    size = [{name: min(n, MAX_AMOUNT) for name, n in counted(each).items()} for each in has]
     free = [dict(each) for each in size]
     for number, (needs, at) in enumerate(there):
         at %= len(has)
@@ -68,16 +70,16 @@ def test_a_gang_fits_where_exact_sums_say_so(
             min((max(each.get(name, 0), 0) // n for name, n in asked.items()), default=count) for each in room
         )
 
-    gang = cluster.gang([asking(f"p{i}", wanted) for i in range(count)])
+    gang = compiled(cluster, [asking(f"p{i}", wanted) for i in range(count)])
     assert isinstance(gang, GangRequest)
-    found = cluster.seat(gang, job=1, now=0, duration=5)
-    assert isinstance(found, Seated) == (seats(free) >= count)
-    if not isinstance(found, Seated):
+    found = cluster.allocate(gang, job=1, now=0, duration=5)
+    assert isinstance(found, GangPlacement) == (seats(free) >= count)
+    if not isinstance(found, GangPlacement):
         assert isinstance(found, Never) == (seats(size) < count)
-        assert [text(each) for each in cluster.why([asking("p", wanted)] * count, now=0)]
+        assert [text(each) for each in why_not(cluster, [asking("p", wanted)] * count, now=0)]
     cluster.earliest(gang, now=1, duration=5)
     for number, _ in enumerate(there):
         cluster.remove_pod(f"uid-x{number}")
     cluster.release(1)
-    for name in cluster.seats.types:
-        assert (cluster.seats.free(name) == cluster.seats.size(name)).all()
+    for name in cluster.fit.types:
+        assert (cluster.fit.free(name) == cluster.fit.size(name)).all()

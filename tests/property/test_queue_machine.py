@@ -9,7 +9,7 @@ from hypothesis import Phase as HypothesisPhase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fluence.queue import Dependency, Phase, Queue, Submission
+from fluence.queue import Dependency, JobState, Queue, Submission
 from fluence.queue.job import SECOND
 from tests.unit.queue.build import because, cores, graph, nodes, pool
 
@@ -47,7 +47,7 @@ class QueueMachine(RuleBasedStateMachine):
         self, size: int, minutes: int, priority: int, tasks: int, after: tuple[str, int] | None
     ) -> None:
         key = f"j{len(self.queue.records)}"
-        waits = ()
+        waits: tuple[Dependency, ...] = ()
         if after is not None and self.queue.records:
             keys = list(self.queue.records)
             waits = (Dependency(after[0], keys[after[1] % len(keys)]),)
@@ -100,10 +100,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.do("finish", tasks[which % len(tasks)], self.now, succeeded)
         self.do("cycle", self.now)
 
-    @precondition(lambda self: any(not e.phase.is_over for e in self.queue.records.values()))
+    @precondition(lambda self: any(not e.state.leaves_queue for e in self.queue.records.values()))
     @rule(which=st.integers(0, 30))
     def cancel(self, which: int) -> None:
-        alive = [e.key for e in self.queue.records.values() if not e.phase.is_over]
+        alive = [e.key for e in self.queue.records.values() if not e.state.leaves_queue]
         self.do("cancel", alive[which % len(alive)], self.now)
         self.do("cycle", self.now)
 
@@ -114,11 +114,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.do("reprioritise", records[which % len(records)].key, priority, self.now)
         self.do("cycle", self.now)
 
-    @precondition(lambda self: any(e.running for e in self.queue.records.values()))
+    @precondition(lambda self: any(e.state is JobState.STARTING for e in self.queue.records.values()))
     @rule(which=st.integers(0, 30))
     def requeue(self, which: int) -> None:
-        tasks = [task for e in self.queue.records.values() for task in e.running]
-        self.do("requeue", tasks[which % len(tasks)], self.now, because("its node is gone"))
+        keys = [e.key for e in self.queue.records.values() if e.state is JobState.STARTING]
+        self.do("requeue", keys[which % len(keys)], self.now, because("its node is gone"))
         self.do("cycle", self.now)
 
     # -- what holds ------------------------------------------------------------------------------------------
@@ -126,16 +126,16 @@ class QueueMachine(RuleBasedStateMachine):
     def check_promises(self) -> None:
         """A promise that rests on a place in the plan is kept: limits are enforced and nothing is lost."""
         for record in self.queue.records.values():
-            if record.deadline is not None and record.phase.is_waiting:
+            if record.deadline is not None and not (record.state.has_nodes or record.state.leaves_queue):
                 assert record.reserved_at is not None or not record.waiting, f"{record.key} lost its place"
                 assert record.reserved_at is None or record.reserved_at <= record.deadline
 
     @invariant()
     def nothing_is_oversubscribed(self) -> None:
-        held = sum(e.job.request.resources[0].count.min * len(e.running) for e in self.queue.records.values())
+        held = sum(e.job.request.resources[0].count.min * len(e.running) for e in self.queue.records.values())  # type: ignore[attr-defined]
         if self.make is pool:
             assert held <= CORES
-        ledger = self.queue.planner.matcher.ledger
+        ledger = self.queue.planner.matcher.ledger  # type: ignore[attr-defined]
         for vertex in range(len(ledger.head)):
             users = [
                 job
@@ -154,18 +154,18 @@ class QueueMachine(RuleBasedStateMachine):
         planner = self.queue.planner
         if self.make is pool:
             busy = sum(task.units for task in planner.allocations.running.values())
-            assert planner._base.at(self.now) == CORES - busy
-            assert min(planner._base.free) >= 0
-            assert planner._plan is None or min(planner._plan.free) >= 0
+            assert planner._base.at(self.now) == CORES - busy  # type: ignore[attr-defined]
+            assert min(planner._base.free) >= 0  # type: ignore[attr-defined]
+            assert planner._plan is None or min(planner._plan.free) >= 0  # type: ignore[attr-defined]
 
     @invariant()
     def each_job_is_in_one_place(self) -> None:
         pending = set(self.queue.pending.records)
         for record in self.queue.records.values():
             places = (record in pending) + (record.key in self.queue.held)
-            assert places == (1 if record.waiting and not record.phase.is_over else 0)
-            assert bool(record.running) <= (record.phase in (Phase.BINDING, Phase.RUNNING))
-            assert record.story[-1].phase is record.phase or record.phase is Phase.RESERVED
+            assert places == (1 if record.waiting and not record.state.leaves_queue else 0)
+            assert bool(record.running) <= (record.state in (JobState.STARTING, JobState.RUNNING))
+            assert record.story[-1].state is record.state or record.state is JobState.RESERVED
         tasks = [task for e in self.queue.records.values() for task in e.running]
         allocations = self.queue.planner.allocations
         assert sorted(tasks) == sorted(allocations.running)
@@ -204,7 +204,7 @@ class QueueMachine(RuleBasedStateMachine):
                 due = self.queue.next_due()
                 assert due is not None, "jobs wait and nothing will ever start them"
                 self.now = max(self.now, due)
-        assert all(e.phase.is_over for e in self.queue.records.values())
+        assert all(e.state.leaves_queue for e in self.queue.records.values())
 
 
 def act(queue: Queue, what: str, *args: Any) -> None:
@@ -213,7 +213,7 @@ def act(queue: Queue, what: str, *args: Any) -> None:
             queue.running(start.task, args[0])
     elif what == "finish":
         task, now, succeeded = args
-        queue.finish(task, now, succeeded=succeeded)
+        queue.finish(task, now, outcome=JobState.COMPLETED if succeeded else JobState.FAILED)
     else:
         getattr(queue, what)(*args)
 
@@ -221,7 +221,7 @@ def act(queue: Queue, what: str, *args: Any) -> None:
 def state_of(queue: Queue) -> Any:
     return [
         (
-            *(e.key, e.phase, e.order, e.waiting, e.reserved_at, e.no_later_than, e.expected, e.story),
+            *(e.key, e.state, e.order, e.waiting, e.reserved_at, e.no_later_than, e.expected, e.story),
             {task: (held.start, held.end) for task, held in e.running.items()},
         )
         for e in queue.records.values()

@@ -23,8 +23,8 @@ from fluence.select import (
     choose,
     parse_pipeline,
 )
-from fluence.select.document import load
-from fluence.select.stream import decode, encode, split
+from fluence.select.edit import load
+from fluence.select.workload import decode, encode, split
 
 # -- streams --------------------------------------------------------------------------------------------
 

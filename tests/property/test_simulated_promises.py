@@ -13,12 +13,14 @@ from typing import Any
 import pytest
 
 from fluence import names
+from fluence.model.job_state import JobState
 from fluence.queue.promises import LATE
 from fluence.schedule.settings import SchedulerSettings
 from fluence.sim import live_cycle
-from fluence.sim.manifests import Arrival, ManifestWorkload
+from fluence.sim.live_cycle import Arrival, ManifestWorkload
+from tests.amounts import amount
 
-HISTORIES = int(os.environ.get("FLUENCE_SIMULATIONS", "0")) or 25
+HISTORIES = amount(25, quick=4, soak="FLUENCE_SIMULATIONS")
 FIRST = int(os.environ.get("FLUENCE_SEED", "0"))
 RUN = "sandbox.fluence.flux-framework.org/run-seconds"
 DEVICES = "resources: [{type: qpu, name: a}, {type: qpu, name: b, with: [{type: qubit, count: 9}]}]"
@@ -74,7 +76,7 @@ def test_who_starts_late_says_why(policy: str, overruns: bool) -> None:
             workload(rng, overruns=overruns), nodes(rng), settings=SchedulerSettings(queue_policy=policy)
         )
         for record in done.records:
-            assert record.start is not None or record.state in ("Unschedulable", "never"), record
+            assert record.start is not None or record.state == JobState.UNSCHEDULABLE, record
             if record.no_later_than is None or record.start is None:
                 continue
             told += 1

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluence.match import sort
+from fluence.graph.columns import Ints
+from fluence.match import candidates as sort
 from fluence.match.candidates import CandidateGroup, arranged
 
 VECTORS = json.loads(Path(__file__).with_name("std_sort_vectors.json").read_text())
@@ -40,7 +41,7 @@ def test_some_vectors_reach_the_heapsort(monkeypatch: pytest.MonkeyPatch) -> Non
     reached: list[int] = []
     heapsort = sort._heapsort
 
-    def counted(value: sort.Ints, place: sort.Ints, first: int, last: int) -> None:
+    def counted(value: Ints, place: Ints, first: int, last: int) -> None:
         reached.append(last - first)
         heapsort(value, place, first, last)
 

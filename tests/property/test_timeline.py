@@ -5,9 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fluence.queue.calibration import MISSES, Calibration
-from fluence.queue.forecast import forward
-from fluence.queue.timeline import Timeline
+from fluence.queue.expectations import MISSES, Calibration
+from fluence.queue.timeline import Timeline, forward
 
 END = 30  # of the array; beyond it nothing is taken
 UNITS = 6

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -79,7 +80,7 @@ class Preparing(RuleBasedStateMachine):
     def show(self, name: str) -> None:
         disk = self.disks[name]
         notes = {"volume.kubernetes.io/selected-node": disk.selected} if disk.selected else {}
-        more = {"metadata": {"annotations": notes}}
+        more: dict[str, Any] = {"metadata": {"annotations": notes}}
         if disk.on is not None:
             mine = next((v for v, c in self.taken.items() if c == name), f"pv-{name}")
             self.tell(self.claims.set_claim(claim(name, volumeName=mine, phase="Bound", **more)))

@@ -59,6 +59,14 @@ def test_every_measurement_gives_its_rows(tmp_path: Path) -> None:
     assert all(row["memory_mb"] > 1 for row in rows if row["what"] == "load")
 
 
+def test_a_rival_that_complains_on_standard_error_is_understood(tmp_path: Path) -> None:
+    """Fluxion 0.54 says on standard error that a job does not exist, and reads on at the end of its input."""
+    fluence = Path(sys.executable).with_name("fluence")
+    rival = program(tmp_path / "rival", f'echo "nonexistent job 1" >&2; exec "{fluence}" resource-query "$@"')
+    _, rows = bench(tmp_path, "--policies", "low", "--only", "match-4-nodes", "--against", rival)
+    assert {row["rival_status"] for row in rows if row["compared"]} == {"ok"}
+
+
 def test_a_rival_gives_ratios_and_the_same_answers(tmp_path: Path) -> None:
     fluence = Path(sys.executable).with_name("fluence")
     rival = program(tmp_path / "rival", f'exec "{fluence}" resource-query "$@"')
@@ -70,12 +78,17 @@ def test_a_rival_gives_ratios_and_the_same_answers(tmp_path: Path) -> None:
     assert all(row["rival_memory_mb"] > 1 for row in compared if row["what"] == "load")
 
 
-@pytest.mark.parametrize(("body", "why"), [("exit 3", "ended early"), ("exec sleep 60", "over 2 s")])
-def test_a_rival_that_fails_gives_failed_rows(tmp_path: Path, body: str, why: str) -> None:
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [("exit 3", "ended early"), ("exec sleep 60", "over 2 s, waiting for 'find path /mark-1 in'")],
+)
+def test_a_rival_that_fails_is_an_error_before_anything_is_measured(
+    tmp_path: Path, body: str, why: str
+) -> None:
     rival = program(tmp_path / "rival", body)
-    options = ("--policies", "first", "--only", "load", "--only", "match-4", "--rival-limit", "2")
-    text, rows = bench(tmp_path, *options, "--against", rival)
-    compared = [row for row in rows if row["compared"]]
-    assert [row["rival_status"] for row in compared] == ["failed"] * 3
-    assert all(row["status"] == "ok" and row["ratio"] is None for row in compared)
-    assert why in text
+    command = [sys.executable, str(RUN), "--quick", "--sizes", "20", "--build", str(tmp_path)]
+    command += ["--rival-limit", "2", "--against", rival]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert f"does not answer like a resource-query: {why}" in done.stderr.replace("it ended", "ended")
+    assert not done.stdout and not (tmp_path / "bench.json").exists()

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluence.cli.settings import load_settings, settings_options, show_settings
+from fluence.cli.choice import load_settings, settings_options, show_settings
 from fluence.config import load, settings_of
 from fluence.errors import InvalidInput
 from fluence.schedule.settings import SchedulerSettings
@@ -89,7 +89,7 @@ def test_an_unknown_key_names_itself_and_the_nearest(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environ", "words"),
     [
-        ({"FLUENCE_MATCH_POLICY": "hi"}, ["match-policy", "'hi'", "lonode", "FLUENCE_MATCH_POLICY"]),
+        ({"FLUENCE_MATCH_POLICY": "best"}, ["match-policy", "'best'", "lonode", "FLUENCE_MATCH_POLICY"]),
         ({"FLUENCE_QUEUE_POLICY": "magic"}, ["queue-policy", "magic", "FLUENCE_QUEUE_POLICY"]),
         ({"FLUENCE_QPS": "-1"}, ["FLUENCE_QPS", "-1", ">= 0"]),
         ({"FLUENCE_QPS": "fast"}, ["FLUENCE_QPS", "fast"]),

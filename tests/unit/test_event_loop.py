@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from fluence import event_loop
-from fluence.cli.ending import cleans_up
+from fluence.commands.running import cleans_up
 
 # A program that interrupts itself; what it is at that moment is put for the dots.
 PROGRAM = """

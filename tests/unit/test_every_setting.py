@@ -11,31 +11,41 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from fluence.cli.settings import load_settings, settings_options, show_settings
+from fluence.cli.choice import load_settings, settings_options, show_settings
 from fluence.config import Setting, settings_of
 from fluence.deviceplugin.settings import DevicePluginSettings
 from fluence.schedule.build import scheduler_for
 from fluence.schedule.settings import SchedulerSettings
+from fluence.service.settings import ServiceSettings
 
-PROGRAMS: tuple[type[msgspec.Struct], ...] = (SchedulerSettings, DevicePluginSettings)
+PROGRAMS: tuple[type[msgspec.Struct], ...] = (SchedulerSettings, DevicePluginSettings, ServiceSettings)
 # Another value than the default, where not any one of its type will do.
 VALUES: dict[str, Any] = {
     "resources-configmap": "physics/devices",
     "match-policy": "lonode",
     "queue-policy": "fcfs",
+    "queue-priority": "fluence.queue.rules:by_urgency",
+    "queue-predictor": "fluence.queue.history:History",
     "default-durations": {"debug": "30m", "batch": "7200"},
+    "max-durations": {"debug": "1h", "-": "2d"},
+    "queues": ["debug", "batch"],
     "enforce-limits": {"debug": "end", "-": "warn"},
     "user-device-limits": {"batch/qpu": 2, "-/qpu": 0},
     "queue-device-limits": {"batch/qpu": 3},
     "backoff-max": 20.0,
     "topology": ["rack=example.com/rack", "zone=topology.kubernetes.io/zone"],
     "devices": ["example.com/fpga=fpga"],
+    "allow": ["node", "core"],
     "database-url": "sqlite:////var/lib/history.db",
+    "non-preempting-queues": ["batch"],
+    "scheduler-aliases": ["fluxnetes"],
     "lease-duration": 30.0,
     "lease-renew": 9.0,
     "lease-retry": 1.0,
     "health-address": "127.0.0.1:7",
     "metrics-address": "127.0.0.1:8",
+    "view-address": "127.0.0.1:9",
+    "traces": "http://collector:4318",
 }
 CASES = [
     pytest.param(program, setting, id=f"{program.__name__}-{setting.key}")

@@ -1,4 +1,4 @@
-"""Every code has a text, and whoever gives a reason gives all that its text names."""
+"""Every code has a text, and every reason has the parameters that its text names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fluence.messages import TEMPLATES
 from fluence.model.reason import Code, Reason
 
 SOURCES = Path(fluence.__file__).parent
-_SUBSCRIPT = re.compile(r"(?:reason|told|values\(reason\))\[[\"'](\w+)[\"']\]")
+_SUBSCRIPT = re.compile(r"(?:reason|params|values\(reason\))\[[\"'](\w+)[\"']\]")
 
 
 def parameters(code: Code) -> set[str]:
@@ -51,10 +51,18 @@ def given() -> list[tuple[str, Code, set[str]]]:
 
 def test_the_check_sees_parameters_in_templates_functions_and_what_these_call() -> None:
     assert parameters(Code.OWNER_SUSPENDED) == {"kind", "owner"}
-    assert parameters(Code.OWNER_RUNS_TOO_FEW) == {"pods", "minimum", "kind", "owner", "others", "runs"}
+    assert parameters(Code.OWNER_RUNS_TOO_FEW) == {
+        "group",
+        "pods",
+        "minimum",
+        "kind",
+        "owner",
+        "others",
+        "runs",
+    }
     every = {"pod", "wanted", "seats", "nodes", "sums", "causes", "empty"}
     assert parameters(Code.TOO_FEW_SEATS) == every
-    assert parameters(Code.RESOURCE_INSUFFICIENT) == {"resource", "wanted", "largest"}
+    assert parameters(Code.RESOURCE_TOO_SMALL) == {"resource", "wanted", "largest"}
 
 
 @pytest.mark.parametrize("code", Code)
@@ -73,4 +81,4 @@ def test_reasons_within_a_reason_and_lists_are_written_out() -> None:
     assert messages.text(Reason.of(Code.NODE_CLOSED, node="n", why=("x", inner))).endswith(
         "x, Job a/b is suspended"
     )
-    assert messages.texts([inner, inner]) == "Job a/b is suspended; Job a/b is suspended"
+    assert messages.texts([inner, inner]) == "Job a/b is suspended. Job a/b is suspended"

@@ -28,137 +28,165 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
     (
         Code.DEVICE_TYPE_UNKNOWN,
         {"type": "qpus", "types": ("licence", "qpu")},
-        "fluxion.flux-framework.org/qpus: no device is of this type; there are licence, qpu",
+        ("fluxion.flux-framework.org/qpus: no external resource has this type; known types: licence, qpu"),
     ),
     (
         Code.DEVICE_TYPE_UNKNOWN,
         {"type": "qpu", "types": ()},
         (
-            "fluxion.flux-framework.org/qpu: no devices are configured: ask for the ConfigMap "
-            "fluence-resources to be made"
+            "fluxion.flux-framework.org/qpu: no external resources are configured; ask an "
+            "administrator to create the ConfigMap fluence-resources"
         ),
     ),
     (
         Code.DEVICE_NO_ATTRIBUTE,
         {"key": "vendr", "keys": ("region", "vendor")},
-        "'vendr' is an attribute that no such device has; they have region, vendor",
+        "Unknown attribute 'vendr': the devices of this type have region, vendor",
     ),
     (
         Code.DEVICE_NO_ATTRIBUTE,
         {"key": "vendor", "keys": ()},
-        "'vendor' is an attribute that no such device has; they have none",
+        "Unknown attribute 'vendor': the devices of this type have no attributes",
     ),
     (
         Code.DEVICE_VALUE_UNKNOWN,
         {"key": "vendor", "operator": "=", "value": "ibn", "nearest": ("ibm",)},
-        "no device has vendor=ibn; did you mean ibm?",
+        "No device has vendor=ibn; did you mean ibm?",
     ),
     (
         Code.DEVICE_VALUE_UNKNOWN,
         {"key": "qubits", "operator": ">=", "value": "200", "nearest": ("156", "84")},
-        "no device has qubits>=200; there are 156, 84",
+        "No device has qubits>=200; available: 156, 84",
     ),
     (
         Code.DEVICE_NONE_SUITS,
         {"type": "qpu", "terms": ("region=west", "vendor=ibm")},
-        "no qpu has region=west and vendor=ibm together",
+        "No single qpu has region=west and vendor=ibm",
     ),
     (
         Code.DEVICE_OFFLINE,
         {"type": "qpu", "backends": ("fez", "ankaa")},
-        "fez, ankaa are offline, and no other qpu suits",
+        "fez, ankaa are offline, and no other qpu matches",
     ),
     (
         Code.DEVICE_TOO_FEW,
         {"type": "qubit", "wanted": 200, "most": 156},
-        "200 qubit wanted, and there are 156 at most",
+        "Insufficient qubit (200 requested, at most 156 can be free)",
     ),
     (
         Code.DEVICE_BUSY,
         {"type": "qpu", "wanted": 1, "backends": ("fez",), "until": 1_788_264_000_000},
-        "waits for fez until 2026-09-01 12:00:00 UTC",
+        "Waiting for fez until 2026-09-01 12:00:00 UTC",
     ),
     (
         Code.DEVICE_BUSY,
         {"type": "qubit", "wanted": 20, "backends": ("fez", "ankaa"), "until": None},
-        "waits for 20 qubit of one of fez, ankaa",
+        "Waiting for 20 qubit on one of fez, ankaa",
     ),
     (
         Code.DEVICE_BUSY,
         {"type": "qpu", "wanted": 1, "backends": ("fez",), "until": 90_000},
-        "waits for fez until 1 min 30 s after the beginning",
+        "Waiting for fez until 1 min 30 s after the start",
     ),
-    (Code.DEVICES_CHANGED, {}, "devices have changed"),
+    (Code.DEVICES_CHANGED, {}, "external resources changed"),
     # -- a pod is not placed as it is --
     (
         Code.RESOURCE_CLAIMS_UNSUPPORTED,
-        {"names": ("qpu", "nic")},
-        f"spec.resourceClaims (qpu, nic): devices of claims (DRA) are not allocated here{DELEGATE}",
+        {"names": ("qpu", "nic"), "scheduler": "default-scheduler"},
+        (
+            "spec.resourceClaims (qpu, nic): this scheduler does not allocate ResourceClaims; set "
+            "schedulerName to a kube-scheduler that runs under another name"
+        ),
+    ),
+    (
+        Code.RESOURCE_CLAIMS_UNSUPPORTED,
+        {"names": ("qpu", "nic"), "scheduler": "fluence"},
+        (
+            "spec.resourceClaims (qpu, nic): this scheduler does not allocate ResourceClaims; remove "
+            "schedulerName, so that kube-scheduler places it"
+        ),
     ),
     (
         Code.TOO_MANY_DEVICE_KINDS,
         {"most": 16},
         (
-            "pods of this namespace already ask for 16 kinds of devices, and no more are counted: wait until "
+            "The pods of this namespace already request 16 kinds of devices, the maximum: wait until "
             "some of them end, or use the device class and the selectors of one of their "
             "ResourceClaimTemplates"
         ),
     ),
     (
         Code.TOLERATION_OPERATOR_UNKNOWN,
-        {"operator": "Gt"},
-        f"spec.tolerations: the operator 'Gt' is not known here{DELEGATE}",
+        {"operator": "Gt", "scheduler": "fluence"},
+        ("spec.tolerations: unknown operator 'Gt'; remove schedulerName, so that kube-scheduler places it"),
     ),
     (
         Code.NODE_AFFINITY_OPERATOR_UNKNOWN,
-        {"operator": "Like"},
-        f"spec.affinity.nodeAffinity: the operator 'Like' is not known here{DELEGATE}",
+        {"operator": "Like", "scheduler": "fluence"},
+        (
+            "spec.affinity.nodeAffinity: unknown operator 'Like'; remove schedulerName, so that "
+            "kube-scheduler places it"
+        ),
     ),
     (
         Code.SPREAD_POLICY_UNKNOWN,
-        {},
-        f"spec.topologySpreadConstraints: a policy in it is not known here{DELEGATE}",
+        {"scheduler": "fluence"},
+        (
+            "spec.topologySpreadConstraints: unknown policy; remove schedulerName, so that "
+            "kube-scheduler places it"
+        ),
     ),
-    (Code.CLAIM_MISSING, {"claim": "c", "ephemeral": False}, "claim 'c' is not there: create it"),
-    (Code.CLAIM_MISSING, {"claim": "c", "ephemeral": True}, "claim 'c' is not there: it is made soon"),
+    (
+        Code.CLAIM_MISSING,
+        {"claim": "c", "ephemeral": False},
+        'persistentvolumeclaim "c" not found: create it',
+    ),
+    (
+        Code.CLAIM_MISSING,
+        {"claim": "c", "ephemeral": True},
+        'waiting for ephemeral volume controller to create the persistentvolumeclaim "c"',
+    ),
     (
         Code.CLAIM_OF_ANOTHER_POD,
         {"claim": "c"},
-        "claim 'c' was not made for this pod: rename the volume, or delete the claim",
+        ('persistentvolumeclaim "c" was not created for this pod: rename the volume, or delete the claim'),
     ),
     (
         Code.CLAIM_PENDING,
         {"claim": "c", "lacks": Reason.of(Code.CLAIM_TERMINATING)},
-        "claim 'c' is being deleted",
+        'persistentvolumeclaim "c" is being deleted',
     ),
     (Code.CLAIM_TERMINATING, {}, "is being deleted"),
     (
         Code.CLAIM_PENDING,
         {"claim": "c", "lacks": Reason.of(Code.CLAIM_UNBOUND)},
-        "claim 'c' has no volume yet: it must be bound first",
+        'persistentvolumeclaim "c" is unbound: it must be bound to a volume first',
     ),
-    (Code.CLAIM_UNBOUND, {}, "has no volume yet: it must be bound first"),
-    (Code.CLAIM_LOST, {}, "has no volume yet: it must be bound first (its volume is lost)"),
+    (Code.CLAIM_UNBOUND, {}, "is unbound: it must be bound to a volume first"),
+    (Code.CLAIM_LOST, {}, "is unbound: its volume is lost"),
     (
         Code.STORAGE_CLASS_MISSING,
         {"storage_class": "fast"},
-        "names the storage class 'fast', which is not there",
+        "is unbound: its storage class 'fast' does not exist",
     ),
     (
         Code.CLAIM_IN_USE,
         {"claim": "c", "pod": "d/p"},
-        "claim 'c' is ReadWriteOncePod, and pod d/p uses it",
+        'persistentvolumeclaim "c" is ReadWriteOncePod and in use by pod d/p',
     ),
     (
         Code.CLAIM_ASKED_TWICE,
         {"claim": "c", "pod": "d/p"},
-        "claim 'c' is ReadWriteOncePod, and pod d/p wants it too",
+        'persistentvolumeclaim "c" is ReadWriteOncePod, and pod d/p requests it too',
     ),
     # -- a gang finds no seats now --
     (
         Code.TOO_FEW_SEATS,
         {"pod": "", "wanted": 8, "seats": 3, "nodes": 8, **HERE, "causes": CAUSES},
-        "3 of 8 seats on 8 nodes, none for the next: 5 insufficient cpu (2 wanted); 3 taint gpu:NoSchedule",
+        (
+            "0/8 nodes are available: 5 Insufficient cpu, 3 node(s) had untolerated taint {gpu: }. 3 "
+            "of 8 pods of the group fit"
+        ),
     ),
     (
         Code.TOO_FEW_SEATS,
@@ -172,147 +200,208 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
             "causes": CAUSES[:1],
         },
         (
-            "17 of 18 would fit if it were empty (cpu: 36 wanted in all, 34500m there), "
-            "and the next finds no seat on 9 nodes: 5 insufficient cpu (2 wanted)"
+            "0/9 nodes are available, even if empty: 5 Insufficient cpu. 17 of 18 pods of the group "
+            "would fit (cpu: 36 requested, 34500m available)"
         ),
     ),
     (
         Code.TOO_FEW_SEATS,
         {"pod": "d/p", "wanted": 4, "seats": 2, "nodes": 1, **EMPTY, "causes": CAUSES[:1]},
         (
-            "2 of 4 like d/p would fit if it were empty, and the next finds no seat on 1 node: "
-            "5 insufficient cpu (2 wanted)"
+            "0/1 nodes are available for pod d/p (and 3 like it), even if empty: 5 Insufficient cpu. "
+            "2 of 4 such pods would fit"
         ),
     ),
     (
         Code.TOO_FEW_SEATS,
         {"pod": "d/p", "wanted": 2, "seats": 0, "nodes": 3, **HERE, "causes": CAUSES[1:]},
-        "no seat for d/p (and 1 like it) on 3 nodes: 3 taint gpu:NoSchedule",
+        (
+            "0/3 nodes are available for pod d/p (and 1 like it): 3 node(s) had untolerated taint "
+            "{gpu: }. 0 of 2 such pods fit"
+        ),
     ),
     (
         Code.TOO_FEW_SEATS,
         {"pod": "", "wanted": 2, "seats": 0, "nodes": 3, **EMPTY, "causes": CAUSES[1:]},
-        "no seat on 3 nodes, even if it were empty: 3 taint gpu:NoSchedule",
+        (
+            "0/3 nodes are available, even if empty: 3 node(s) had untolerated taint {gpu: }. 0 of 2 "
+            "pods of the group would fit"
+        ),
     ),
     (
         Code.TOO_FEW_SEATS,
         {"pod": "d/p", "wanted": 1, "seats": 0, "nodes": 0, **HERE, "causes": ()},
-        "no seat for d/p on 0 nodes: there are no nodes",
+        "no nodes available to schedule pods",
     ),
     (
         Code.TOO_FEW_SEATS,
         {"pod": "", "wanted": 3, "seats": 2, "nodes": 1, **HERE, "causes": ()},
-        "2 of 3 seats on 1 node, none for the next: the nodes that suit are full with these",
+        (
+            "0/1 nodes are available: the pods of the group fill the nodes that match. 2 of 3 pods "
+            "of the group fit"
+        ),
     ),
     (
         Code.NOT_TOGETHER,
         {"pod": "d/p", "wanted": 1, "seats": 0, "nodes": 8, **HERE, "causes": CAUSES[:1]},
-        ("d/p: enough seats by itself, but not beside the others on 8 nodes: 5 insufficient cpu (2 wanted)"),
+        (
+            "0/8 nodes are available for pod d/p: 5 Insufficient cpu. It fits alone, but not "
+            "together with the other pods of its group"
+        ),
     ),
     (
         Code.NOT_TOGETHER,
         {"pod": "d/p", "wanted": 4, "seats": 0, "nodes": 8, **EMPTY, "causes": CAUSES[1:]},
         (
-            "d/p (and 3 like it): enough seats by itself, but not beside the others on 8 nodes, "
-            "even if it were empty: 3 taint gpu:NoSchedule"
+            "0/8 nodes are available for pod d/p (and 3 like it), even if empty: 3 node(s) had "
+            "untolerated taint {gpu: }. It fits alone, but not together with the other pods of its "
+            "group"
         ),
     ),
     (
         Code.TOO_FEW_SEATS_IN_ONE_DOMAIN,
         {"wanted": 5, "key": "zone", "domains": ZONES, "begun": False, "causes": CAUSES[:1], "empty": False},
         (
-            "no seats in one domain of zone: zone=a has seats for 4 of 5, and no other value has more; "
-            "the next finds there: 5 insufficient cpu (2 wanted)"
+            "No single zone fits the group: zone=a fits 4 of 5 pods, and no other value fits more (5 "
+            "Insufficient cpu)"
         ),
     ),
     (
         Code.TOO_FEW_SEATS_IN_ONE_DOMAIN,
         {"wanted": 4, "key": "zone", "domains": ZONES, "begun": True, "causes": (), "empty": True},
         (
-            "no seats in one domain of zone: zone=a has seats for each, but not for all together "
-            "even if it were empty, "
-            "and others of the group are there"
+            "No single zone fits the group: zone=a fits each pod, but not all 4 together even if "
+            "empty, and other pods of the group run there"
         ),
     ),
     (
         Code.TOO_FEW_SEATS_IN_ONE_DOMAIN,
         {"wanted": 4, "key": "zone", "domains": (), "begun": False, "causes": (), "empty": False},
-        "no node has the label zone, which its PodGroup names",
+        "No node has the label zone, which the PodGroup requires",
     ),
     # -- why nodes are closed --
-    (Code.NODES, {"cause": TAINT, "names": ("a", "b")}, "2 taint gpu:NoSchedule"),
-    (Code.NODE_UNSCHEDULABLE, {}, "cordoned"),
-    (Code.NODE_NOT_READY, {}, "not ready"),
-    (Code.TAINT_NOT_TOLERATED, {"key": "k", "value": "v", "effect": "NoExecute"}, "taint k=v:NoExecute"),
-    (Code.TAINT_NOT_TOLERATED, {"key": "k", "value": "", "effect": "NoExecute"}, "taint k:NoExecute"),
+    (Code.NODES, {"cause": TAINT, "names": ("a", "b")}, "2 node(s) had untolerated taint {gpu: }"),
+    (Code.NODE_UNSCHEDULABLE, {}, "node(s) were unschedulable"),
+    (Code.NODE_NOT_READY, {}, "node(s) were not ready"),
+    (
+        Code.TAINT_NOT_TOLERATED,
+        {"key": "k", "value": "v", "effect": "NoExecute"},
+        "node(s) had untolerated taint {k: v}",
+    ),
+    (
+        Code.TAINT_NOT_TOLERATED,
+        {"key": "k", "value": "", "effect": "NoExecute"},
+        "node(s) had untolerated taint {k: }",
+    ),
     (
         Code.NODE_SELECTOR_MISMATCH,
         {"labels": (("disk", "ssd"), ("zone", "a"))},
-        "nodeSelector disk=ssd, zone=a does not match",
+        "node(s) didn't match Pod's node affinity/selector (disk=ssd, zone=a)",
     ),
-    (Code.NODE_AFFINITY_MISMATCH, {}, "required node affinity does not match"),
-    (Code.VOLUME_OUT_OF_REACH, {"claim": "data"}, "volume of claim data: not reachable"),
-    (Code.VOLUME_NOT_PROVIDED, {"storage_class": "fast"}, "no volume of storage class fast there"),
-    (Code.NODE_EXCLUDED, {}, "excluded for this group"),
-    (Code.NODE_HELD_WHOLE, {}, "held as a whole by another job"),
-    (Code.NODE_IN_USE, {}, "in use, and a whole node is wanted"),
-    (Code.RESOURCE_INSUFFICIENT, CPU, "insufficient cpu (2 wanted)"),
+    (Code.NODE_AFFINITY_MISMATCH, {}, "node(s) didn't match Pod's node affinity/selector"),
+    (
+        Code.VOLUME_OUT_OF_REACH,
+        {"claim": "data"},
+        "node(s) didn't match PersistentVolume's node affinity (claim data)",
+    ),
+    (
+        Code.VOLUME_NOT_PROVIDED,
+        {"storage_class": "fast"},
+        "node(s) didn't find available persistent volumes to bind (storage class fast)",
+    ),
+    (
+        Code.NODE_OFFERS_TOO_LITTLE,
+        {"resource": "fluxion.flux-framework.org/qpu", "wanted": 1},
+        "Insufficient fluxion.flux-framework.org/qpu (1 requested, its kubelet offers less)",
+    ),
+    (Code.NODE_EXCLUDED, {}, "node(s) were excluded for this group"),
+    (Code.NODE_HELD_WHOLE, {}, "node(s) were allocated exclusively to another job"),
+    (Code.NODE_IN_USE, {}, "node(s) were in use, but the job requests whole nodes"),
+    (Code.RESOURCE_INSUFFICIENT, CPU, "Insufficient cpu"),
     (
         Code.RESOURCE_TOO_SMALL,
         {"resource": "memory", "wanted": 3 << 30, "largest": None},
-        "too small: memory (3Gi wanted)",
+        "Insufficient memory (3Gi requested, node too small)",
     ),
     (
         Code.RESOURCE_TOO_SMALL,
         {"resource": "cpu", "wanted": 10**33, "largest": 64_000},
-        "too small: cpu (1e30 wanted, the largest node has 64)",
+        "Insufficient cpu (1e30 requested, the largest node has 64)",
     ),
     (
         Code.RESOURCES_LACKING,
         {"resources": TWO_SHORT},
-        "too small: cpu (2 wanted) and insufficient cpu (2 wanted)",
+        "Insufficient cpu (2 requested, node too small), Insufficient cpu",
     ),
-    (Code.RESOURCE_SUM, dict(SUM.params), "cpu: 36 wanted in all, 34500m there"),
-    (Code.HOST_PORTS_IN_USE, {"ports": (80,)}, "host port 80 is taken"),
-    (Code.HOST_PORTS_IN_USE, {"ports": (80, 443)}, "one of the host ports 80, 443 is taken"),
-    (Code.TOPOLOGY_LABEL_MISSING, {"key": "zone"}, "no label zone, over which it is to be spread"),
+    (Code.RESOURCE_SUM, dict(SUM.params), "cpu: 36 requested, 34500m available"),
+    (
+        Code.HOST_PORTS_IN_USE,
+        {"ports": (80,)},
+        "node(s) didn't have free ports for the requested pod ports (80)",
+    ),
+    (
+        Code.HOST_PORTS_IN_USE,
+        {"ports": (80, 443)},
+        "node(s) didn't have free ports for the requested pod ports (80, 443)",
+    ),
+    (
+        Code.TOPOLOGY_LABEL_MISSING,
+        {"key": "zone"},
+        "node(s) didn't match pod topology spread constraints (missing required label zone)",
+    ),
     (
         Code.TOPOLOGY_SPREAD,
         {"key": "zone", "skew": 2, "most": 1},
-        "topology spread over zone (the skew would be 2, at most 1 is allowed)",
+        "node(s) didn't match pod topology spread constraints (zone: skew 2, maxSkew 1)",
     ),
     (
         Code.POD_AFFINITY,
         {"key": "zone", "selector": "app=db"},
-        "pod affinity: no pod with app=db in the same zone",
+        "node(s) didn't match pod affinity rules (no pod with app=db in the same zone)",
     ),
-    (Code.POD_AFFINITY, {"key": "zone", "selector": ""}, "pod affinity: no such pod in the same zone"),
+    (
+        Code.POD_AFFINITY,
+        {"key": "zone", "selector": ""},
+        "node(s) didn't match pod affinity rules (no matching pod in the same zone)",
+    ),
     (
         Code.POD_ANTI_AFFINITY,
         {"key": "zone", "selector": "app in (a,b)"},
-        "pod anti-affinity: a pod with app in (a,b) is in the same zone",
+        "node(s) didn't match pod anti-affinity rules (a pod with app in (a,b) in the same zone)",
     ),
     (
         Code.EXISTING_ANTI_AFFINITY,
         {"key": "zone"},
-        "anti-affinity of a pod in the same zone against this one",
+        "node(s) didn't satisfy existing pods anti-affinity rules (zone)",
     ),
-    (Code.CLAIM_ON_ANOTHER_NODE, {"claim": "data"}, "claim data is used on another node"),
-    (Code.VOLUMES_TAKEN, {"storage_class": "local"}, "volumes of storage class local are taken"),
-    (Code.ATTACH_LIMIT, {"driver": "csi.example"}, "no more volumes of csi.example can be attached"),
-    (Code.TOO_FEW_VOLUMES, {}, "too few volumes for all its claims"),
+    (
+        Code.CLAIM_ON_ANOTHER_NODE,
+        {"claim": "data"},
+        'node(s) unavailable due to persistentvolumeclaim "data" in use on another node',
+    ),
+    (
+        Code.VOLUMES_TAKEN,
+        {"storage_class": "local"},
+        "node(s) didn't find available persistent volumes to bind (storage class local: all in use)",
+    ),
+    (Code.ATTACH_LIMIT, {"driver": "csi.example"}, "node(s) exceed max volume count (csi.example)"),
+    (
+        Code.TOO_FEW_VOLUMES,
+        {},
+        "node(s) didn't find available persistent volumes to bind (too few for all claims)",
+    ),
     # -- seats came free --
     (Code.POD_ENDED, {"pod": "d/p", "phase": "succeeded"}, "pod d/p has succeeded"),
-    (Code.POD_GONE, {"pod": "d/p"}, "pod d/p is gone"),
+    (Code.POD_GONE, {"pod": "d/p"}, "pod d/p was deleted"),
     (Code.POD_NOT_BOUND, {"pod": "d/p"}, "pod d/p was not bound"),
     (
         Code.LAST_POD_OF_JOB,
         {"cause": Reason.of(Code.POD_GONE, pod="d/p")},
-        "pod d/p is gone, and it was the last of its job",
+        "pod d/p was deleted, the last pod of its job",
     ),
     (Code.JOB_RELEASED, {}, "released"),
-    (Code.SEAT_FOR_NEW_MEMBER, {}, "its place is needed for a new member"),
-    (Code.NODE_GONE, {"node": "n1"}, "node n1 is gone"),
+    (Code.SEAT_FOR_NEW_MEMBER, {}, "its place is needed for a new pod of the group"),
+    (Code.NODE_GONE, {"node": "n1"}, "node n1 was removed"),
 ]
 
 

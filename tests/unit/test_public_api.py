@@ -14,7 +14,7 @@ def test_everything_in_all_can_be_imported() -> None:
 
 
 def test_all_is_sorted_small_and_the_same_as_the_table() -> None:
-    assert len(fluence.__all__) <= 25
+    assert len(fluence.__all__) <= 26
     assert len(set(fluence.__all__)) == len(fluence.__all__)
     assert {*fluence._HOME, "__version__"} == set(fluence.__all__)
     assert set(fluence.__all__) <= set(dir(fluence))

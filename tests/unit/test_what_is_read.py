@@ -23,6 +23,7 @@ _REFERENCES = frozenset(
     (
         "owner_references",
         "ownerReferences",
+        "controller_reference",
         "controller_of",
         "owner_of",
         "owner_chain",
@@ -40,10 +41,14 @@ NO_NAMES_OF_OBJECTS = {
     "SEEN_YES": "the value of a label",
     "BIND_KUBE_SCHEDULER": "the value of an annotation",
     "ADMISSION_PARAMETERS": "an object in our own namespace",
+    "POD_GROUP_SUFFIX": "the end of a PodGroup's name",
     "QUANTUM_CLASS": "a PriorityClass",
     "INSTALLED_IN": "a namespace",
+    "SIMULATED": "on nodes, which users do not write",
     "SCHEDULER_NAME": "on our own Lease",
     "SETTINGS": "on our own Lease",
+    "VIEW_GROUP": "an API group",
+    "VIEW_ADDRESS": "on our own Lease",
     "RESOURCES_CONFIGMAP": "an object of the site",
     "RESOURCES_KEY": "a key in an object of the site",
     "RESOURCES_NAMESPACE": "a namespace",
@@ -73,10 +78,13 @@ NOT_READ_FROM_USERS = {
     "kubernetes.io/no-provisioner": "a provisioner of a StorageClass, which is the site's",
     "node.kubernetes.io/not-ready": "a taint of a node",
     "node.kubernetes.io/unschedulable": "a taint of a node",
+    "fluence.flux-framework.org/v1alpha1": "the version of Queue documents, which are the site's",
     "nvidia.com/gpu": "a resource of nodes",
+    "view.fluence.flux-framework.org/": "an API group",
     "topology.kubernetes.io/block": "a label of nodes",
     "topology.kubernetes.io/rack": "a label of nodes",
     "topology.kubernetes.io/zone": "a label of nodes",
+    "zone": "in a call of the match service, which takes no pods from the cluster",
 }
 """Qualified names in the source that are no keys of what users write."""
 
@@ -132,6 +140,12 @@ def has_row(name: str) -> bool:
 
 
 @cache
+def nodes() -> tuple[tuple[str, ast.AST], ...]:
+    """Every node of the source, with its module."""
+    return tuple((module, node) for module, tree in modules().items() for node in ast.walk(tree))
+
+
+@cache
 def modules() -> dict[str, ast.Module]:
     found = {path.relative_to(SOURCE).as_posix(): path for path in sorted(SOURCE.rglob("*.py"))}
     return {
@@ -157,57 +171,69 @@ def resolved(node: ast.AST) -> str | None:
     return constant + "".join(map(str, texts))
 
 
-def qualified() -> Iterator[tuple[str, str]]:
+@cache
+def qualified() -> tuple[tuple[str, str], ...]:
     """Every literal that has the form of a qualified name, those of `names` aside."""
-    for module, tree in modules().items():
-        for node in ast.walk(tree) if module != "names.py" else ():
-            text = resolved(node)
-            if text is not None and _QUALIFIED.fullmatch(text):
-                yield text, module
+    texts = ((resolved(node), module) for module, node in nodes() if module != "names.py")
+    return tuple((text, module) for text, module in texts if text is not None and _QUALIFIED.fullmatch(text))
 
 
-def keys() -> Iterator[tuple[str, str]]:
+@cache
+def keys() -> tuple[tuple[str, str], ...]:
     """Every literal by which a label, an annotation or a condition is looked up."""
-    for module, tree in modules().items():
-        for node in ast.walk(tree):
-            found: ast.AST | None = None
-            match node:
-                case ast.Call(func=ast.Attribute(value=where, attr="get" | "pop"), args=[key, *_]):
-                    found = key if _MAPS.search(ast.unparse(where)) else None
-                case ast.Call(func=ast.Attribute(attr="condition"), args=[key]):
-                    found = key
-                case ast.Subscript(value=where, slice=key):
-                    found = key if _MAPS.search(ast.unparse(where)) else None
-                case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[where]):
-                    found = key if _MAPS.search(ast.unparse(where)) else None
-            text = None if found is None else resolved(found)
-            if text is not None:
-                yield text, module
+    return tuple(_keys())
+
+
+def _keys() -> Iterator[tuple[str, str]]:
+    for module, node in nodes():
+        where: ast.AST | None
+        match node:
+            case ast.Call(func=ast.Attribute(value=where, attr="get" | "pop"), args=[key, *_]):
+                pass
+            case ast.Call(func=ast.Attribute(attr="condition"), args=[key]):
+                where = None
+            case ast.Subscript(value=where, slice=key):
+                pass
+            case ast.Compare(left=key, ops=[ast.In() | ast.NotIn()], comparators=[where]):
+                pass
+            case _:
+                continue
+        text = resolved(key)  # first: to write a part of the source again takes long
+        if text is not None and (where is None or _MAPS.search(ast.unparse(where))):
+            yield text, module
 
 
 def uses(wanted: frozenset[str]) -> set[str]:
-    """Where these names are used: module and function."""
-    found: set[str] = set()
+    """The modules, with the function or class, in which one of these words stands."""
+    found = set().union(*(places().get(word, set()) for word in wanted))
+    return found - {"queue/queue.py Queue.limit_of"}  # other claims: what places in the plan count
+
+
+@cache
+def places() -> dict[str, set[str]]:
+    """Where each word stands, found in one walk."""
+    found: dict[str, set[str]] = {}
 
     def look(node: ast.AST, where: str, module: str) -> None:
         for child in ast.iter_child_nodes(node):
             inner = where
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 inner = f"{where}.{child.name}".lstrip(".")
-            said = (
+            words = (
                 getattr(child, "attr", None),
                 f"{getattr(child.func, 'attr', '')}()" if isinstance(child, ast.Call) else None,
                 getattr(child, "id", None),
                 getattr(child, "arg", None),
                 child.value if isinstance(child, ast.Constant) else None,
             )
-            if any(each in wanted for each in said if isinstance(each, str)):
-                found.add(f"{module} {inner}".strip())
+            for word in words:
+                if isinstance(word, str):
+                    found.setdefault(word, set()).add(f"{module} {inner}".strip())
             look(child, inner, module)
 
     for module, tree in modules().items():
         look(tree, "", module)
-    return found - {"queue/queue.py Queue.limit_of"}  # other claims: what places in the plan count
+    return found
 
 
 # -- the tests -----------------------------------------------------------------------------------------------
@@ -247,48 +273,82 @@ def test_no_reason_is_left_for_a_name_that_is_gone() -> None:
 
 PLACES = frozenset(
     (
-        "admission/conditions.py owners",
-        "cli/explain.py _Seen.knows_group_of",
-        "cli/live.py running",
+        "act/group_maker.py pod_group",
+        "admission/coordination.py",
+        "admission/coordination.py _group",
+        "admission/operators.py _is_held.holds",
+        "admission/pod_groups.py",
+        "admission/pod_groups.py _job",
+        "admission/queueing.py",
+        "admission/queueing.py _controllers",
+        "commands/explanation.py Seen.knows_group_of",
+        "commands/cluster.py running",
+        "commands/verbs_on_cluster.py _Cluster._find_custom",
+        "commands/verbs_on_cluster.py _Cluster._group",
+        "commands/verbs_on_cluster.py _Cluster.pods_of",
+        "commands/verbs_on_cluster.py _Cluster.requeue",
         "cluster/pods.py is_resident",
+        "cluster/pod_index.py Siblings._changed",
+        "cluster/pod_index.py Siblings.of",
         "controller/controller.py FluxJobController._find_owners",
         "controller/flux_job.py FluxJob.owner",
         "controller/flux_job.py FluxJob.workload",
         "controller/flux_job.py applied",
-        "controller/refusals.py may_take_back",
+        "controller/unstarted.py may_take_back",
         "controller/workloads.py workload_of",
         "doctor/pod_checks.py _maker",
+        "kube/gangs.py _PodGroups.groups",
+        "live/reporter.py Reporter._record",
         "model/meta.py ObjectMeta",
+        "model/meta.py ObjectMeta.controller_reference",
+        "model/operators.py _borrower",
+        "model/operators.py with_sizes",
         "model/owner.py Owner.claims",
         "model/owner.py claimed_by",
         "model/owner.py controller_of",
         "model/volume.py VolumeClaim.owner",
-        "schedule/annotations.py _deadline",
-        "schedule/cycle.py SchedulingCycle._may_begin",
+        "schedule/gangs/annotations.py _deadline",
+        "schedule/queueing/releases.py Releasing._may_begin",
         "schedule/enforcement.py _whole_job",
-        "schedule/gang.py _order",
-        "schedule/gang_size.py _unowned",
-        "schedule/gang_size.py _succeeded",
-        "schedule/gate_dependency.py aliases",
-        "schedule/groups.py Groups._membership",
-        "schedule/groups.py Groups.owners",
-        "schedule/groups.py _same",
-        "schedule/groups.py _same_owner",
-        "schedule/late_ends.py workload",
-        "schedule/lifecycle.py Lifecycle._expect",
-        "schedule/lifecycle.py Lifecycle.give_up_seats",
-        "schedule/lifecycle.py Lifecycle.lose",
-        "schedule/lifecycle.py Lifecycle.take_seats",
-        "schedule/membership.py owner_chain",
-        "schedule/holders.py holder",
-        "schedule/producer_gates.py ProducerGates._has_more",
-        "schedule/reconcile.py _arrivals",
-        "schedule/stand_in.py owner_of",
-        "schedule/stand_in.py stand_in",
-        "schedule/stand_ins.py StandIns._children",
-        "schedule/stand_ins.py StandIns.set_pod",
-        "schedule/takeover.py _workloads",
-        "schedule/warnings.py Warnings.new",
+        "schedule/preemption/drain.py _comes_back",
+        "schedule/preemption/preemption.py Preemption._pod",
+        "schedule/preemption/preemption.py Preemption._times_ended",
+        "schedule/preemption/running_work.py held_jobs",
+        "act/preemptor.py Preemptor._try_suspend",
+        "schedule/gangs/gang.py _order",
+        "schedule/gangs/size.py _by_owners",
+        "schedule/gangs/size.py _succeeded",
+        "schedule/eligibility/eligibility.py _maker",
+        "schedule/eligibility/eligibility.py _series_of",
+        "schedule/external_resources/gate_dependency.py aliases",
+        "schedule/gangs/groups.py Groups._membership",
+        "schedule/gangs/groups.py Groups.owners",
+        "schedule/gangs/groups.py _same",
+        "schedule/gangs/groups.py _same_owner",
+        "schedule/history.py workload",
+        "schedule/gangs/membership.py _is_made_up",
+        "schedule/gangs/membership.py _listing_names",
+        "schedule/gangs/membership.py workload_of",
+        "schedule/gangs/membership.py owner_chain",
+        "schedule/status/holders.py holder",
+        "schedule/external_resources/producer_gates.py ProducerGates._has_more",
+        "schedule/queueing/placeholder.py owner_of",
+        "schedule/queueing/placeholder.py placeholder",
+        "schedule/gangs/groups.py Groups.pods_of",
+        "schedule/queueing/placeholder.py seat_of",
+        "schedule/queueing/placeholders.py Placeholders._children",
+        "schedule/queueing/placeholders.py Placeholders.remove_owner",
+        "schedule/queueing/placeholders.py Placeholders.set_owner",
+        "schedule/queueing/placeholders.py Placeholders.set_pod",
+        "schedule/queueing/placeholder.py is_held_operator",
+        "schedule/queueing/unheld.py UnheldWork._operated",
+        "schedule/queueing/unheld.py is_to_be_held",
+        "schedule/restart.py _workloads",
+        "schedule/status/warnings.py Warnings.new",
+        "commands/conditions_view.py _gang",
+        "web/rows.py _is_named",
+        "web/rows.py _owner",
+        "web/rows.py array_counts",
     )
 )
 """Module and function of each that reads who owns what, by itself or through `model.owner`."""
@@ -315,9 +375,18 @@ def test_nobody_reads_finalizers() -> None:
 
 def test_the_controller_of_a_job_is_read_in_known_places() -> None:
     assert uses(frozenset(("managed_by", "managedBy"))) == {
-        "admission/doors.py door_rules",
-        "model/held.py places_us",
-        "model/owner.py _Spec",
+        "admission/operators.py _is_held",
+        "admission/operators.py _is_held.holds",
+        "admission/queueing.py",
+        "admission/queueing.py _is_queued_job",
+        "model/grant.py is_for_this_scheduler",
+        "model/operators.py CustomOwner.planned",
+        "model/operators.py Operator",
+        "model/operators.py _kubeflow",
+        "model/operators.py read_owner",
+        "model/owner.py OwnerSpec",
+        "schedule/queueing/placeholders.py Placeholders._is_ours",
+        "schedule/queueing/unheld.py is_to_be_held",
     }
 
 
@@ -340,8 +409,7 @@ def test_no_row_is_left_for_a_name_that_is_gone() -> None:
         known.update([value] if isinstance(value, str) else value if isinstance(value, tuple) else ())
     words = {
         text
-        for tree in modules().values()
-        for node in ast.walk(tree)
+        for _, node in nodes()
         for text in (getattr(node, "attr", None), getattr(node, "value", None), getattr(node, "id", None))
         if isinstance(text, str)
     } | {

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import yaml
 
-from fluence.yaml_loader import DEEPEST, MOST_BY_ALIASES, compose, load, load_all, problem
+from fluence.yaml_loader import DEEPEST, MAX_NODES_BY_ALIASES, compose, load, load_all, problem
 
 NINE = ",".join
 BOMB = "a: &a0 [x, x]\n" + "".join(f"b{i}: &a{i} [{NINE([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 30))
@@ -26,8 +26,8 @@ def all_of(text: str) -> object:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (BOMB, f"stands for over {MOST_BY_ALIASES} values"),
-        (MERGES, f"stands for over {MOST_BY_ALIASES} values"),
+        (BOMB, f"stands for over {MAX_NODES_BY_ALIASES} values"),
+        (MERGES, f"stands for over {MAX_NODES_BY_ALIASES} values"),
         ("[" * 1_000_000, f"nested over {DEEPEST} levels"),
         ("- " * 1_000_000 + "a", f"nested over {DEEPEST} levels"),
         ("{a: " * 1_000_000, f"nested over {DEEPEST} levels"),

@@ -1,1 +1,1 @@
-"""The edge: carries out what a cycle decided, on a real API server."""
+"""Act: carries out the decisions of a cycle on an API server."""

@@ -1,12 +1,14 @@
-"""Binder: binds pods in parallel, a bounded number at once, and says what became of each.
+"""Binder: binds pods in parallel, a bounded number at a time, releases suspended workloads, and reports each
+result.
 
-A pod that is held by our gate is let through it first. One that names kube-scheduler is handed over instead:
-a single patch removes the gate and pins the node, and kube-scheduler binds it. What a restart could not read
-from the bind itself is written to the pod's status before, where its owner cannot change it (`model.grant`).
+A pod with our gate loses the gate first. A pod of kube-scheduler is delegated instead: a single patch removes
+the gate and pins the node, and kube-scheduler binds it. Facts that a restart could not read from the bind
+itself are written to the object's status first, where its owner cannot change them (`model.grant`): devices
+and pins of pods, and the nodes of a Job's pods.
 
-The rule for gangs: before the first bind of a job is sent, all of its places are looked at again; if one has
-gone stale, none is sent. Once one was sent the rest are driven to their end: each bind is reported by itself,
-and the scheduler seats those anew that lost their place. Nothing is sent without the lease.
+The rule for gangs: before the first bind of a job is sent, all of its placements are checked again, and if
+one is stale, none is sent. After the first bind, the others follow: each bind is reported by itself, and the
+scheduler places pods again that lost their node. Nothing is sent without the lease.
 """
 
 from __future__ import annotations
@@ -16,11 +18,14 @@ import logging
 import random
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 from fluence import names
 from fluence.act import gates
+from fluence.act.writers import LeaderWriter
 from fluence.kube.client import Client, PatchType
 from fluence.kube.errors import (
+    ONCE,
     ApiConflict,
     ApiError,
     Forbidden,
@@ -28,25 +33,35 @@ from fluence.kube.errors import (
     Invalid,
     KubeError,
     Missing,
+    RetryPolicy,
     ServerFault,
     TooManyRequests,
     Unauthorized,
 )
-from fluence.kube.resource import PODS
-from fluence.kube.retry import ONCE, RetryPolicy
-from fluence.model.grant import PodGrant
-from fluence.model.held import has_gate, is_delegated, is_held, pinned_node
+from fluence.kube.operators import resource_of
+from fluence.kube.resource import JOBS, PODS, Resource
+from fluence.model.grant import (
+    PodGrant,
+    fluxqueue_labels,
+    has_gate,
+    is_delegated,
+    is_held,
+    pinned_node,
+    release_note,
+)
+from fluence.model.operators import CustomOwner
+from fluence.model.owner import Owner
 from fluence.model.pod import Pod
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
+from fluence.schedule.actions import Bind, BindOutcome, BindResult, Release, ReleaseResult
 
 logger = logging.getLogger(__name__)
 
 IN_FLIGHT = 32
-RETRY = RetryPolicy()  # of one bind, at once; then the scheduler tries again after longer pauses
+RETRY = RetryPolicy()  # of one bind, at once; after that, the scheduler tries again with longer pauses
 
 
 class Binder:
-    """``submit`` from the loop; ``report`` is called with each result."""
+    """Call ``submit`` from the event loop. ``report`` is called with each result."""
 
     def __init__(
         self,
@@ -74,11 +89,11 @@ class Binder:
 
     @property
     def backlog(self) -> int:
-        """Binds that are not answered yet."""
+        """Binds without a result yet."""
         return len(self._waiting) + self._busy
 
     def submit(self, binds: Sequence[Bind]) -> None:
-        """The binds of one job."""
+        """Queue the binds of one job."""
         stale = [result for bind in binds if (result := self._check(bind)) is not None]
         if stale:
             faulty = {result.bind.uid: result for result in stale}
@@ -96,7 +111,7 @@ class Binder:
                 tasks.create_task(self._work())
 
     async def drain(self, timeout_s: float = 10.0) -> None:
-        """Send nothing more; wait for the answers to what was sent."""
+        """Send nothing more, and wait for the results of what was sent."""
         self._closed = True
         self._waiting.clear()
         try:
@@ -128,7 +143,7 @@ class Binder:
             self._report(result)
 
     async def _one(self, bind: Bind) -> BindResult:
-        """Send one bind until it is answered; it is checked again each time that it goes out."""
+        """Send one bind until there is a result. It is checked again before each try."""
         attempt = 0
         while True:
             if not self._held():
@@ -161,7 +176,7 @@ class Binder:
         await self._client.bind(pod, bind.node, annotations=bind.annotations, labels=labels, retry=ONCE)
 
     async def _grant(self, pod: Pod, grant: PodGrant) -> Pod:
-        """Write what a pod is given into its status."""
+        """Write a grant into the status of a pod."""
         meta = pod.metadata
         body = gates.granted(meta.uid, grant.condition(), self._client.clock.now())
         return await self._client.patch(
@@ -169,8 +184,7 @@ class Binder:
         )
 
     async def _open(self, pod: Pod) -> None:
-        """Let a pod through our gate. One that is through it already, by a try whose answer was lost, is as
-        good."""
+        """Remove our gate from a pod. It is fine if an earlier try removed it and its answer was lost."""
         meta = pod.metadata
         try:
             await self._client.patch(
@@ -182,8 +196,8 @@ class Binder:
                 raise
 
     async def _hand_over(self, bind: Bind) -> BindResult:
-        """Have kube-scheduler bind a pod where the plan says. The pod is read first: the pin depends on what
-        is there, and a pin that is there already cannot be changed."""
+        """Let kube-scheduler bind a pod on the planned node. The pod is read first, because the pin depends
+        on its current terms, and an existing pin cannot be changed."""
         meta = bind.pod.metadata
         found = await self._client.get(PODS, meta.name, namespace=meta.namespace)
         if found.metadata.uid != meta.uid or found.metadata.deletion_timestamp is not None:
@@ -206,21 +220,21 @@ class Binder:
         match error:
             case Missing():
                 return BindResult(bind, BindOutcome.GONE, "the pod is gone")
-            case Invalid() if has_gate(bind.pod.spec):  # the gate, or the pod, is not what it was
+            case Invalid() if has_gate(bind.pod.spec):  # the gate or the pod has changed
                 return await self._look(bind, str(error))
             case ApiConflict() | TooManyRequests() | ServerFault() | Unauthorized() | Gone():
                 return await self._look(bind, str(error))
             case ApiError():
-                # NB "cannot" is RBAC's word: it says something about us, not about the node. Nor does a
-                # namespace that ends, and whose pods are still to go.
+                # "cannot" is RBAC's word: the error is about our rights, not about the node. An error about a
+                # terminating namespace is not about the node either.
                 ours = isinstance(error, Forbidden) and ("cannot" in error.status.message or error.is_ending)
                 outcome = BindOutcome.AGAIN if ours else BindOutcome.IMPOSSIBLE
                 return BindResult(bind, outcome, str(error))
-            case _:  # no answer: it may have been carried out all the same
+            case _:  # no answer: the bind may have been carried out
                 return await self._look(bind, str(error))
 
     async def _look(self, bind: Bind, reason: str) -> BindResult:
-        """The pod itself says what a refusal or a lost answer means."""
+        """Read the pod to find out what a refusal or a lost answer means."""
         meta = bind.pod.metadata
         try:
             found = await self._client.get(PODS, meta.name, namespace=meta.namespace)
@@ -240,4 +254,107 @@ class Binder:
 
 
 def _labels(bind: Bind) -> dict[str, str]:
-    return {names.FLUXQUEUE_JOBID: bind.annotations[names.JOBID]}
+    return fluxqueue_labels(bind.annotations[names.JOBID], [bind.node])
+
+
+_LONGEST_MESSAGE = 32_768  # of a condition, in the definitions of custom resources
+
+
+def _resource(owner: Owner) -> Resource[Owner]:
+    return resource_of(owner) if isinstance(owner, CustomOwner) else cast("Resource[Owner]", JOBS)
+
+
+class Releaser(LeaderWriter[str, Release]):
+    """Call ``release`` from the event loop. ``report`` gets each result. The scheduler orders a failed
+    release again, for the newest version of the Job."""
+
+    IN_FLIGHT = 8
+
+    def __init__(
+        self, client: Client, report: Callable[[ReleaseResult], None], *, held: Callable[[], bool]
+    ) -> None:
+        super().__init__(client, held=held)
+        self.sent = 0
+        self._report = report
+
+    def _namespace(self, key: str, order: Release) -> str:
+        return order.owner.metadata.namespace
+
+    def release(self, order: Release) -> None:
+        self._writer[order.key] = order
+
+    async def _write(self, _: str, order: Release) -> None:
+        try:
+            self._report(await self._try(order))
+        except Exception as error:
+            self._report(ReleaseResult(order, BindOutcome.AGAIN, f"{type(error).__name__}: {error}"))
+
+    async def _try(self, order: Release) -> ReleaseResult:
+        if not self._held():
+            return ReleaseResult(order, BindOutcome.AGAIN, "this replica does not lead")
+        owner, meta = order.owner, order.owner.metadata
+        self.sent += 1
+        try:
+            grant = self._grant_custom if isinstance(owner, CustomOwner) else self._grant
+            found = await grant(order)
+            await self._client.patch(
+                _resource(owner).raw(),
+                meta.name,
+                gates.let_go(found, order.note),
+                namespace=meta.namespace,
+                kind=PatchType.JSON,
+            )
+        except Missing:
+            return ReleaseResult(order, BindOutcome.GONE, f"the {owner.kind} is gone")
+        except KubeError as error:  # it may have been carried out
+            return await self._look(order, str(error))
+        return ReleaseResult(order, BindOutcome.BOUND)
+
+    async def _grant(self, order: Release) -> Owner:
+        """Write the grant into the status of a Job. Returns the updated Job."""
+        meta = order.owner.metadata
+        body = gates.granted(meta.uid, order.note.condition(), self._client.clock.now())
+        return await self._client.patch(
+            JOBS,
+            meta.name,
+            body,
+            namespace=meta.namespace,
+            kind=PatchType.STRATEGIC,
+            subresource="status",
+        )
+
+    async def _grant_custom(self, order: Release) -> Owner:
+        """The same for the object of an operator, if its users cannot write the status. A grant that is too
+        long is not written: after a restart, the pods are placed together again."""
+        owner, note, meta = order.owner, order.note, order.owner.metadata
+        assert isinstance(owner, CustomOwner)
+        resource, condition = resource_of(owner), note.condition()
+        if not owner.operator.grants or not note.nodes or len(condition.message) > _LONGEST_MESSAGE:
+            return await self._client.get(resource, meta.name, namespace=meta.namespace)
+        found: Any = await self._client.get(resource.raw(), meta.name, namespace=meta.namespace)
+        body = gates.granted_to(found, note.generation, condition, self._client.clock.now())
+        return await self._client.patch(
+            resource,
+            meta.name,
+            body,
+            namespace=meta.namespace,
+            kind=PatchType.JSON,
+            subresource="status",
+        )
+
+    async def _look(self, order: Release, reason: str) -> ReleaseResult:
+        """Read the object to find out what a refusal or a lost answer means."""
+        owner, meta = order.owner, order.owner.metadata
+        try:
+            found = await self._client.get(_resource(owner), meta.name, namespace=meta.namespace)
+        except Missing:
+            return ReleaseResult(order, BindOutcome.GONE, f"the {owner.kind} is gone")
+        except KubeError as error:
+            return ReleaseResult(order, BindOutcome.AGAIN, f"{reason}; and {error}")
+        if found.metadata.uid != meta.uid:
+            return ReleaseResult(order, BindOutcome.GONE, reason)
+        if not found.spec.suspend:
+            is_noted = not isinstance(owner, CustomOwner) or owner.operator.grants
+            ours = order.note.holds_for(found) and (not is_noted or release_note(found) == order.note)
+            return ReleaseResult(order, BindOutcome.BOUND if ours else BindOutcome.STALE, reason)
+        return ReleaseResult(order, BindOutcome.AGAIN, reason)

@@ -1,43 +1,48 @@
-"""Conditions: what to write about pods and groups, as a function of what is there and what should be.
+"""Conditions: the statuses of pods and groups, computed from the current and the wanted state.
 
-Called by the live scheduler and by the embedded cluster of the simulator. Each function answers None where
-nothing changed, so a status is written once per change and not once per cycle. Start times move a little all
-the time; one that was written stays until the new one is clearly another.
+The live scheduler and the embedded cluster of the simulator call it. Each function returns None if nothing
+changed, so a status is written once per change and not once per cycle. Start times move a little all the
+time; a written one stays until the new one differs clearly.
 
-    pods        PodScheduled=False      Unschedulable      it waits, or it never fits; autoscalers read this
+    pods        PodScheduled=False      Unschedulable      more nodes would help; autoscalers read this
+                                        WaitingForTurn     a promise, jobs ahead, a limit, a device
                                         WaitingForGroup    its siblings or its PodGroup are not there yet
-                                        WaitingForVolumes  it has a node, and its claims are being bound
-                StartPromised=True      LimitsEnforced     the start that it was told, as the message
+                                        WaitingForVolumes  its claims are missing, or being bound
+                                        SchedulerError     it is refused or quarantined
+                WaitReported=True       the first code     the reasons and both times for programs, as JSON
+                StartPromised=True      LimitsEnforced     the promised start, as the message
                                         LimitsDeclared     the same, if durations hold
     PodGroups   PodGroupScheduled (1.36), PodGroupInitiallyScheduled (1.37)
-                True Scheduled; False Unschedulable; False SchedulerError for a group that is refused
+                True Scheduled; False Unschedulable; False SchedulerError for a group that is refused;
+                and WaitReported, as for pods
 
-True is never taken back, and a group that is no gang gets no False: its pods have their own (KEP-4671).
+True is never withdrawn, and only gangs get False: in other groups, the pods have their own conditions
+(KEP-4671).
 """
 
 from __future__ import annotations
 
-import re
-from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import Literal, NamedTuple, cast
+from typing import Literal, cast
 
 from fluence import messages, names
+from fluence.act.wait_report import WaitReport, is_sentence_of, wait_condition, wait_report
+from fluence.messages.times import start_sentence
 from fluence.model.grant import ReleaseNote
-from fluence.model.group import Group
+from fluence.model.job_state import JobState
 from fluence.model.meta import Condition
+from fluence.model.owner import Group
 from fluence.model.pod import Pod
-from fluence.model.reason import COUNTS, Code, Reason, Value
-from fluence.schedule import recovery
-from fluence.schedule.producer_gates import GateOutcome, OpenGate
-from fluence.schedule.status import SchedulingStatus, StatusReport
+from fluence.model.reason import Code, Reason, Value
+from fluence.schedule import restart
+from fluence.schedule.external_resources.producer_gates import GateOutcome, OpenGate
+from fluence.schedule.status.status import PodReason, StatusReport
 from fluence.units import rfc3339
 
 Json = dict[str, object]
 
-MESSAGE_BYTES = 4096  # the server takes 32 KiB; nobody reads that
+MESSAGE_BYTES = 4096  # the server accepts 32 KiB, which is too long for people
 NOTE_BYTES = 1024  # of an event
 
 POD_SCHEDULED = "PodScheduled"
@@ -48,7 +53,7 @@ GROUP_CONDITIONS = {
 
 _SECOND = 1000
 _MINUTE = 60 * _SECOND
-# How finely a start is written, by how far away it is.
+# The precision of a written start, by its distance.
 _STEPS = (
     (10 * _MINUTE, _MINUTE),
     (120 * _MINUTE, 5 * _MINUTE),
@@ -56,25 +61,9 @@ _STEPS = (
 )
 _FAR_STEP = 6 * 60 * _MINUTE
 
-_STAMP = r"(\d{4,}-\d\d-\d\dT\d\d:\d\dZ)"
-_LATEST = re.compile(rf"Starts no later than {_STAMP}")
-_EXPECTED = re.compile(rf"expected {_STAMP}\.$")
-_LOOSE = " if durations hold"  # those that nothing enforces
-_TIMES = re.compile(
-    rf" (?:Starts no later than {_STAMP}(?:{_LOOSE})?(?:; expected {_STAMP})?|Start expected {_STAMP})\.$"
-)
-# Numbers of nodes come and go with every pod of every user: they are shown and do not count as a change.
-_COUNTS = re.compile(
-    r"(?<=[:;] )\d+(?= )|\bon \d+ nodes?|\b\d+ of \d+ (?:seats|would fit)|\bskew would be \d+"
-    r"| \([^()]* there\)"
-    r"|\bwaits for \d+ \w+(?: and \d+ \w+)* of (?:another namespace|other namespaces) that [^;.]+"
-)
-
-
-_POD_REASONS = {
-    SchedulingStatus.INCOMPLETE: "WaitingForGroup",
-    SchedulingStatus.PREPARES: "WaitingForVolumes",
-}
+# Waits that users asked for are not failures.
+_OF_USERS = frozenset((PodReason.ARRAY, PodReason.HELD, PodReason.DEPENDENCY, PodReason.NEVER))
+_UNLIMITED = frozenset((Code.WAITS_FOR_UNLIMITED, Code.WAITS_FOR_UNLIMITED_OF_OTHERS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,71 +79,23 @@ class EventNote:
 # -- messages ------------------------------------------------------------------------------------------------
 
 
-def message(report: StatusReport) -> str:
-    """The reasons and both start times, in one text."""
-    times = ""
-    expected = _stamp(report.expected) if report.expected is not None else ""
-    if report.no_later_than is not None:
-        times = f" Starts no later than {_stamp(report.no_later_than)}{'' if report.firm else _LOOSE}"
-        times += f"; expected {expected}." if expected else "."
-    elif expected:
-        times = f" Start expected {expected}."
-    why = clip(" ".join(messages.texts(report.reasons).split()), MESSAGE_BYTES - len(times) - 1)
-    if times and not why.endswith((".", "!", "?", "…")):
+def message(report: StatusReport, *, now: int) -> str:
+    """The reasons, then the start: sentences for people, in one line. No program reads them."""
+    start = start_sentence(
+        report.no_later_than,
+        report.expected,
+        firm=report.firm,
+        endless=any(reason.code in _UNLIMITED for reason in report.reasons),
+        now=now,
+    )
+    why = clip(" ".join(messages.texts(report.reasons).split()), MESSAGE_BYTES - len(start) - 2)
+    if why and not why.endswith((".", "!", "?", "…")):
         why += "."
-    return (why + times).strip()
-
-
-class Written(NamedTuple):
-    """What a message says."""
-
-    meaning: Hashable
-    no_later_than: int | None
-    expected: int | None
-
-
-class WrittenMessages:
-    """What the messages of this process mean, by their text: the last of them, a bounded number.
-
-    It answers for conditions that this process wrote, whichever object they stand on: the pods of a gang
-    carry one text. So nothing is to be forgotten when an object goes.
-    """
-
-    def __init__(self, limit: int = 16_384) -> None:
-        self._limit = limit
-        self._found: OrderedDict[str, Written] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._found)
-
-    def keep(self, text: str, written: Written) -> None:
-        self._found[text] = written
-        self._found.move_to_end(text)
-        while len(self._found) > self._limit:
-            self._found.popitem(last=False)
-
-    def find(self, text: str) -> Written | None:
-        return self._found.get(text)
-
-
-def fingerprint(reason: Reason) -> Hashable:
-    """What of a reason counts as a change: its code and its parameters; of numbers of nodes and seats only
-    whether there are any, since "no seat" is another word than "3 of 8 seats"."""
-    # Text that was given carries its numbers in it.
-    if reason.code is Code.GIVEN:
-        return reason.code, _without_counts(str(reason["text"]))
-    parts = ((key, bool(value) if key in COUNTS else _part(value)) for key, value in reason.params)
-    return reason.code, tuple(parts)
-
-
-def _part(value: Value) -> Hashable:
-    if isinstance(value, Reason):
-        return fingerprint(value)
-    return tuple(map(_part, value)) if isinstance(value, tuple) else value
+    return f"{why} {start}".strip()
 
 
 def settle(report: StatusReport, *, latest: int | None, expected: int | None, now: int) -> StatusReport:
-    """The same report with the times that were written before, where they still hold, else rounded up."""
+    """The same report with the times written before where they still hold, otherwise rounded up."""
     return replace(
         report,
         no_later_than=_round(report.no_later_than, latest, now, is_bound=True),
@@ -162,56 +103,23 @@ def settle(report: StatusReport, *, latest: int | None, expected: int | None, no
     )
 
 
-def read_message(text: str) -> tuple[str, int | None, int | None]:
-    """A message taken apart: the reason, no later than, expected. For `fluence explain`, and for what was
-    written before this process was started."""
-    latest, expected = _LATEST.search(text), _EXPECTED.search(text)
-    return (
-        _TIMES.sub("", text).strip().removesuffix("."),
-        _millis(latest.group(1)) if latest else None,
-        _millis(expected.group(1)) if expected else None,
-    )
-
-
-def rests_on_durations(text: str) -> bool:
-    """Whether the start in a message rests on limits that nothing enforces."""
-    found = _TIMES.search(text)
-    return found is not None and _LOOSE in found.group()
-
-
-def same(one: str, other: str) -> bool:
-    """Two messages say the same, numbers of nodes aside."""
-    return one == other or _without_counts(one) == _without_counts(other)
-
-
-def _without_counts(text: str) -> str:
-    return _COUNTS.sub("#", text)
-
-
 def _changed(
-    report: StatusReport, there: str, *, now: int, memory: WrittenMessages | None
-) -> tuple[str, bool]:
-    """The message of a report where ``there`` stands now, and whether that says something else."""
-    before = memory.find(there) if memory is not None else None
-    if before is not None:
-        latest, expected = before.no_later_than, before.expected
-    else:
-        _, latest, expected = read_message(there)
-    report = settle(report, latest=latest, expected=expected, now=now)
-    text = message(report)
-    meaning = report.firm, *map(fingerprint, report.reasons)
-    written = Written(meaning, report.no_later_than, report.expected)
-    # Who wrote what is there? If this process did, it knows what it meant. After a restart, or where somebody
-    # else wrote it, only the text is left: it is compared with the numbers of nodes masked, so that a new
-    # process does not write every condition of a cluster again.
-    changed = text != there and (before != written if before is not None else not same(there, text))
-    if changed and memory is not None:
-        memory.keep(text, written)
-    return text, changed
+    report: StatusReport, there: Condition, before: WaitReport | None, now: int
+) -> tuple[StatusReport, bool]:
+    """A report with settled times, and whether it differs from the one on the object: by its report, and by
+    whether the sentence is still the one that was written with it."""
+    report = settle(
+        report,
+        latest=None if before is None else before.no_later_than,
+        expected=None if before is None else before.expected,
+        now=now,
+    )
+    same = before is not None and before.says(report) and is_sentence_of(before, there.message)
+    return report, not same
 
 
 def clip(text: str, limit: int) -> str:
-    """At most ``limit`` bytes of UTF-8, with an ellipsis where something is lost."""
+    """At most ``limit`` bytes of UTF-8, with an ellipsis if something is cut off."""
     data = text.encode()
     if len(data) <= limit:
         return text
@@ -227,23 +135,23 @@ def pod_condition(
     *,
     now: int,
     notes: Mapping[str, str] | None = None,
-    memory: WrittenMessages | None = None,
 ) -> Json | None:
-    """The patch of ``pods/status`` (strategic merge) that tells a waiting pod why it waits; ``notes`` are
-    annotations that go with it: unlike specs, the server takes them in a patch of the status. ``memory``:
-    what this process wrote before.
+    """The patch of ``pods/status`` (strategic merge) that says why a pod waits. ``notes`` are annotations
+    that go with it: unlike changes of the spec, the server accepts them in a patch of the status.
 
-    The server itself says True when a pod is bound, and SchedulingGated while it is gated; it leaves the
-    latter standing when the gates are gone, so that is replaced like any other.
+    The server itself writes True when a pod is bound, and SchedulingGated while it is gated. It leaves the
+    latter after the gates are gone, so this is replaced like any other reason.
     """
-    if report.outcome is SchedulingStatus.SCHEDULED or pod.spec.node_name or pod.is_terminal or pod.is_gated:
+    if report.state is JobState.RUNNING or pod.spec.node_name or pod.is_terminal or pod.is_gated:
         return None
     if pod.metadata.deletion_timestamp is not None:
         return None
     there = pod.condition(POD_SCHEDULED) or Condition()
-    text, changed = _changed(report, there.message, now=now, memory=memory)
-    # NB autoscalers add nodes for Unschedulable, and more nodes would help neither of the other two.
-    reason = _POD_REASONS.get(report.outcome, "Unschedulable")
+    generation = pod.metadata.generation
+    settled, changed = _changed(report, there, wait_report(pod.status.conditions), now)
+    # On servers with generations, a condition says which one it is about.
+    changed |= there.observed_generation not in (None, generation)
+    reason = report.pod_reason.value
     new = {key: note for key, note in (notes or {}).items() if pod.annotations.get(key) != note}
     if (
         there.status == "False"
@@ -251,67 +159,99 @@ def pod_condition(
         and not (changed or new or _asks_other(pod, report))
     ):
         return None
+    text = message(settled, now=now)
     condition = {"type": POD_SCHEDULED, "status": "False", "reason": reason, "message": text}
+    reported = _timed(wait_condition(settled, text), pod.condition(names.WAIT_REPORTED) or Condition(), now)
+    conditions = [_timed(condition, there, now), reported, *_promise(pod, report, now)]
+    if generation is not None:
+        conditions = [{**each, "observedGeneration": generation} for each in conditions]
     return {
         "metadata": {"uid": pod.metadata.uid, **({"annotations": new} if new else {})},
-        "status": {"conditions": [_timed(condition, there, now), *_promise(pod, report, now)]},
+        "status": {"conditions": conditions},
     }
 
 
 def text_of(patch: Json) -> str:
-    """What a patch of `pod_condition` tells people."""
+    """The sentence for people in a patch of `pod_condition`."""
     status = cast("dict[str, list[dict[str, str]]]", patch["status"])
     return status["conditions"][0]["message"]
 
 
-def group_condition(
-    group: Group, report: StatusReport, *, now: int, memory: WrittenMessages | None = None
-) -> Json | None:
+def group_condition(group: Group, report: StatusReport, *, now: int) -> Json | None:
     """The patch of ``podgroups/status`` (strategic merge), as kube-scheduler writes it for its own groups."""
     kind = GROUP_CONDITIONS.get(group.source)
     if kind is None:
         return None  # 1.35 has no status to write, and other PodGroups have their own controller
-    there = next((each for each in group.conditions if each.type == kind), Condition())
-    if report.outcome is SchedulingStatus.SCHEDULED:
+    present = {condition.type: condition for condition in group.conditions}
+    there = present.get(kind, Condition())
+    reported = present.get(names.WAIT_REPORTED, Condition())
+    if report.state is JobState.RUNNING:
         if there.status == "True":
             return None
-        return _patch(group.uid, there, kind, "True", "Scheduled", "", now)
+        done = {"type": kind, "status": "True", "reason": "Scheduled", "message": ""}
+        conditions = [_timed(done, there, now)]
+        if reported.status == "True":
+            ended = {"type": names.WAIT_REPORTED, "status": "False", "reason": "Scheduled", "message": ""}
+            conditions.append(_timed(ended, reported, now))
+        return _patch(group.uid, conditions)
     if there.status == "True" or not group.is_gang:
         return None
-    text, changed = _changed(report, there.message, now=now, memory=memory)
-    reason = "SchedulerError" if report.outcome is SchedulingStatus.REFUSED else "Unschedulable"
+    report, changed = _changed(report, there, wait_report(group.conditions), now)
+    reason = "SchedulerError" if report.state is JobState.REFUSED else "Unschedulable"
     if there.status == "False" and there.reason == reason and not changed:
         return None
-    return _patch(group.uid, there, kind, "False", reason, text, now)
+    text = message(report, now=now)
+    waits = {"type": kind, "status": "False", "reason": reason, "message": text}
+    return _patch(group.uid, [_timed(waits, there, now), _timed(wait_condition(report, text), reported, now)])
 
 
 def bound(pod: Pod, node: str) -> EventNote:
-    """The event about a pod that has its node: kube-scheduler's words, under our own name."""
+    """The event about a bound pod, in kube-scheduler's words and under our own name."""
     text = f"Successfully assigned {pod.key} to {node}"
     return EventNote("Normal", "Scheduled", "Binding", clip(text, NOTE_BYTES))
 
 
 def note(report: StatusReport, text: str) -> EventNote:
-    """The event that goes with a condition, whose text it has: what is rounded there is rounded here."""
-    if report.outcome is SchedulingStatus.PREPARES:
+    """The event that goes with a condition. It has the same text, with the same rounded times."""
+    if report.state is JobState.PREPARING:
         return EventNote("Normal", "WaitingForVolumes", "Scheduling", clip(text, NOTE_BYTES))
+    if report.pod_reason in _OF_USERS and report.state is not JobState.REFUSED:
+        return EventNote("Normal", report.pod_reason.value, "Scheduling", clip(text, NOTE_BYTES))
     return EventNote("Warning", "FailedScheduling", "Scheduling", clip(text, NOTE_BYTES))
 
 
+def reminder(pod: Pod, report: StatusReport) -> EventNote | None:
+    """The event about a pod that still waits, with its current text; None if it does not wait."""
+    there = pod.condition(POD_SCHEDULED)
+    if there is None or there.status != "False" or pod.spec.node_name or pod.is_gated or pod.is_terminal:
+        return None
+    return note(report, there.message)
+
+
 def warning(reason: Reason) -> EventNote:
-    """The event about what is declared and not used."""
+    """The event about a declaration without effect."""
     return EventNote("Warning", reason.code.value, "Scheduling", clip(messages.text(reason), NOTE_BYTES))
 
 
 def released(release: ReleaseNote) -> EventNote:
-    """The event about a Job that was let go."""
+    """The event about a released Job."""
     nodes = release.annotations()[names.FLUXQUEUE_NODES]
     return EventNote("Normal", "Released", "Releasing", clip(f"Starts on {nodes}", NOTE_BYTES))
 
 
 def limit_note(reason: Reason) -> EventNote:
-    """The event about a limit that has passed."""
+    """The event about an exceeded limit."""
     return EventNote("Warning", reason.code.value, "EnforcingLimit", clip(messages.text(reason), NOTE_BYTES))
+
+
+def preemption_note(reason: Reason) -> EventNote:
+    """The event about a pod that ends for work of higher priority, in kube-scheduler's words."""
+    kind: Literal["Normal", "Warning"] = (
+        "Warning" if reason.code in (Code.NOT_PREEMPTED, Code.PREEMPTION_PLANNED) else "Normal"
+    )
+    others = (Code.PREEMPTED_FOR_OTHERS, Code.RECLAIMED, Code.GANG_ENDED)
+    name = Code.PREEMPTED if reason.code in others else reason.code
+    return EventNote(kind, name.value, "Preempting", clip(messages.text(reason), NOTE_BYTES))
 
 
 _GATE_CODES = {
@@ -326,7 +266,7 @@ _AS_WANTED = (GateOutcome.ANNOUNCED, GateOutcome.STARTED, GateOutcome.FINISHED)
 
 
 def gate_note(order: OpenGate, error: str = "") -> EventNote:
-    """The event about a gate that was opened, or could not be."""
+    """The event about a gate that was removed, or could not be."""
     if error:
         reason = Reason.of(Code.GATE_NOT_OPENED, gate=order.gate, error=error)
     else:
@@ -341,33 +281,32 @@ def gate_note(order: OpenGate, error: str = "") -> EventNote:
 
 
 def _promise(pod: Pod, report: StatusReport, now: int) -> list[Json]:
-    """The condition with the start that a pod is told, for programs and for the scheduler after this one: to
-    the millisecond. It goes with the other one and never alone."""
+    """The condition with the promised start of a pod, to the millisecond, for programs and for the next
+    scheduler. It is only written together with the other conditions."""
     there = pod.condition(names.START_PROMISED) or Condition()
     if report.no_later_than is not None:
-        told = recovery.Promise(report.no_later_than, report.expected, report.firm, report.limit)
-        made = recovery.promise_condition(told)
-    elif there.status == "True" and report.outcome is not SchedulingStatus.PREPARES:
-        made = recovery.no_promise()
+        told = restart.Promise(report.no_later_than, report.expected, report.firm, report.limit)
+        made = restart.promise_condition(told)
+    elif there.status == "True" and report.state is not JobState.PREPARING:
+        made = restart.no_promise()
     else:
         return []
     return [_timed(made, there, now)]
 
 
 def _asks_other(pod: Pod, report: StatusReport) -> bool:
-    """Whether the start that a pod was told is for another length of time, though it may be the same."""
-    told = recovery.promise_of([pod]) if report.no_later_than is not None else None
+    """Whether the promise on a pod was made for another limit, even if the start is the same."""
+    told = restart.promise_of([pod]) if report.no_later_than is not None else None
     return told is not None and told.limit != report.limit
 
 
-def _patch(uid: str, there: Condition, kind: str, status: str, reason: str, text: str, now: int) -> Json:
-    # The uid is a precondition: an object made anew under this name does not get the old one's status.
-    condition = _timed({"type": kind, "status": status, "reason": reason, "message": text}, there, now)
-    return {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
+def _patch(uid: str, conditions: list[Json]) -> Json:
+    # The uid is a precondition: a new object with this name must not get the status of the old one.
+    return {"metadata": {"uid": uid}, "status": {"conditions": conditions}}
 
 
 def _timed(condition: Mapping[str, str], there: Condition, now: int) -> Json:
-    """A condition with the time since which it has its status, where that is another."""
+    """A condition with its transition time, if its status changes."""
     since = {} if there.status == condition["status"] else {"lastTransitionTime": rfc3339(now * 1000)}
     return {**condition, **since}
 
@@ -380,19 +319,7 @@ def _round(at: int | None, before: int | None, now: int, *, is_bound: bool = Fal
         return None
     away = max(0, at - now)
     step = next((step for within, step in _STEPS if away < within), _FAR_STEP)
-    # A bound that was written must hold: it may be late and never early.
+    # A written bound must hold: it may be late but never early.
     if before is not None and before >= now and (0 if is_bound else -step) <= before - at <= step:
         return before
     return -(-max(at, now) // step) * step
-
-
-def _stamp(ms: int) -> str:
-    """To the minute: people read it."""
-    return rfc3339(ms * 1000, "minutes")
-
-
-def _millis(stamp: str) -> int | None:
-    try:
-        return int(datetime.strptime(stamp, "%Y-%m-%dT%H:%M%z").timestamp() * 1000)
-    except ValueError:  # someone else wrote this message
-        return None

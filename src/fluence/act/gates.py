@@ -1,19 +1,20 @@
-"""Gates: the JSON patches by which held pods and Jobs are let go, as pure functions of the object.
+"""Gates: the JSON patches that release held pods and Jobs, as pure functions of the object.
 
-Each begins with tests of what it was made for, so that it does nothing to an object that is another by now.
-The binder sends those of pods, `releaser` those of Jobs.
+Each patch begins with tests of the version it was made for, so that it does nothing to an object that has
+changed. `Binder` sends those of pods, and `Releaser` those of Jobs and of operators' objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
 from fluence import names
-from fluence.model.grant import ReleaseNote
-from fluence.model.held import has_gate
+from fluence.model.grant import ReleaseNote, has_gate
 from fluence.model.meta import Condition, ObjectMeta
+from fluence.model.operators import CustomOwner
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.units import rfc3339
@@ -25,7 +26,7 @@ _TERMS = f"/spec/affinity/nodeAffinity/{_REQUIRED}/nodeSelectorTerms"
 
 
 def granted(uid: str, condition: Condition, now: float) -> Operation:
-    """What an object was given, as a strategic merge patch of its status; ``now`` in seconds."""
+    """The grant of an object, as a strategic merge patch of its status. ``now`` is in seconds."""
     at = rfc3339(int(now) * 1_000_000)
     return {
         "metadata": {"uid": uid},
@@ -33,8 +34,26 @@ def granted(uid: str, condition: Condition, now: float) -> Operation:
     }
 
 
+def granted_to(
+    found: Mapping[str, Any], generation: int, condition: Condition, now: float
+) -> list[Operation]:
+    """The same for a custom object, whose lists the server does not merge: a JSON patch of the object
+    ``found``."""
+    status = found.get("status") or {}
+    conditions = [each for each in status.get("conditions") or () if each.get("type") != condition.type]
+    at = rfc3339(int(now) * 1_000_000)
+    conditions.append({**msgspec.to_builtins(condition), "lastTransitionTime": at})
+    whole = {**status, "conditions": conditions}
+    return [
+        _test("/metadata/uid", found["metadata"]["uid"]),
+        _test("/metadata/generation", generation),
+        _test("/metadata/resourceVersion", found["metadata"]["resourceVersion"]),
+        _add("/status/conditions", conditions) if "status" in found else _add("/status", whole),
+    ]
+
+
 def ungate(pod: Pod) -> list[Operation]:
-    """Remove our gate, by its name, and leave those of others alone."""
+    """Remove our gate by its name, and leave the others alone."""
     gates = [each.name for each in pod.spec.scheduling_gates or ()]
     at = f"/spec/schedulingGates/{gates.index(names.GATE_FLUXQUEUE)}"
     return [
@@ -47,8 +66,8 @@ def ungate(pod: Pod) -> list[Operation]:
 def hand_over(
     pod: Pod, node: str, *, annotations: Mapping[str, str], labels: Mapping[str, str]
 ) -> list[Operation]:
-    """Remove our gate and pin the pod to its node, in one write: kube-scheduler binds it there. The version
-    goes along, for the pin depends on the terms that are there."""
+    """Remove our gate and pin the pod to its node in one write, so that kube-scheduler binds it there. The
+    patch tests the resource version, because the pin depends on the current terms."""
     return [
         *ungate(pod),
         _test("/metadata/resourceVersion", pod.metadata.resource_version),
@@ -59,15 +78,19 @@ def hand_over(
 
 
 def let_go(owner: Owner, note: ReleaseNote) -> list[Operation]:
-    """Have a suspended Job make its pods, unless its spec has changed since it was planned."""
+    """Unsuspend a Job or an object of an operator, unless its spec has changed since it was planned."""
     meta = owner.metadata
+    steps = owner.operator.suspend if isinstance(owner, CustomOwner) else ("suspend",)
+    path = f"/spec/{'/'.join(steps)}"
     operations = [
         _test("/metadata/uid", meta.uid),
         _test("/metadata/generation", note.generation),
-        _test("/spec/suspend", True),
-        {"op": "replace", "path": "/spec/suspend", "value": False},
+        _test(path, True),
+        {"op": "replace", "path": path, "value": False},
     ]
-    if not meta.annotations:  # nobody else's are to be lost
+    if not note.nodes:
+        return operations
+    if not meta.annotations:  # do not overwrite annotations that were added meanwhile
         operations.insert(0, _test("/metadata/resourceVersion", meta.resource_version))
     return [
         *operations,
@@ -78,7 +101,8 @@ def let_go(owner: Owner, note: ReleaseNote) -> list[Operation]:
 
 
 def _gated_template(owner: Owner) -> list[Operation]:
-    """The pods of a Job that kube-scheduler binds wait behind our gate until each is pinned to its node."""
+    """Add our gate to the template of a Job whose pods kube-scheduler binds: they wait until each is
+    pinned."""
     template = owner.spec.template
     if template is None or template.spec.scheduler_name != names.KUBE_SCHEDULER or has_gate(template.spec):
         return []
@@ -88,7 +112,8 @@ def _gated_template(owner: Owner) -> list[Operation]:
 
 
 def _pin(pod: Pod, node: str) -> list[Operation]:
-    """And one more requirement into every term; a term without any matches no node, and stays so."""
+    """Add the node as one more requirement to every term. A term without requirements matches no node, and
+    stays so."""
     pin = {"key": "metadata.name", "operator": "In", "values": [node]}
     fresh: object = {"nodeSelectorTerms": [{"matchFields": [pin]}]}
     affinity = pod.spec.affinity

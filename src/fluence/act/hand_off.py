@@ -1,10 +1,11 @@
-"""Hand-off: which variable of a container carries which annotation of its pod, kept where admission reads it.
+"""Hand-off: the table of container variables and the pod annotations they carry, as an object that admission
+reads.
 
-Admission puts the variables into containers that ask for a device; the table is an object, because the set
-of attributes follows `fluence-resources` and because other programs rename their variables. It is a kind of
-its own and no ConfigMap: API servers stop to follow ConfigMaps for policies once the last policy that reads
-one is deleted, until they are restarted. The leader writes its own part by server-side apply: what a site
-adds stays.
+Admission adds the variables to containers that request a device. The table is an object, because the
+attributes follow `fluence-resources`, and because other programs rename their variables. It has a kind of its
+own and is not a ConfigMap: API servers stop following ConfigMaps for policies when the last policy that reads
+one is deleted, until they are restarted. The leader writes its own part by server-side apply, so additions of
+a site stay. It watches the object, and restores it after changes and deletions.
 """
 
 from __future__ import annotations
@@ -17,44 +18,81 @@ from typing import Final
 from fluence import names
 from fluence.kube.client import Client
 from fluence.kube.errors import Forbidden, KubeError, Missing
+from fluence.kube.reflector import Reflector
 from fluence.kube.resource import HAND_OFFS
-from fluence.model.device import DeviceTree
-from fluence.model.hand_off import PART_OF, hand_off_variables
+from fluence.model.external_resources import PART_OF, DeviceTree, HandOff, hand_off_variables
 
 logger = logging.getLogger(__name__)
 
 MANAGER: Final = "fluence-scheduler"
+# Until the kind and the right to write it exist: admission may be installed at any time.
+_RETRY_SECONDS: Final = 5.0
 
 
 class HandOffWriter:
-    """``keep`` from the loop, whenever; ``run`` writes what is new, and all of it now and then."""
+    """Call ``keep`` from the event loop at any time. ``run`` writes the table when it is new or differs on
+    the server."""
 
-    def __init__(self, client: Client, namespace: str, *, again_s: float = 600.0) -> None:
+    def __init__(self, client: Client, namespace: str) -> None:
         self.written = 0
         self.failed = 0
         self._client = client
         self._namespace = namespace
-        self._again_s = again_s  # somebody may have changed it, or the kind may be there by now
         self._tree: DeviceTree | None = None
         self._told = ""
         self._changed = asyncio.Event()
 
     def keep(self, tree: DeviceTree) -> None:
-        """From now on the table is that of these devices."""
+        """Use the table of these devices from now on."""
         if tree is not self._tree:
             self._tree = tree
             self._changed.set()
 
+    def _seen(self, old: HandOff | None, new: HandOff | None) -> None:
+        """Observe the object on the server, including our own writes."""
+        if self._tree is None:
+            return
+        wanted = hand_off_variables(self._tree)
+        if new is None or any(new.variables.get(name) != key for name, key in wanted.items()):
+            self._changed.set()
+
     async def run(self) -> None:
-        while True:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._again_s)
-            self._changed.clear()
-            if self._tree is not None:
-                await self.write(self._tree)
+        # The watch runs only while the object exists, because it would log a missing kind.
+        watch: asyncio.Task[None] | None = None
+        try:
+            while True:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._changed.wait(), None if watch else _RETRY_SECONDS)
+                self._changed.clear()
+                is_written = self._tree is not None and await self.write(self._tree)
+                if is_written and watch is None:
+                    watch = asyncio.create_task(self._watch())
+                elif not is_written and watch is not None:
+                    watch.cancel()
+                    watch = None
+        finally:
+            if watch is not None:
+                watch.cancel()
+
+    async def _watch(self) -> None:
+        reflector: Reflector[HandOff] = Reflector(
+            self._client,
+            HAND_OFFS,
+            namespace=self._namespace,
+            field_selector=f"metadata.name={names.ADMISSION_PARAMETERS}",
+            optional=True,
+            may_be_denied=True,
+        )
+        reflector.store.on_change(self._seen)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(reflector.run())
+            await reflector.synced.wait()
+            # It may have been deleted between the write and the first list.
+            self._seen(None, reflector.store.get(names.ADMISSION_PARAMETERS, self._namespace))
 
     async def write(self, tree: DeviceTree) -> bool:
-        """Whether the server took it. What is already so is no write there: nothing changes its version."""
+        """Write the table. Returns whether the server accepted it. Writing an unchanged table does not change
+        its version."""
         name = names.ADMISSION_PARAMETERS
         body: dict[str, object] = {
             "apiVersion": HAND_OFFS.api_version,
@@ -80,7 +118,7 @@ class HandOffWriter:
         return False
 
     def _tell(self, level: int, text: str) -> None:
-        """Once, not at each try."""
+        """Log a text once, not at each try."""
         if text != self._told:
             self._told = text
             logger.log(level, "%s", text)

@@ -1,6 +1,7 @@
-"""Admission: what becomes of an object before it is stored, by one table of rules for policy and webhook.
+"""Admission: changes new objects before they are stored, by one table of rules.
 
-Read in this order: ``expressions`` (what a rule can say), ``rules`` (what they say), ``edits`` (what they
-change), ``scopes`` (which rules hold where), ``interpreter`` (rules on an object), ``policy`` and ``hooks``
-(rules as manifests), ``server`` and ``keeper`` (the webhook and its certificates).
+Read in this order: ``rule`` (what a rule is), ``hand_off``, ``coordination`` and ``queueing`` (the rules,
+each as CEL and as Python), ``users`` (who submitted what, and who may name which queue), ``scopes`` (which
+rules apply where), ``manifests`` (rules as policies and webhooks), ``admit`` (rules applied to an object),
+``review``, ``server`` and ``certificates`` (the webhook).
 """

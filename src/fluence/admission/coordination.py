@@ -1,195 +1,301 @@
-"""Coordination: a group that shares a quantum computer, split into its producer and those that wait.
+"""Coordination: splits a group that shares a quantum computer into its producer and its consumers.
 
-The pod with index 0 submits; it is in a group of its own, `<group>-producer`. The others ask for no device
-and wait behind a gate until its task is announced. A policy knows one object, so who is first must be on the
-pod (an index), and so must be how many there are: a Job says it to its pods when it is made.
+The pod with index 0 submits the task; it is in a group of its own, `<group>-producer`. The others request no
+device and wait behind a gate until the task is announced. A policy sees one object, so a pod must carry its
+index and the size of its group; a Job or StatefulSet writes the size on its template.
 """
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from collections.abc import Callable
+from typing import Any, Final
 
 from fluence import names
-from fluence.admission.conditions import (
+from fluence.admission import cel, patch
+from fluence.admission.patch import Incoming, Operation, Steps
+from fluence.admission.rule import (
     ANNOTATIONS,
     LABELS,
-    first,
-    is_controller,
-    is_ours,
-    owners,
-)
-from fluence.admission.edits import (
     POD,
+    PODS,
+    QUANTUM,
     TEMPLATE,
-    Place,
-    add_gate,
-    add_variables,
-    container_asks,
-    drop_field,
-    drop_resources,
-    exists_container,
-    set_entries,
-    set_field,
+    AdmissionRule,
+    AdmissionWarning,
+    Condition,
+    Edit,
+    Site,
+    concerns_us,
 )
-from fluence.admission.expressions import (
-    Convert,
-    Each,
-    Equal,
-    Every,
-    Expr,
-    Field,
-    If,
-    Less,
-    ListOf,
-    MapOf,
-    Matches,
-    Name,
-    Named,
-    Not,
-    Plus,
-    Value,
-)
-from fluence.admission.hand_off import from_annotation
-from fluence.admission.rule import PODS, QUANTUM, AdmissionRule, Site, Warn
 
 SHARED: Final = "shared"
-QUANTUM_RESOURCES: Final = tuple(f"{names.DEVICE_PREFIX}{each}" for each in ("qpu", "qubit"))
-_SUFFIX: Final = "-producer"
-_LONGEST: Final = 63 - len(_SUFFIX)
-_READY: Final = names.GATES[0]
-_NUMBER: Final = "[1-9][0-9]{0,5}"
+QUANTUM_RESOURCES: Final = tuple(f"{names.DEVICE_PREFIX}{name}" for name in ("qpu", "qubit"))
 ROLE_VARIABLE: Final = "FLUENCE_COORDINATION_ROLE"
 TASK_VARIABLE: Final = "FLUENCE_QUANTUM_JOB_ID"
+_SUFFIX: Final = "-producer"
+_READY: Final = names.GATES[0]
+_SIDES: Final = ("limits", "requests")
+_INDEX: Final = "[0-9]{1,9}"
+_SIZE: Final = "[1-9][0-9]{0,5}"
+_GROUP: Final = f"[A-Za-z0-9]([A-Za-z0-9._-]{{0,{63 - len(_SUFFIX) - 2}}}[A-Za-z0-9])?"
+
+_INDEX_FIELDS: Final = [
+    (*place, key) for key in (names.COMPLETION_INDEX, names.POD_INDEX) for place in (ANNOTATIONS, LABELS)
+]
+# In the order of `schedule.gangs.labels.declared_size`: annotations first.
+_SIZE_FIELDS: Final = [(*place, key) for place in (ANNOTATIONS, LABELS) for key in names.GROUP_SIZES]
+_GROUP_FIELDS: Final = [(*place, key) for place in (LABELS, ANNOTATIONS) for key in names.GROUP_NAMES]
+_ROLE: Final = (*ANNOTATIONS, names.COORDINATION_ROLE)
+_OWNERS: Final = ("Job", "StatefulSet")
+
+_ASKS: Final = cel.either(
+    *(cel.has("resources", side, key, of="c") for side in _SIDES for key in QUANTUM_RESOURCES)
+)
+_OWNER: Final = (
+    f"string({cel.items('metadata', 'ownerReferences')}"
+    f".filter(o, o.?controller.orValue(false) && {cel.text('kind', of='o')} in {cel.listed(_OWNERS)})"
+    f".map(o, {cel.text('name', of='o')})[?0].orValue(''))"
+)
+
+VARIABLES: Final = {
+    "shared": cel.every(
+        f"{cel.text(*ANNOTATIONS, names.COORDINATION)} == {cel.quoted(SHARED)}",
+        f"!{cel.has('spec', 'nodeName')}",  # the server refuses a gate together with a node
+        cel.exists_container(_ASKS),
+    ),
+    "index": cel.first(cel.text(*steps) for steps in _INDEX_FIELDS),
+    "size": cel.first(cel.text(*steps) for steps in _SIZE_FIELDS),
+    "templateSize": cel.first(cel.text(*TEMPLATE, *steps) for steps in _SIZE_FIELDS),
+    "group": cel.first([*(cel.text(*steps) for steps in _GROUP_FIELDS), _OWNER]),
+    "splits": cel.every(
+        "variables.shared",
+        f"{cel.text(*_ROLE)} == ''",
+        f"!{cel.has('spec', 'schedulingGroup')}",
+        f"!{cel.has('spec', 'workloadRef')}",
+        f"variables.index.matches('^{_INDEX}$')",
+        f"variables.size.matches('^{_SIZE}$')",
+        "int(variables.size) > 1",
+        f"variables.group.matches('^{_GROUP}$')",
+    ),
+}
 
 
 def coordination_rules(site: Site) -> tuple[AdmissionRule, ...]:
-    splits = Named(
-        "splits",
-        Every(
-            _is_shared(),
-            Equal(_role(), Value("")),
-            Not(POD.has("spec", "schedulingGroup")),
-            Not(POD.has("spec", "workloadRef")),
-            Matches(_index(), "[0-9]{1,9}"),
-            Matches(_size(POD), _NUMBER),
-            Less(Value(1), Convert("int", _size(POD))),
-            Matches(_group(), f"[A-Za-z0-9]([A-Za-z0-9._-]{{0,{_LONGEST - 2}}}[A-Za-z0-9])?"),
-        ),
+    leads = Condition(
+        "variables.splits && int(variables.index) == 0", lambda pod: _splits(pod) and int(_index(pod)) == 0
     )
-    leads = Equal(Convert("int", _index()), Value(0))
-    return (
-        # A pod does not know how many its Job makes, so the Job says it when it is made.
-        *(_sized(site, kind) for kind in ("Job", "StatefulSet")),
-        AdmissionRule("split-producer", QUANTUM, PODS, is_ours(site), Every(splits, leads), _producer()),
-        AdmissionRule("split-consumer", QUANTUM, PODS, is_ours(site), Every(splits, Not(leads)), _consumer()),
-    )
-
-
-def _producer() -> tuple[Expr, ...]:
-    return (
-        set_entries(POD, LABELS, {names.GROUP_LABEL: Plus(_group(), Value(_SUFFIX))}),
-        set_entries(
-            POD, ANNOTATIONS, {names.COORDINATION_ROLE: Value("producer"), names.GROUP_SIZE: Value("1")}
-        ),
-        add_variables(ListOf(Value(ROLE_VARIABLE)), lambda name: _plain(name, "producer")),
-    )
-
-
-def _consumer() -> tuple[Expr, ...]:
-    def entry(name: Expr) -> Expr:
-        task = from_annotation(name, Value(names.QUANTUM_JOB_ID))
-        return If(Equal(name, Value(ROLE_VARIABLE)), _plain(name, "consumer"), task)
-
-    unclassed = Equal(POD.field("spec", "priorityClassName"), Value(""))
-    classed = Plus(
-        set_field(POD, ("spec", "priorityClassName"), Value(names.QUANTUM_CLASS)),
-        drop_field(
-            POD, "spec", "priority"
-        ),  # that of no class, which the server gave it; it computes it anew
+    follows = Condition(
+        "variables.splits && int(variables.index) != 0", lambda pod: _splits(pod) and int(_index(pod)) != 0
     )
     return (
-        set_entries(POD, LABELS, {names.GROUP_LABEL: _group()}),
-        set_entries(
-            POD,
-            ANNOTATIONS,
-            {
-                names.COORDINATION_ROLE: Value("consumer"),
-                names.GROUP_SIZE: Convert("string", Plus(Convert("int", _size(POD)), Value(-1))),
-                names.DEPENDS_ON_KIND: Value("quantum-submit"),
-                names.DEPENDS_ON_PRODUCER: Plus(_group(), Value(_SUFFIX)),
-                names.DEPENDS_ON_GATE: Value(_READY),
-            },
-        ),
-        add_gate(POD, _READY),
-        If(unclassed, classed, ListOf()),
-        drop_resources(QUANTUM_RESOURCES),
-        add_variables(ListOf(Value(ROLE_VARIABLE), Value(TASK_VARIABLE)), entry),
-    )
-
-
-def _sized(site: Site, kind: str) -> AdmissionRule:
-    """The size of a shared group on the template of whatever makes its pods."""
-    said = _size(POD)  # on the Job itself
-    if kind == "Job":
-        # The server makes it 1 where it is not said, whatever the completions are.
-        at_once = POD.field("spec", "parallelism", default=1)
-        completions = POD.field("spec", "completions", default=0)
-        fewer = Every(POD.has("spec", "completions"), Less(completions, at_once))
-        counted: Expr = If(fewer, completions, at_once)
-    else:
-        counted = POD.field("spec", "replicas", default=1)
-    size = If(Matches(said, _NUMBER), said, Convert("string", counted))
-    when = Every(
-        Equal(TEMPLATE.field(*ANNOTATIONS, names.COORDINATION), Value(SHARED)),
-        Equal(_size(TEMPLATE), Value("")),
-    )
-    edit = set_entries(TEMPLATE, ANNOTATIONS, {names.GROUP_SIZE: size})
-    return AdmissionRule(
-        f"size-shared-{kind.lower()}", QUANTUM, (kind,), is_ours(site, TEMPLATE), when, (edit,)
-    )
-
-
-def _is_shared() -> Expr:
-    return Named(
-        "shared",
-        Every(
-            Equal(POD.field(*ANNOTATIONS, names.COORDINATION), Value(SHARED)),
-            Not(POD.has("spec", "nodeName")),  # a gate and a node are refused together
-            exists_container(container_asks(QUANTUM_RESOURCES)),
+        *(_sized(site, kind) for kind in _OWNERS),
+        AdmissionRule("split-producer", QUANTUM, PODS, concerns_us(site), leads, Edit(_PRODUCER, _producer)),
+        AdmissionRule(
+            "split-consumer", QUANTUM, PODS, concerns_us(site), follows, Edit(_CONSUMER, _consumer)
         ),
     )
 
 
-def _role() -> Expr:
-    return POD.field(*ANNOTATIONS, names.COORDINATION_ROLE)
-
-
-def _index() -> Expr:
-    keys = (names.COMPLETION_INDEX, names.POD_INDEX)
-    return Named("index", first(*(POD.field(*where, key) for key in keys for where in (ANNOTATIONS, LABELS))))
-
-
-def _size(at: Place) -> Expr:
-    """As `schedule.group_labels.declared_size` reads it: annotations first."""
-    said = first(*(at.field(*where, key) for where in (ANNOTATIONS, LABELS) for key in names.GROUP_SIZES))
-    return Named("size" if at == POD else "templateSize", said)
-
-
-def _group() -> Expr:
-    """The name by label or annotation, else that of the Job or StatefulSet that made the pod."""
-    given = [POD.field(*where, key) for where in (LABELS, ANNOTATIONS) for key in names.GROUP_NAMES]
-    owner = Each(owners(), "o", Field(Name("o"), ("name",)), is_controller("Job", "StatefulSet"))
-    return Named("group", first(*given, Convert("string", Field(owner, (0,)))))
-
-
-def _plain(name: Expr, value: str) -> Expr:
-    return MapOf((("name", name), ("value", Value(value))))
-
-
-def coordination_warnings(site: Site) -> tuple[Warn, ...]:
-    left = Every(is_ours(site), _is_shared(), Equal(_role(), Value("")))
+def coordination_warnings(site: Site) -> tuple[AdmissionWarning, ...]:
+    concerns = concerns_us(site)
+    is_left = Condition(
+        f"{concerns.cel} && variables.shared && {cel.text(*_ROLE)} == ''",
+        lambda pod: concerns.holds(pod) and _is_shared(pod) and pod.text(*_ROLE) == "",
+    )
     message = (
         f"{names.COORDINATION}: shared has no effect on this pod: it needs an index (an Indexed Job or a "
         f"StatefulSet), a group of at most 54 characters and a {names.GROUP_SIZE} over 1; it starts by itself"
     )
-    return (Warn("not-shared", QUANTUM, PODS, left, message),)
+    return (AdmissionWarning("not-shared", QUANTUM, PODS, is_left, message),)
+
+
+def _is_shared(pod: Incoming) -> bool:
+    return (
+        pod.text(*ANNOTATIONS, names.COORDINATION) == SHARED
+        and not pod.has("spec", "nodeName")
+        and any(_asks(container) for _, container in pod.containers())
+    )
+
+
+def _asks(container: Any) -> bool:
+    return any(
+        patch.field(container, "resources", side, key) is not None
+        for side in _SIDES
+        for key in QUANTUM_RESOURCES
+    )
+
+
+def _splits(pod: Incoming) -> bool:
+    return (
+        _is_shared(pod)
+        and pod.text(*_ROLE) == ""
+        and not pod.has("spec", "schedulingGroup")
+        and not pod.has("spec", "workloadRef")
+        and _matches(_index(pod), _INDEX)
+        and _matches(_size(pod), _SIZE)
+        and int(_size(pod)) > 1
+        and _matches(_group(pod), _GROUP)
+    )
+
+
+def _matches(value: str, pattern: str) -> bool:
+    return re.fullmatch(pattern, value, re.ASCII) is not None
+
+
+def _index(pod: Incoming) -> str:
+    return patch.first(pod.text(*steps) for steps in _INDEX_FIELDS)
+
+
+def _size(incoming: Incoming, at: Steps = POD) -> str:
+    return patch.first(incoming.text(*at, *steps) for steps in _SIZE_FIELDS)
+
+
+def _group(pod: Incoming) -> str:
+    """The name in a label or annotation, otherwise that of the Job or StatefulSet that created the pod."""
+    owner = next(
+        (
+            patch.text(reference, "name")
+            for reference in pod.items("metadata", "ownerReferences")
+            if patch.field(reference, "controller") and patch.field(reference, "kind") in _OWNERS
+        ),
+        "",
+    )
+    return patch.first([*(pod.text(*steps) for steps in _GROUP_FIELDS), owner])
+
+
+_PRODUCER: Final = cel.plus(
+    cel.set_entries(LABELS, {names.GROUP_LABEL: f"variables.group + {cel.quoted(_SUFFIX)}"}),
+    cel.set_entries(ANNOTATIONS, {names.COORDINATION_ROLE: "'producer'", names.GROUP_SIZE: "'1'"}),
+    cel.add_variables(cel.listed([ROLE_VARIABLE]), cel.variable("n", "'producer'")),
+)
+
+
+def _producer(pod: Incoming) -> list[Operation]:
+    return [
+        *patch.set_entries(pod, LABELS, {names.GROUP_LABEL: _group(pod) + _SUFFIX}),
+        *patch.set_entries(pod, ANNOTATIONS, {names.COORDINATION_ROLE: "producer", names.GROUP_SIZE: "1"}),
+        *patch.add_variables(pod, {ROLE_VARIABLE: patch.variable(ROLE_VARIABLE, "producer")}),
+    ]
+
+
+def _drops(at: str) -> str:
+    return cel.plus(
+        *(
+            cel.if_else(
+                cel.has("resources", side, key, of="c"),
+                cel.remove(f"{at} + {cel.quoted(patch.pointer('resources', side, key))}"),
+            )
+            for side in _SIDES
+            for key in QUANTUM_RESOURCES
+        )
+    )
+
+
+_CONSUMER: Final = cel.plus(
+    cel.set_entries(LABELS, {names.GROUP_LABEL: "variables.group"}),
+    cel.set_entries(
+        ANNOTATIONS,
+        {
+            names.COORDINATION_ROLE: "'consumer'",
+            names.GROUP_SIZE: "string(int(variables.size) - 1)",
+            names.DEPENDS_ON_KIND: "'quantum-submit'",
+            names.DEPENDS_ON_PRODUCER: f"variables.group + {cel.quoted(_SUFFIX)}",
+            names.DEPENDS_ON_GATE: cel.quoted(_READY),
+        },
+    ),
+    cel.add_gate(("spec",), _READY),
+    cel.if_else(
+        f"{cel.text('spec', 'priorityClassName')} == ''",
+        cel.plus(
+            cel.set_field(("spec", "priorityClassName"), cel.quoted(names.QUANTUM_CLASS)),
+            cel.drop_field("spec", "priority"),  # the server's default; the server computes it again
+        ),
+    ),
+    cel.in_containers(_drops, where=_ASKS),
+    cel.add_variables(
+        cel.listed([ROLE_VARIABLE, TASK_VARIABLE]),
+        cel.if_else(
+            f"n == {cel.quoted(ROLE_VARIABLE)}",
+            cel.variable("n", "'consumer'"),
+            cel.variable_from_annotation("n", cel.quoted(names.QUANTUM_JOB_ID)),
+        ),
+    ),
+)
+
+
+def _consumer(pod: Incoming) -> list[Operation]:
+    group = _group(pod)
+    operations = [
+        *patch.set_entries(pod, LABELS, {names.GROUP_LABEL: group}),
+        *patch.set_entries(
+            pod,
+            ANNOTATIONS,
+            {
+                names.COORDINATION_ROLE: "consumer",
+                names.GROUP_SIZE: str(int(_size(pod)) - 1),
+                names.DEPENDS_ON_KIND: "quantum-submit",
+                names.DEPENDS_ON_PRODUCER: group + _SUFFIX,
+                names.DEPENDS_ON_GATE: _READY,
+            },
+        ),
+        *patch.add_gate(pod, ("spec",), _READY),
+    ]
+    if pod.text("spec", "priorityClassName") == "":
+        operations.append(patch.add(("spec", "priorityClassName"), names.QUANTUM_CLASS))
+        if pod.has("spec", "priority"):
+            operations.append(patch.remove(("spec", "priority")))
+    for steps, container in pod.containers():
+        operations += [
+            patch.remove((*steps, "resources", side, key))
+            for side in _SIDES
+            for key in QUANTUM_RESOURCES
+            if patch.field(container, "resources", side, key) is not None
+        ]
+    variables = {
+        ROLE_VARIABLE: patch.variable(ROLE_VARIABLE, "consumer"),
+        TASK_VARIABLE: patch.variable_from_annotation(TASK_VARIABLE, names.QUANTUM_JOB_ID),
+    }
+    return operations + patch.add_variables(pod, variables)
+
+
+def _sized(site: Site, kind: str) -> AdmissionRule:
+    """Write the size of a shared group on the template: a pod does not know how many siblings it has."""
+    shared = (*TEMPLATE, *ANNOTATIONS, names.COORDINATION)
+    when = Condition(
+        f"{cel.text(*shared)} == {cel.quoted(SHARED)} && variables.templateSize == ''",
+        lambda workload: workload.text(*shared) == SHARED and _size(workload, TEMPLATE) == "",
+    )
+    counted, count = _COUNTS[kind]
+    size = cel.if_else(f"variables.size.matches('^{_SIZE}$')", "variables.size", f"string({counted})")
+    into = (*TEMPLATE, *ANNOTATIONS)
+
+    def operations(workload: Incoming) -> list[Operation]:
+        declared = _size(workload)
+        value = declared if _matches(declared, _SIZE) else str(count(workload))
+        return patch.set_entries(workload, into, {names.GROUP_SIZE: value})
+
+    edit = Edit(cel.set_entries(into, {names.GROUP_SIZE: size}), operations)
+    name = f"size-shared-{kind.lower()}"
+    return AdmissionRule(name, QUANTUM, (kind,), concerns_us(site, TEMPLATE), when, edit)
+
+
+def _pods_of_job(job: Incoming) -> int:
+    """The server sets a missing `parallelism` to 1, regardless of the completions."""
+    parallelism, completions = (job.field("spec", name) for name in ("parallelism", "completions"))
+    parallelism = 1 if parallelism is None else parallelism
+    return parallelism if completions is None else min(parallelism, completions)
+
+
+def _pods_of_set(workload: Incoming) -> int:
+    replicas = workload.field("spec", "replicas")
+    return 1 if replicas is None else replicas
+
+
+_COUNTS: Final[dict[str, tuple[str, Callable[[Incoming], int]]]] = {
+    "Job": (
+        "[object.?spec.?parallelism.orValue(1), object.?spec.?completions.orValue(2147483647)].min()",
+        _pods_of_job,
+    ),
+    "StatefulSet": ("object.?spec.?replicas.orValue(1)", _pods_of_set),
+}

@@ -1,6 +1,6 @@
 """The programs for people; `main` is `fluence`.
 
-It loads when it is asked for: `python -m fluence.cli` comes by here before it can deal with Ctrl-C.
+`main` is loaded on first use: `python -m fluence.cli` imports this module before it can handle Ctrl-C.
 """
 
 from __future__ import annotations
@@ -17,5 +17,5 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'fluence.cli' has no attribute {name!r}")
     from fluence.cli.commands import main
 
-    globals()["main"] = main  # from now on without this detour
+    globals()["main"] = main  # the next access skips this function
     return main

@@ -1,5 +1,9 @@
 """`python -m fluence.cli` is `fluence`."""
 
-from fluence.entry import fluence
+from fluence.startup import run, start
 
-fluence()
+start()
+
+from fluence.cli.commands import main  # noqa: E402  # an interrupt while it loads ends the process
+
+run(main)

@@ -1,4 +1,4 @@
-"""`fluence admission`: the rules of admission as manifests, and what they would make of an object."""
+"""`fluence admission`: the admission rules as manifests, and what they would change in an object."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ import click
 import yaml
 
 from fluence import names
-from fluence.admission.interpreter import Admitted, admit, as_read
+from fluence.admission.admit import Admitted, admit, as_read
 from fluence.admission.manifests import SERVICE, manifests, to_yaml
 from fluence.admission.rule import DEFAULT_HANDLERS, HANDLERS
 from fluence.admission.scopes import (
-    KINDS,
+    OPERATOR_KINDS,
     AdmissionOptions,
     AdmissionScope,
     DoorMode,
     chosen_handlers,
     scopes,
 )
-from fluence.cli import view
+from fluence.admission.users import NAME as USERS_SCOPE
 from fluence.cli.choice import STDIN
+from fluence.commands import view
 from fluence.errors import InvalidInput
-from fluence.model import resource_document
-from fluence.model.hand_off import BASE, hand_off_variables
+from fluence.model import external_resources
+from fluence.model.external_resources import BASE, hand_off_variables
+from fluence.schedule.settings import SchedulerSettings
 from fluence.yaml_loader import load_all, problem
 
 
 @click.group()
 def admission() -> None:
-    """What becomes of new pods and workloads before they are stored.
+    """Changes to new pods and workloads before they are stored.
 
     Containers that ask for a device get the backend as variables; groups that share a quantum computer are
     split into a producer and those that wait; in namespaces that ask for it new work is held back. The rules
@@ -45,7 +47,7 @@ def admission() -> None:
 
 
 def admission_options(command: Any) -> Any:
-    """What decides which rules there are."""
+    """The options that decide which rules there are."""
     for option in (
         click.option(
             "--handlers",
@@ -81,11 +83,48 @@ def admission_options(command: Any) -> Any:
             help="The `schedulerName` of our pods. [FLUENCE_SCHEDULER_NAME]",
         ),
         click.option(
+            "--scheduler-aliases",
+            metavar="NAME,…",
+            envvar="FLUENCE_SCHEDULER_ALIASES",
+            default="",
+            help="Other names by which pods choose the scheduler. [FLUENCE_SCHEDULER_ALIASES]",
+        ),
+        click.option(
+            "--operators",
+            metavar="KIND,…",
+            envvar="FLUENCE_OPERATORS",
+            default=",".join(OPERATOR_KINDS),
+            show_default=True,
+            help="Objects of operators that are held back as a whole. [FLUENCE_OPERATORS]",
+        ),
+        click.option(
             "--except-namespace",
             "excluded",
             metavar="NAME",
             multiple=True,
             help="Another namespace in which nothing is changed, beside kube-system; repeatable.",
+        ),
+        click.option(
+            "--users",
+            is_flag=True,
+            envvar="FLUENCE_USERS",
+            help="Write on new pods and workloads who created them, and refuse changes of it. The scheduler "
+            "counts by it with `users-policy`. [FLUENCE_USERS]",
+        ),
+        click.option(
+            "--controllers",
+            metavar="USER,…",
+            envvar="FLUENCE_CONTROLLERS",
+            default="",
+            help="With --users: accounts of operators. What they create belongs to the user of the object "
+            "that they follow. [FLUENCE_CONTROLLERS]",
+        ),
+        click.option(
+            "--queue-access",
+            is_flag=True,
+            envvar="FLUENCE_QUEUE_ACCESS",
+            help="Refuse objects that name a queue which their user has no right to `use`. "
+            "[FLUENCE_QUEUE_ACCESS]",
         ),
     ):
         command = option(command)
@@ -93,22 +132,45 @@ def admission_options(command: Any) -> Any:
 
 
 def read_options(
-    *, handlers: str, doors: str, bind: str, scheduler_name: str, excluded: tuple[str, ...]
+    *,
+    handlers: str,
+    doors: str,
+    bind: str,
+    scheduler_name: str,
+    scheduler_aliases: str,
+    operators: str,
+    excluded: tuple[str, ...],
+    users: bool,
+    controllers: str,
+    queue_access: bool,
 ) -> AdmissionOptions:
-    """The options, with a word on stderr for each handler that there is not."""
+    """The options, with a warning on stderr for each unknown handler and kind."""
     known, unknown = chosen_handlers(handlers)
     for each in unknown:
         near = difflib.get_close_matches(each, HANDLERS, 1)
         hint = f"; did you mean {near[0]}?" if near else f"; there are {', '.join(HANDLERS)}"
         click.echo(f"warning: no handler is called {view.clean(each)!r}, it is left out{hint}", err=True)
+    kinds = tuple(name for part in operators.split(",") if (name := part.strip()))
+    for each in set(kinds) - set(OPERATOR_KINDS):
+        there = ", ".join(OPERATOR_KINDS)
+        click.echo(f"warning: {view.clean(each)!r} cannot be held back; there are {there}", err=True)
     plain = AdmissionOptions()
     return AdmissionOptions(
         handlers=known,
         doors=DoorMode(doors),
         scheduler=scheduler_name,
+        aliases=_listed(scheduler_aliases),
         delegate=bind == names.BIND_KUBE_SCHEDULER,
         excluded=tuple(dict.fromkeys((*plain.excluded, *excluded))),
+        users=users,
+        controllers=_listed(controllers),
+        queue_access=queue_access,
+        operators=kinds,
     )
+
+
+def _listed(text: str) -> tuple[str, ...]:
+    return tuple(name for part in text.split(",") if (name := part.strip()))
 
 
 @admission.command()
@@ -120,7 +182,15 @@ def read_options(
     show_default=True,
     help="For the API server itself (1.36 and later), or for `fluence webhook run`.",
 )
-@click.option("-n", "--namespace", default="fluence-system", show_default=True, help="Of the parameters.")
+@click.option(
+    "-n",
+    "--namespace",
+    envvar="FLUENCE_LEASE_NAMESPACE",
+    default=SchedulerSettings().lease_namespace,
+    show_default=True,
+    help="Of the scheduler's lease, where it keeps the parameters; the chart's is fluence-system. "
+    "[FLUENCE_LEASE_NAMESPACE]",
+)
 @click.option("--service", default=SERVICE, show_default=True, help="The webhook's Service.")
 @click.option("-o", "--output", type=click.Choice(["yaml", "json"]), default="yaml", show_default=True)
 @admission_options
@@ -131,7 +201,9 @@ def render(form: str, namespace: str, service: str, output: str, **chosen: Any) 
     Examples:
       fluence admission render | kubectl apply -f -
       fluence admission render --doors namespaces
+      fluence admission render -n fluence-system          for a scheduler that the chart installed
       fluence admission render --as webhook -n fluence-system
+      fluence admission render --users --queue-access
     """
     found = manifests(
         read_options(**chosen), namespace=namespace, by_webhook=form == "webhook", service_name=service
@@ -148,7 +220,7 @@ def render(form: str, namespace: str, service: str, output: str, **chosen: Any) 
 @click.option(
     "--resources",
     metavar="FILE",
-    help="A resources.yaml, for the attributes that containers are told. Without it: names only.",
+    help="A resources.yaml, for the attributes that containers get. Default: names only.",
 )
 @click.option(
     "-o",
@@ -158,8 +230,9 @@ def render(form: str, namespace: str, service: str, output: str, **chosen: Any) 
     show_default=True,
     help="The objects, what differs, or which rules changed them.",
 )
+@click.option("--user", default="you", show_default=True, help="Who would create it, for --users.")
 @admission_options
-def try_(file: str, namespace: str, resources: str | None, output: str, **chosen: Any) -> None:
+def try_(file: str, namespace: str, resources: str | None, output: str, user: str, **chosen: Any) -> None:
     """Show what the rules make of the objects in a FILE; `-` is standard input. Nothing is sent anywhere.
 
     With --doors the namespace counts as one that holds work back.
@@ -168,17 +241,18 @@ def try_(file: str, namespace: str, resources: str | None, output: str, **chosen
     Examples:
       fluence admission try job.yaml -o diff
       fluence admission try - --doors namespaces < pod.yaml
+      fluence admission try job.yaml --users --user alice -o diff
     """
     options = read_options(**chosen)
     variables = BASE
     if resources is not None:
         with click.open_file(resources) as stream:
-            variables = hand_off_variables(resource_document.parse(stream.read(), source=resources))
+            variables = hand_off_variables(external_resources.parse(stream.read(), source=resources))
     results = []
     known = scopes(options)
     for document in _documents(file):
         place = (document.get("metadata") or {}).get("namespace") or namespace
-        results.append((document, _admitted(options, known, document, place, variables)))
+        results.append((document, _admitted(options, known, document, place, variables, user)))
     for document, made in results:
         for told in made.warnings:
             click.echo(f"warning: {_called(document)}: {told}", err=True)
@@ -208,22 +282,32 @@ def _admitted(
     document: Any,
     namespace: str,
     variables: dict[str, str],
+    user: str,
 ) -> Admitted:
     kind = document.get("kind")
     held = options.doors is not DoorMode.OFF
-    if namespace in options.excluded or kind not in KINDS:
-        return Admitted(document)
+    result = Admitted(document)
+    if namespace in options.excluded:
+        return result
     for scope in known:
-        if kind in scope.kinds and scope.name.endswith("-held") == held:
+        if kind in scope.kinds and (scope.name.endswith("-held") == held or scope.name == USERS_SCOPE):
+            found = as_read(result.object)
+            about: Any = {"kind": kind, "namespace": namespace, "variables": variables, "user": user}
             try:
-                return admit(scope, as_read(document), kind=kind, namespace=namespace, variables=variables)
+                made = admit(scope, found, **about)
             except InvalidInput as error:
                 raise InvalidInput(str(error), where=_called(document)) from None
-    return Admitted(document)
+            result = Admitted(
+                made.object,
+                (*result.patch, *made.patch),
+                (*result.rules, *made.rules),
+                (*result.warnings, *made.warnings),
+            )
+    return result
 
 
 def _documents(file: str) -> Iterator[dict[str, Any]]:
-    """The objects of a file, those of a List one by one."""
+    """The objects of a file; those of a List one by one."""
     source = "standard input" if file == STDIN else file
     with click.open_file(file) as stream:
         text = stream.read()

@@ -1,15 +1,20 @@
-"""Options and inputs that several commands share: output formats, policies, graphs, `-` for stdin."""
+"""Options and inputs that several commands share: output formats, policies, graphs, settings, stdin."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import msgspec
 from click.shell_completion import CompletionItem
 
+from fluence import plugin_loader
+from fluence.commands import view
+from fluence.config import Loaded, S, load, settings_of
 from fluence.errors import InvalidInput
 from fluence.graph.graph import ResourceGraph
 from fluence.match import policy as policies
@@ -19,16 +24,6 @@ from fluence.units import parse_duration
 
 STDIN = "-"
 GRAPH_FORMATS = ("jgf", "grug", "hwloc", "rv1exec")
-
-
-class Spelling(click.Choice):  # type: ignore[type-arg] # generic only since click 8.2
-    """A choice in which `jgf-verbose` and `jgf_verbose` are the same."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        if isinstance(value, str):
-            dashed = {choice.replace("_", "-"): choice for choice in self.choices}
-            value = dashed.get(value.replace("_", "-"), value)
-        return str(super().convert(value, param, ctx))
 
 
 class PolicyChoice(click.ParamType):  # type: ignore[type-arg]
@@ -42,6 +37,7 @@ class PolicyChoice(click.ParamType):  # type: ignore[type-arg]
         if isinstance(value, policies.MatchPolicy):
             return value
         try:
+            plugin_loader.allow(value)
             return policies.find(value)
         except InvalidInput as error:
             self.fail(str(error), param, ctx)
@@ -52,8 +48,18 @@ class PolicyChoice(click.ParamType):  # type: ignore[type-arg]
         return [CompletionItem(name) for name in policies.names() if name.startswith(incomplete)]
 
 
+class PluginName(click.ParamType):  # type: ignore[type-arg]
+    """A plug-in by its name or as `module:name`. The command that uses it checks its type."""
+
+    name = "plug-in"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        plugin_loader.allow(value)
+        return str(value)
+
+
 class Length(click.ParamType):  # type: ignore[type-arg]
-    """A length of time in seconds, or with units: 90, 15m, 2h30m, 1d; in milliseconds inside."""
+    """A duration in seconds or with units: 90, 15m, 2h30m, 1d. Internally in milliseconds."""
 
     name = "time"
 
@@ -76,7 +82,7 @@ class Length(click.ParamType):  # type: ignore[type-arg]
 
 
 class QueuePolicies(click.ParamType):  # type: ignore[type-arg]
-    """One queue policy, or several with commas between them."""
+    """One or several queue policies, separated by commas."""
 
     name = "policies"
 
@@ -90,6 +96,7 @@ class QueuePolicies(click.ParamType):  # type: ignore[type-arg]
             self.fail(f"no policy is named: choose from {', '.join(queue_policies.names())}", param, ctx)
         try:
             for name in names:
+                plugin_loader.allow(name)
                 queue_policies.find(name)
         except InvalidInput as error:
             self.fail(str(error), param, ctx)
@@ -104,7 +111,7 @@ class QueuePolicies(click.ParamType):  # type: ignore[type-arg]
 
 
 class Scales(click.ParamType):  # type: ignore[type-arg]
-    """One factor, or several with commas between them."""
+    """One or several factors, separated by commas."""
 
     name = "factors"
 
@@ -124,7 +131,7 @@ class Scales(click.ParamType):  # type: ignore[type-arg]
 
 
 class RenamedOption(click.Option):
-    """An option that also answers to the names it had before; help and completion know the new one alone."""
+    """An option that also accepts its former names; help and completion only show the new one."""
 
     def __init__(self, *args: Any, former: Sequence[str] = (), **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -138,7 +145,7 @@ class RenamedOption(click.Option):
 def match_policy_option(
     *spellings: str, former: Sequence[str] = (), default: str | None = "first"
 ) -> Callable[..., Any]:
-    """`--match-policy`: which of the resources that fit are taken."""
+    """`--match-policy`: how to choose among the resources that fit."""
     return click.option(
         *spellings,
         "--match-policy",
@@ -147,13 +154,14 @@ def match_policy_option(
         type=PolicyChoice(),
         default=default,
         metavar="POLICY",
-        help=f"Which of the vertices that fit are taken: {', '.join(policies.names())}; "
-        "or a string such as 'policy=low node_centric=true'.  [default: first]",
+        help=f"Which of the vertices that fit are taken: {', '.join(sorted(policies.BUILT_IN))}; "
+        "a string such as 'policy=low node_centric=true'; or a plug-in, by its name or as module:name.  "
+        "[default: first]",
     )
 
 
 def queue_policy_option(*, default: str | None, note: str) -> Callable[..., Any]:
-    """`--queue-policy`, once called `--policy`: who starts when."""
+    """`--queue-policy`, formerly `--policy`: which jobs start when."""
     return click.option(
         "--queue-policy",
         cls=RenamedOption,
@@ -174,19 +182,6 @@ def cluster_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return click.option(
         "--kubeconfig", metavar="FILE", type=click.Path(), help="With --live: which cluster."
     )(command)
-
-
-def output_option(formats: Sequence[str], *, note: str) -> Callable[..., Any]:
-    """`-o`, with the table for people as the default."""
-    return click.option(
-        "-o",
-        "--output",
-        type=Spelling([*dict.fromkeys(("table", "wide", "json", "yaml", *formats))]),
-        default="table",
-        show_default=True,
-        metavar="FORMAT",
-        help=note,
-    )
 
 
 def graph_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -213,11 +208,84 @@ def read(source: str) -> bytes:
 
 
 def source_name(source: str) -> str:
-    """What messages call an input."""
+    """The name of an input in messages."""
     return "standard input" if source == STDIN else source
 
 
 def load_graph(source: str, format_: str | None, allow: str | None) -> ResourceGraph:
     """The graph of a file or of standard input."""
+    return parse_graph(read(source), format_, allow, source=source)
+
+
+def parse_graph(text: bytes, format_: str | None, allow: str | None, *, source: str) -> ResourceGraph:
+    """Parse a graph that was read from a file or from standard input."""
     types = allow.split(",") if allow else None
-    return ResourceGraph.parse(read(source), format_, source=source_name(source), allow=types)
+    return ResourceGraph.parse(text, format_, source=source_name(source), allow=types)
+
+
+_METAVARS = {"int": "N", "float": "N", "str": "TEXT", "list": "ITEM,…", "map": "NAME=VALUE,…"}
+
+
+def settings_options(shape: type[msgspec.Struct]) -> Callable[..., Any]:
+    """``--config`` and a flag for every setting. The command gets ``config_file`` and ``**flags``."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for setting in reversed(settings_of(shape)):
+            shown = setting.show(setting.default)
+            text = f"{setting.text} [{setting.variable}"
+            text += f"; default: {shown}{f' {setting.unit}' if setting.unit else ''}]" if shown else "]"
+            if setting.kind == "bool":
+                command = click.option(
+                    f"{setting.flag}/--no-{setting.key}", setting.field, default=None, help=text
+                )(command)
+            elif setting.kind in ("list", "map"):
+                command = click.option(
+                    setting.flag, setting.field, multiple=True, metavar=_METAVARS[setting.kind], help=text
+                )(command)
+            else:
+                metavar = "|".join(setting.choices) or _METAVARS[setting.kind]
+                command = click.option(setting.flag, setting.field, default=None, metavar=metavar, help=text)(
+                    command
+                )
+        return click.option(
+            "--config",
+            "config_file",
+            metavar="FILE",
+            type=click.Path(),
+            envvar="FLUENCE_CONFIG",
+            help="A YAML file of settings; variables and flags go before it. [FLUENCE_CONFIG]",
+        )(command)
+
+    return decorate
+
+
+def load_settings(shape: type[S], config_file: str | None, flags: dict[str, object]) -> Loaded[S]:
+    """Defaults, then the file, then the environment, then flags."""
+    return load(shape, file=config_file, environ=os.environ, flags=flags)
+
+
+def show_settings(loaded: Loaded[S], output: str) -> None:
+    """Print the settings in force, and where each comes from."""
+    known = settings_of(type(loaded.settings))
+    if output in ("json", "yaml"):
+        value = {
+            each.key: {
+                "value": each.show(found)
+                if (found := getattr(loaded.settings, each.field)) and each.secret
+                else found,
+                "from": loaded.origins.get(each.field, "default"),
+            }
+            for each in known
+        }
+        click.echo(view.data(msgspec.to_builtins(value), output))
+        return
+    rows = [
+        [
+            each.key,
+            view.clean(each.show(getattr(loaded.settings, each.field))) or "-",
+            each.unit or "-",
+            view.clean(loaded.origins.get(each.field, "default")),
+        ]
+        for each in known
+    ]
+    click.echo(view.table(["SETTING", "VALUE", "UNIT", "FROM"], rows))

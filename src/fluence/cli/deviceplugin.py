@@ -1,4 +1,4 @@
-"""`fluence deviceplugin`: offer resources that belong to no node to the kubelet of this node."""
+"""`fluence deviceplugin`: offers external resources to the kubelet of this node."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from pathlib import Path
 
 import click
 
-from fluence.cli.following import run_until_stopped
-from fluence.cli.settings import load_settings, settings_options
-from fluence.deviceplugin.capacity import read_capacity
+from fluence.cli.choice import load_settings, settings_options
+from fluence.commands.running import run_until_stopped
 from fluence.deviceplugin.following import follow_config_map, follow_file
-from fluence.deviceplugin.runner import DevicePlugins
-from fluence.deviceplugin.settings import DevicePluginSettings
+from fluence.deviceplugin.plugins import DevicePlugins
+from fluence.deviceplugin.settings import DevicePluginSettings, read_capacity
 from fluence.errors import InvalidInput
 from fluence.kube.access import find_access
 from fluence.kube.client import Client

@@ -1,4 +1,4 @@
-"""`fluence graph`: look at a resource graph or at a running cluster, draw it, search it, or convert it."""
+"""`fluence graph`: shows a resource graph or a running cluster, draws it, searches it, or converts it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from typing import Any
 import click
 import numpy as np
 
-from fluence.cli import tree as trees
-from fluence.cli import view
-from fluence.cli.choice import cluster_options, graph_options, load_graph, output_option, source_name
+from fluence.cli.choice import cluster_options, graph_options, load_graph, source_name
+from fluence.commands import tree as trees
+from fluence.commands import view
+from fluence.commands.options import output_option
 from fluence.graph import export, writers
 from fluence.graph.graph import ResourceGraph
 from fluence.match.find import find
@@ -59,7 +60,8 @@ def graph(
     """Say what is in a resource graph, draw it, search it, or convert it to another format.
 
     FILE is JGF, a GRUG recipe, an hwloc topology or R; `-` is standard input. With --live the nodes and pods
-    of a Kubernetes cluster are read once, every pod that runs counted, whoever scheduled it.
+    of a Kubernetes cluster are read once, every pod that runs counted, whoever scheduled it. Converted, that
+    graph has the units of Fluxion's jobspecs: a vertex per core, and memory in megabytes.
 
     \b
     Examples:
@@ -114,16 +116,30 @@ def _live(
     criteria: str | None,
     output: str,
 ) -> None:
-    from fluence.cli import live  # it brings the cluster's client with it
+    from fluence.cluster.vertices import as_fluxion
+    from fluence.commands import cluster as live  # it loads the client of the cluster
 
-    cluster, source = live.read_cluster(kubeconfig, context, levels)
+    try:
+        with live.copying():
+            cluster, source = live.read_cluster(kubeconfig, context, levels)
+    except live.Unlisted:
+        what = "tree" if tree else output if output in ("tree", "jgf") else "summary"
+        if criteria is not None or levels or depth is not None or output not in (*_HUMAN, "summary", what):
+            raise
+        from fluence.commands.plan import show_graph
+        from fluence.commands.view_api import ViewClient
+
+        client = ViewClient.of(kubeconfig, context)
+        click.echo("note: you may not list nodes and all pods; shown is the scheduler's view", err=True)
+        show_graph(client, {}, what=what, output=output if output in _HUMAN else "table")
+        return
     found = cluster.graph
     data = output in ("json", "yaml")
     if criteria is not None:
         _find(cluster.matcher, criteria, output)
     elif tree and not data:
         if output != "wide":
-            found.properties.clear()  # labels differ from node to node, and would unfold the tree
+            found.properties.clear()  # labels differ between nodes, and would unfold the tree
         _tree(found, depth, output, write=lambda type_, size: live.write_amount(cluster, type_, size))
         live.show_running(cluster)
     elif tree:
@@ -137,19 +153,19 @@ def _live(
         live.show_usage(cluster)
         live.show_running(cluster)
     else:
-        click.echo(export.render(found, output), nl=False)
+        click.echo(export.render(as_fluxion(found), output), nl=False)
 
 
 def _main(graph: ResourceGraph) -> str:
-    """The subsystem to show: containment where there is one."""
+    """The subsystem to show: containment if there is one."""
     return "containment" if "containment" in graph.trees else next(iter(graph.trees), "containment")
 
 
-# -- what there is -------------------------------------------------------------------------------------------
+# -- queries -------------------------------------------------------------------------------------------------
 
 
 def summary(graph: ResourceGraph, source: str) -> dict[str, Any]:
-    """What is in a graph, as data."""
+    """The contents of a graph, as data."""
     rows = np.flatnonzero(graph.alive)
     ranks = np.unique(graph.rank[rows][graph.rank[rows] >= 0]).tolist()
     holders: dict[str, int] = {}
@@ -215,7 +231,7 @@ def _summary(graph: ResourceGraph, source: str, output: str) -> None:
         click.echo(f"properties: {told}")
 
 
-# -- how it hangs together -----------------------------------------------------------------------------------
+# -- drawing -------------------------------------------------------------------------------------------------
 
 
 def _tree(graph: ResourceGraph, depth: int | None, output: str, *, write: trees.Write = view.plain) -> None:
@@ -228,7 +244,7 @@ def _tree(graph: ResourceGraph, depth: int | None, output: str, *, write: trees.
         click.echo(line)
 
 
-# -- where things are ----------------------------------------------------------------------------------------
+# -- searching -----------------------------------------------------------------------------------------------
 
 
 def _find(matcher: Matcher, criteria: str, output: str) -> None:

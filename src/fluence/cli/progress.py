@@ -1,4 +1,4 @@
-"""Progress: what takes its time, on stderr: one line that changes on a terminal, plain lines elsewhere."""
+"""Progress: shows long work on stderr: one line that changes on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from fluence.sandbox.gobuild import Progress
-    from fluence.sandbox.releases import Release
+    from fluence.kube.releases import Release
+    from fluence.sandbox.programs import Progress
 
 
 class Meter:
-    """Shows what goes on: a line that changes on a terminal; elsewhere a line per step, and one a minute."""
+    """Shows the current step: a line that changes on a terminal; elsewhere a line per step, and one a
+    minute."""
 
     def __init__(self) -> None:
         self._is_terminal = sys.stderr.isatty()
@@ -28,21 +29,21 @@ class Meter:
 
     def __exit__(self, kind: type[BaseException] | None, *exc: object) -> None:
         self.clear()
-        if self._builds and kind in (KeyboardInterrupt, SystemExit):  # NB a `kill` ends it by the latter
-            click.echo("interrupted; the next build goes on from here", err=True)
+        if self._builds and kind in (KeyboardInterrupt, SystemExit):  # a `kill` ends it by the latter
+            click.echo("interrupted; the next build continues from here", err=True)
 
     def report(self, progress: Progress) -> None:
-        """A step of a build."""
+        """Show a step of a build."""
         self._builds = True
         took, expected = minutes(progress.elapsed_s), minutes(progress.expected_s)
         self._show(progress.step, f"{progress.step} ({took} of about {expected})")
 
     def say(self, step: str) -> None:
-        """A step of anything else."""
+        """Show a step of anything else."""
         self._show(step, f"{step} …")
 
     def clear(self) -> None:
-        """Leave no line behind."""
+        """Clear the line."""
         if self._is_terminal and self._shown:
             click.echo("\r\033[K", err=True, nl=False)
         self._shown = ""
@@ -57,11 +58,11 @@ class Meter:
 
 
 def announce_build(wanted: Release, missing: Sequence[str]) -> None:
-    """Say what is built before it is, where it goes and how long that takes."""
-    from fluence.sandbox import gobuild
+    """Announce what will be built, where it goes and how long it takes."""
+    from fluence.sandbox import programs
     from fluence.sandbox.folders import cache_dir
 
-    about = round(gobuild.expected_s(missing) / 60)
+    about = round(programs.expected_s(missing) / 60)
     click.echo(
         f"This machine has no {', '.join(missing)} of Kubernetes {wanted.minor} yet.\n"
         f"They are built now, once, into {cache_dir()}: about {about} minutes on two cores.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from errno import EBUSY, ENOENT
 from pathlib import Path
 from typing import TextIO
@@ -12,14 +12,16 @@ from typing import TextIO
 import click
 
 from fluence.errors import FluenceError, InvalidGraph
-from fluence.graph.writers import write
+from fluence.graph.writers import SHORTHAND, Grant, write
 from fluence.match import describe
 from fluence.match.find import find
 from fluence.match.matcher import Matcher, NothingHeld
 from fluence.match.placement import Never, Operation, Placed
+from fluence.match.request import Request
 from fluence.model.jobspec import Jobspec
 
 _RULE = "INFO: ============================="
+_OTHER_IDS = 2**62
 
 
 @dataclass(slots=True)
@@ -43,6 +45,9 @@ class Session:
     next_job: int = 1
     jobs: dict[int, _Known] = field(default_factory=dict)
     live: dict[int, bool] = field(default_factory=dict)  # job -> is a reservation
+    also: dict[int, list[int]] = field(default_factory=dict)  # the ledger's ids of the other parts of a job
+    shortened: bool = False
+    queue: str | None = None  # of the last job that named one
 
     def run(self, line: str) -> bool:
         """Carry out one line; False ends the session."""
@@ -92,7 +97,13 @@ class Session:
             _complain(f"cancel: ERROR: nonexistent job {job}")
             return
         before, after = self.matcher.cancel_visits(job)
-        self.matcher.cancel(job)
+        rooted = self.matcher.holds(job, self.matcher.tree.root)
+        for each in (job, *self.also.pop(job, ())):
+            self.matcher.cancel(each)
+        if not rooted:
+            # Fluxion frees the job but reports a failure: the id stays in use.
+            _complain(f"cancel: ERROR: job {job} held nothing at the root any more")
+            return
         del self.live[job]
         self.jobs[job].state = "CANCELED"
         if words[2:] == ["stats"]:
@@ -125,7 +136,7 @@ class Session:
             _complain(f"ERROR: {error}")
             _complain(f"ERROR: error encountered while removing job {job}")
         if words[4:] == ["stats"]:
-            # Fluxion 0.54 goes from rank to vertices without a walk, and reports that it visited nothing.
+            # Fluxion 0.54 finds the vertices by rank without a walk, and reports that it visited nothing.
             self._print(_RULE)
             self._print('INFO: PARTIAL CANCEL PREORDER COUNT="0"')
             self._print('INFO: PARTIAL CANCEL POSTORDER COUNT="0"')
@@ -187,8 +198,11 @@ class Session:
             _malformed()
             return
         criteria = " ".join(words[1:])
-        grant = find(self.matcher, criteria)
-        self.out.write(write(grant, self.format))
+        text = self._written(find(self.matcher, criteria, clock=int(time.time()), also=self.also))
+        if self.format == "rlite" and not text:
+            _complain("find: ERROR: nothing that R_lite can say was found")
+            return
+        self.out.write(text)
         self._print(_RULE)
         self._print(f'INFO: EXPRESSION="{criteria}"')
         self._print(_RULE)
@@ -281,10 +295,10 @@ class Session:
         if not found:
             click.echo(f"ERROR: unknown command: {wanted}")
 
-    # -- inside ----------------------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------------------
 
     def _vertices(self, path: str) -> list[int]:
-        """The vertices at a path; that there are none is said."""
+        """The vertices at a path. A path without vertices is reported."""
         found = list(self.matcher.graph.vertices_at(path))
         if not found:
             self._print(f"Could not find path {path} in resource graph.")
@@ -304,37 +318,70 @@ class Session:
         try:
             jobspec = Jobspec.parse(text, source=source)
             request = self.matcher.compile(jobspec)
+            self._check_duration(request)
         except FluenceError as error:
             _complain(f"match_allocate: ERROR: Jobspec error for {self.next_job}: {error}")
             counts = False
         else:
             try:
-                outcome = self.matcher.match(operation, request, job=-1 if trying else self.next_job)
+                outcome = self.matcher.match(operation, request, job=-1 if trying else self._ledger_id())
             except NothingHeld as error:
-                # Fluxion reports a stale errno here, and counts the job only if that says "busy".
+                # Fluxion reports a stale errno here, and counts the job only if it says "busy".
                 _complain(f"match_allocate: ERROR: {error}")
                 counts = counts and error.obstacle == EBUSY
                 satisfiable = error.obstacle != ENOENT
             except FluenceError as error:
+                # For a plain `allocate`, every error in a search is "busy", which counts.
                 _complain(f"match_allocate: ERROR: {error}")
+                counts = operation is Operation.ALLOCATE
         seconds = time.perf_counter() - began
         placed = outcome if isinstance(outcome, Placed) else None
         satisfiable = satisfiable and not isinstance(outcome, Never)
+        written = ""
+        if placed is not None and operation is not Operation.JUDGE:
+            written = self._text(placed)
+            seconds = time.perf_counter() - began
+        if self.format == "rlite" and not written:
+            # Fluxion treats it as an error if there is nothing to write in this format.
+            placed, satisfiable, counts = None, satisfiable or outcome is not None, False
         if operation is Operation.JUDGE:
             self._print(_RULE)
             self._print(f"INFO: {'Satisfiable' if satisfiable else 'Unsatisfiable'} request")
             self._print(_RULE)
             self._time(seconds)
-            return satisfiable
-        if placed is not None:
-            self.out.write(self._text(placed))
-            seconds = time.perf_counter() - began
+            return placed is not None
+        self.out.write(written)
         self._report(self.next_job, source, placed, satisfiable, seconds, trying=trying)
         self.next_job += counts
         return placed is not None
 
+    def _ledger_id(self) -> int:
+        """The ledger's id of the next job. Fluxion uses an id twice if `update` set it back."""
+        job = self.next_job
+        if job in self.matcher.ledger.jobs:
+            others = self.also.setdefault(job, [])
+            job = _OTHER_IDS + 1000 * job + len(others)
+            others.append(job)
+        return job
+
+    def _check_duration(self, request: Request) -> None:
+        try:
+            self.matcher.duration(request, 0)
+        except FluenceError:
+            # Fluxion has already kept the exclusive types of such a job, and does not forget them.
+            self.matcher.search.stuck |= request.exclusive_types
+            raise
+
     def _text(self, placed: Placed) -> str:
-        return describe.render(self.matcher, placed, self.format)
+        return self._written(describe.grant(self.matcher, placed))
+
+    def _written(self, grant: Grant) -> str:
+        """The text of a grant. Once Fluxion's writer has shortened something or named a queue, it keeps doing
+        so."""
+        self.queue = self.queue if grant.queue is None else grant.queue
+        text = write(replace(grant, is_shortened=self.shortened, queue=self.queue), self.format)
+        self.shortened = self.shortened or SHORTHAND in text
+        return text
 
     def _report(
         self,

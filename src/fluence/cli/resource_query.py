@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from fluence import plugin_loader
 from fluence.cli.query_session import COMMANDS, SHORT, Session
 from fluence.errors import InvalidGraph
 from fluence.graph import ResourceGraph, export
@@ -17,7 +18,7 @@ from fluence.graph.writers import formats
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Operation
 
-# Fluxion's names for sets of subsystems; the first of a set is the one that is walked down.
+# Fluxion's names for sets of subsystems; the first one of a set is walked.
 SUBSYSTEMS = {
     "CA": ("containment",),
     "IBA": ("ibnet",),
@@ -25,6 +26,7 @@ SUBSYSTEMS = {
     "PFS1BA": ("pfs1bw",),
     "PA": ("power",),
     "C+IBA": ("containment", "ibnet"),
+    "C+IBBA": ("containment", "ibnetbw"),
     "C+PFS1BA": ("containment", "pfs1bw"),
     "C+PA": ("containment", "power"),
     "IB+IBBA": ("ibnet", "ibnetbw"),
@@ -53,7 +55,7 @@ SUBSYSTEMS = {
 @click.option(
     "-S",
     "--match-subsystems",
-    type=click.Choice(list(SUBSYSTEMS)),
+    type=click.Choice(list(SUBSYSTEMS), case_sensitive=False),
     default="CA",
     show_default=True,
     help="Which subsystems to match in; the first is walked down.",
@@ -90,7 +92,7 @@ SUBSYSTEMS = {
 )
 @click.option("-o", "--graph-output", metavar="NAME", help="At the end, dump the graph to NAME.FORMAT.")
 @click.option(
-    "-r", "--reserve-vtx-vec", type=int, metavar="N", help="Accepted for Fluxion's sake; no effect."
+    "-r", "--reserve-vtx-vec", metavar="N", help="Accepted for Fluxion's sake; no effect, whatever it says."
 )
 @click.option("-e", "--elapse-time", is_flag=True, help="Print how long each match took.")
 @click.option("-d", "--disable-prompt", is_flag=True, help="No prompt on a terminal.")
@@ -106,7 +108,7 @@ def resource_query(
     test_output: str | None,
     graph_format: str,
     graph_output: str | None,
-    reserve_vtx_vec: int | None,
+    reserve_vtx_vec: str | None,
     elapse_time: bool,
     disable_prompt: bool,
 ) -> None:
@@ -119,6 +121,9 @@ def resource_query(
       echo "match allocate job.yaml" | fluence resource-query -L cluster.json -f jgf -P lonode
     """
     graph = _load(load_file, load_format, load_allowlist)
+    for name in SUBSYSTEMS[match_subsystems]:
+        graph.tree(name)  # raises an error if it is missing
+    plugin_loader.allow(match_policy)
     matcher = Matcher(
         graph,
         match_policy,
@@ -148,14 +153,14 @@ def _load(file: str, format_: str, allowlist: str | None) -> ResourceGraph:
         graph.extend(graph_files.read(file, format_, allow=allowlist.split(",") if allowlist else None))
     except InvalidGraph as error:
         likely = _likely(file) or format_
-        # Without -f a file is a GRUG recipe, as in Fluxion, whatever it is called.
+        # As in Fluxion, a file without -f is a GRUG recipe, regardless of its name.
         hint = "" if likely == format_ else f"; it looks like {likely}: add -f {likely}"
         raise InvalidGraph(f"{error}{hint}") from None
     return graph
 
 
 def _likely(file: str) -> str | None:
-    """The format that a file looks like, if it looks like one."""
+    """The format that a file seems to have, if any."""
     try:
         return graph_files.guess(Path(file).read_bytes(), source=file)
     except InvalidGraph:

@@ -1,6 +1,6 @@
 """`fluence sandbox`: a real Kubernetes control plane on this machine, in a few seconds and without Docker."""
 
-# NB everything heavy is imported inside the commands: this module is loaded for `fluence --help`.
+# Everything heavy is imported inside the commands: this module is loaded for `fluence --help`.
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 
 import click
 
-from fluence.cli import view
-from fluence.cli.ending import cleans_up
 from fluence.cli.progress import Meter, announce_build
+from fluence.commands import view
+from fluence.commands.running import cleans_up
 from fluence.errors import FluenceError, InvalidInput
 
 if TYPE_CHECKING:
+    from fluence.kube.releases import Release
     from fluence.sandbox.nodes import NodeKind
-    from fluence.sandbox.releases import Release
     from fluence.sandbox.sandbox import Sandbox, SandboxState
 
 
-_MOST_NODES = 10_000  # twice what Kubernetes is made for; each is some writes a minute
+_MOST_NODES = 10_000  # twice the limit of Kubernetes; each costs some writes a minute
 
 _name = click.option(
     "--name", default="default", show_default=True, help="Which sandbox; several can live side by side."
@@ -89,6 +89,14 @@ def sandbox() -> None:
     "--fluence/--no-fluence", default=False, help="Also run Fluence's own scheduler.", show_default=True
 )
 @click.option(
+    "--controllers",
+    type=click.Choice(["needed", "all"]),
+    default="needed",
+    show_default=True,
+    help="Which controllers run: those that workloads need, or all of kube-controller-manager (CronJob, "
+    "ReplicationController, ResourceQuota and others).",
+)
+@click.option(
     "--audit/--no-audit", default=True, help="Watch for overbooked nodes and half gangs.", show_default=True
 )
 @click.option(
@@ -106,6 +114,7 @@ def up(
     real_nodes: int,
     scheduler: bool,
     fluence: bool,
+    controllers: str,
     audit: bool,
     gates: tuple[str, ...],
 ) -> None:
@@ -114,9 +123,9 @@ def up(
     With --real-nodes, containers really run: `kubectl logs` and `exec` work, and images come from
     `fluence sandbox load`. What this machine lacks for that is said before anything is started.
     """
+    from fluence.kube.releases import release
     from fluence.sandbox.machine import look
     from fluence.sandbox.nodes import NodeKind
-    from fluence.sandbox.releases import release
     from fluence.sandbox.sandbox import Sandbox
 
     kinds = _kinds(NodeKind(count=nodes, cpu=cpu, memory=memory, gpu=gpu, racks=racks), node_file)
@@ -136,6 +145,7 @@ def up(
             audit=audit,
             gates=chosen,
             real_nodes=real_nodes,
+            controllers=controllers,
             say=_say,
         )
         try:
@@ -176,7 +186,7 @@ def status(name: str | None, output: str) -> None:
     from fluence.sandbox.sandbox import Sandbox, names
 
     if name is not None and name not in names():
-        Sandbox(name).require()  # says which there are
+        Sandbox(name).require()  # raises an error that lists the sandboxes
     boxes = [(Sandbox(each), Sandbox(each).load()) for each in (names() if name is None else [name])]
     if output in ("json", "yaml"):
         click.echo(view.data([_described(box, state) for box, state in boxes], output))
@@ -275,8 +285,8 @@ def logs(name: str, part: str | None, lines: int, follow: bool) -> None:
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def kubectl(name: str, arguments: tuple[str, ...]) -> None:
     """Run the release's own kubectl against a sandbox."""
+    from fluence.kube.releases import release
     from fluence.sandbox.programs import find_programs
-    from fluence.sandbox.releases import release
     from fluence.sandbox.sandbox import Sandbox
 
     box = Sandbox(name)
@@ -351,8 +361,7 @@ def proxy(name: str, script: Path, port: int) -> None:
     import asyncio
 
     from fluence import event_loop
-    from fluence.sandbox.faults import read_script
-    from fluence.sandbox.proxy import Proxy
+    from fluence.sandbox.proxy import Proxy, read_script
     from fluence.sandbox.sandbox import Sandbox
 
     rules = read_script(script)
@@ -396,7 +405,7 @@ def load(name: str, images: tuple[Path, ...]) -> None:
 @click.option("--real-nodes", is_flag=True, help="Also what real nodes run: kubelet, containerd and its kin.")
 def build(version: str, real_nodes: bool) -> None:
     """Get the programs ready, so that a later `up` is quick; safe to interrupt and to repeat."""
-    from fluence.sandbox.releases import release
+    from fluence.kube.releases import release
 
     with cleans_up():
         programs = _programs(release(version), _names(real_nodes))
@@ -417,13 +426,13 @@ def _kinds(given: NodeKind, file: Path | None) -> list[NodeKind]:
 
 
 def _names(real_nodes: bool) -> tuple[str, ...]:
-    from fluence.sandbox.releases import CONTROL_PLANE, NODE
+    from fluence.sandbox.programs import CONTROL_PLANE, NODE
 
     return (*CONTROL_PLANE, "kwok", *(NODE if real_nodes else ()))
 
 
 def _programs(wanted: Release, names: tuple[str, ...]) -> dict[str, Path]:
-    """Found, or built and said so."""
+    """The programs, found or built."""
     from fluence.sandbox.programs import find_programs, missing_programs
 
     missing = missing_programs(wanted, names)

@@ -1,4 +1,4 @@
-"""`fluence scheduler`: run the scheduler against a cluster, and show what it would run with."""
+"""`fluence scheduler`: runs the scheduler against a cluster, and shows its settings."""
 
 from __future__ import annotations
 
@@ -9,32 +9,37 @@ import signal
 import sys
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import click
 import structlog
 
 from fluence import event_loop
-from fluence.cli.choice import output_option
-from fluence.cli.settings import load_settings, settings_options, show_settings
+from fluence.cli.choice import load_settings, settings_options, show_settings
 from fluence.clock import Clock
+from fluence.commands.options import output_option
 from fluence.controller import FluxJobController
+from fluence.database_url import find_url
 from fluence.errors import FluenceError
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
 from fluence.kube.reviews import Reviews
-from fluence.live import health
-from fluence.live.certificate import self_signed
+from fluence.live import http_server
 from fluence.live.history_writer import HistoryWriter
-from fluence.live.loop_thread import LoopThread
+from fluence.live.http_server import self_signed
 from fluence.live.scheduler import LiveScheduler
+from fluence.live.threads import LoopThread
 from fluence.schedule.settings import SchedulerSettings
-from fluence.store.history_store import HistoryStore
-from fluence.store.job_rows import Writer
-from fluence.store.retention import Retention
-from fluence.store.urls import find_url
+from fluence.store import Retention, Writer
+from fluence.web.serving import reachable_address, serve_view
+from fluence.web.view import View
 
-_WATCHES = 32  # connections beside those of the binds: watches, events
-_REVIEWS = 10.0  # calls a second to find out who asks for the metrics
+if TYPE_CHECKING:
+    from fluence.live.traces import LogIds
+    from fluence.store.history_store import HistoryStore
+
+_WATCHES = 32  # connections in addition to those of binds: watches, events
+_REVIEWS = 10.0  # calls a second to authenticate readers of the metrics
 
 
 @click.group()
@@ -59,7 +64,7 @@ def run(config_file: str | None, **flags: object) -> None:
     and started again at any time; with several replicas, one leads.
 
     SIGTERM and Ctrl-C wait for what was sent and give the lease back. A leader whose lease is lost, or whose
-    core hangs, ends with exit code 1: whoever started it starts it again.
+    main loop is stuck, ends with exit code 1, so that the kubelet restarts it.
 
     \b
     Examples:
@@ -68,12 +73,13 @@ def run(config_file: str | None, **flags: object) -> None:
       curl localhost:10451/metrics
 
     \b
-    Exit codes: 0 told to stop; 1 a fault, or the lease was lost; 2 a wrong command line.
+    Exit codes: 0 stopped by a signal; 1 a fault, or the lease was lost; 2 a wrong command line.
     """
     settings = load_settings(SchedulerSettings, config_file, flags).settings
-    _log(settings)
+    log_ids = _log_ids(settings)
+    _log(settings, log_ids)
     try:
-        event_loop.run(lambda: _run(settings))
+        event_loop.run(lambda: _run(settings, log_ids))
     except* (FluenceError, OSError) as faults:
         raise _first(faults) from None
 
@@ -91,7 +97,7 @@ def settings_(config_file: str | None, output: str, **flags: object) -> None:
     show_settings(load_settings(SchedulerSettings, config_file, flags), output)
 
 
-async def _run(settings: SchedulerSettings) -> None:
+async def _run(settings: SchedulerSettings, log_ids: LogIds | None) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -101,15 +107,41 @@ async def _run(settings: SchedulerSettings) -> None:
         client = await stack.enter_async_context(
             Client(access, qps=settings.qps, connections=settings.in_flight + _WATCHES)
         )
-        live = LiveScheduler(client, settings, end=_end, history=_history(settings, client.clock))
+        live = LiveScheduler(
+            client,
+            settings,
+            end=_end,
+            history=_history(settings, client.clock),
+            journal=bool(settings.traces),
+            view_address=reachable_address(settings, access),
+        )
         if settings.flux_jobs:
             FluxJobController(live)
+        if log_ids is not None:
+            from fluence.live.traces import sending_traces
+
+            log_ids.live = live
+            await stack.enter_async_context(sending_traces(live, settings.traces))
         await _serve(live, await stack.enter_async_context(LoopThread("health")))
+        if settings.view_address:
+            view = View(live)
+            thread = await stack.enter_async_context(LoopThread("view"))
+            url = find_url(settings.database_url) if settings.history else None
+            await thread.enter(serve_view(view, live, url))
         await live.run(stop)
 
 
+def _log_ids(settings: SchedulerSettings) -> LogIds | None:
+    """Adds the ids of traces to the log, if traces are enabled."""
+    if not settings.traces:
+        return None
+    from fluence.live.traces import LogIds  # its packages are an extra, and slow to import
+
+    return LogIds()
+
+
 def _history(settings: SchedulerSettings, clock: Clock) -> HistoryWriter | None:
-    """What writes the history, if one is wanted."""
+    """The writer of the history, if it is enabled."""
     if not settings.history:
         return None
     url = find_url(settings.database_url)
@@ -119,30 +151,35 @@ def _history(settings: SchedulerSettings, clock: Clock) -> HistoryWriter | None:
     age = None if settings.history_age is None else settings.history_age * 1000
 
     def store(cluster: str) -> HistoryStore:
+        # In the thread of the history: SQL takes as long to load as the rest of the scheduler.
+        from fluence.store.history_store import HistoryStore
+
         return HistoryStore(url, Writer(cluster, settings.scheduler_name))
 
     return HistoryWriter(store, clock, keep=Retention(age, size))
 
 
 async def _serve(live: LiveScheduler, thread: LoopThread) -> None:
-    """Health and metrics, each where it is wanted, from a thread that a long cycle does not delay."""
+    """Serve health and metrics, each where it is enabled, from a thread that a long cycle does not delay."""
     settings = live.settings
     health_at, metrics_at = settings.address(settings.health_address), settings.metrics_at()
-    served = {health_at: health.health_routes(healthy=live.unhealthy, ready=live.unready, remark=live.remark)}
+    served = {
+        health_at: http_server.health_routes(healthy=live.unhealthy, ready=live.unready, remark=live.remark)
+    }
     tls = None
     if metrics_at is not None and settings.on_loopback(metrics_at[0]):
-        served.setdefault(metrics_at, []).extend(health.metrics_routes(live.scrape))
+        served.setdefault(metrics_at, []).extend(http_server.metrics_routes(live.scrape))
     elif metrics_at is not None:
         tls = self_signed()
         asks = await thread.enter(Client(live.client.access, qps=_REVIEWS, connections=4))
-        served[metrics_at] = health.metrics_routes(live.scrape, may_read=Reviews(asks, path="/metrics"))
+        served[metrics_at] = http_server.metrics_routes(live.scrape, may_read=Reviews(asks, path="/metrics"))
     for at, routes in served.items():
         if at is not None:
-            await thread.enter(health.serve(at, routes, tls=tls if at == metrics_at else None))
+            await thread.enter(http_server.serve(at, routes, tls=tls if at == metrics_at else None))
 
 
 def _end() -> None:
-    """At once: the core does not listen, and nothing of what it would still write may go out."""
+    """Exit at once: the main loop does not respond, and nothing that it would still write may go out."""
     os._exit(1)
 
 
@@ -153,8 +190,8 @@ def _first(faults: BaseExceptionGroup[Exception]) -> FluenceError:
     return fault if isinstance(fault, FluenceError) else FluenceError(str(fault))
 
 
-def _log(settings: SchedulerSettings) -> None:
-    """Who and why, as fields; the rest of the program logs through the same handler."""
+def _log(settings: SchedulerSettings, *more: structlog.types.Processor | None) -> None:
+    """Configure structured logging. The rest of the program logs through the same handler."""
     on_terminal = sys.stderr.isatty()
     form = settings.log_format
     if form == "auto":
@@ -162,6 +199,7 @@ def _log(settings: SchedulerSettings) -> None:
     shared: list[structlog.types.Processor] = [
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
+        *filter(None, more),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.format_exc_info,
     ]

@@ -1,4 +1,4 @@
-"""`fluence simulate`: drive the scheduler over a workload and report what came of it."""
+"""`fluence simulate`: runs the scheduler over a workload and reports the results."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from typing import Any
 
 import click
 
-from fluence.cli.choice import Length, QueuePolicies, Scales, match_policy_option, queue_policy_option
+from fluence.cli.choice import (
+    Length,
+    PluginName,
+    QueuePolicies,
+    Scales,
+    match_policy_option,
+    queue_policy_option,
+)
 from fluence.queue import policy as policies
 
 _INTERRUPTED = 130
@@ -39,6 +46,39 @@ _trace_options = _together(
         metavar="CLUSTER",
         help="With --trace: what they run on: nodes×cores such as 240x1, nodes×cores×gpus, a graph file, or "
         "the nodes of openb (CSV).",
+    ),
+)
+
+_tenant_options = _together(
+    click.option(
+        "--queues",
+        metavar="FILE",
+        type=click.Path(),
+        help="Documents of kind Queue, with quotas and weights; see `fluence queues --help`.",
+    ),
+    click.option(
+        "--queue-field",
+        type=click.Choice(["queue", "partition", "group", "user"]),
+        default="queue",
+        show_default=True,
+        help="With --trace and --queues: the field of an SWF log that names a job's queue.",
+    ),
+    click.option(
+        "--half-life",
+        metavar="TIME",
+        type=Length(least=1),
+        default="7d",
+        show_default=True,
+        help="With --trace and --queues: in this time past usage counts half for shares.",
+    ),
+    click.option(
+        "--promises",
+        metavar="N",
+        type=click.IntRange(1),
+        default=256,
+        show_default=True,
+        help="With --trace and --queues: promise a start to the first N waiting jobs. Shares break no "
+        "promise, so they act on jobs behind these, and where promises leave time.",
     ),
 )
 
@@ -74,7 +114,7 @@ _manifest_options = _together(
 _queue_options = _together(
     queue_policy_option(
         default=None,
-        note=f"Who starts when: {', '.join(policies.BUILT_IN)}, hybrid(DEPTH), or one that a site added.  "
+        note=f"Who starts when: {', '.join(policies.BUILT_IN)}, hybrid(DEPTH), or a plug-in.  "
         "[default: easy]",
     ),
     click.option(
@@ -83,9 +123,7 @@ _queue_options = _together(
         type=QueuePolicies(),
         help="Several queue policies side by side: easy,conservative,fcfs,first-fit.",
     ),
-    click.option(
-        "--replan", is_flag=True, help="Make the whole plan anew at every event, and keep no promise by it."
-    ),
+    click.option("--replan", is_flag=True, help="Make a new plan at every event, without keeping promises."),
     click.option(
         "--depth",
         metavar="N",
@@ -132,16 +170,14 @@ _workload_options = _together(
     click.option(
         "--priority",
         metavar="NAME",
-        default="urgency",
-        show_default=True,
-        help="Who goes first: urgency, or a function that a site added.",
+        type=PluginName(),
+        help="Which jobs are first: urgency, or a plug-in (a name or module:name).  [default: urgency]",
     ),
     click.option(
         "--predictor",
         metavar="NAME",
-        default="history",
-        show_default=True,
-        help="How long jobs will run: history, or one that a site added.",
+        type=PluginName(),
+        help="How long jobs will run: history, or a plug-in (a name or module:name).  [default: history]",
     ),
     click.option("--until", metavar="TIME", type=Length(), help="Stop at this time of the workload."),
 )
@@ -152,6 +188,13 @@ _report_options = _together(
         metavar="FILE",
         type=click.Path(dir_okay=False),
         help="Write the queue as it is at the end (see --until), for fluence whatif.",
+    ),
+    click.option(
+        "--view",
+        metavar="FILE",
+        type=click.Path(dir_okay=False),
+        help="Write a moment of the run for `fluence web --snapshot FILE`: that of --until, else the one at "
+        "which most jobs wait. Then the run is made twice.",
     ),
     click.option(
         "--html",
@@ -183,6 +226,7 @@ _report_options = _together(
 @_trace_options
 @_manifest_options
 @_queue_options
+@_tenant_options
 @_workload_options
 @_report_options
 @click.pass_context
@@ -211,6 +255,8 @@ def simulate(ctx: click.Context, /, **given: Any) -> None:
       fluence simulate --trace log.swf --cluster 240x1 --queue-policy conservative --arrival-scale 1,0.7
       fluence simulate --trace pods.csv --cluster nodes.csv --jobs 2000 -o json
       fluence simulate --trace log.swf --cluster 240x1 --until 2d --snapshot state.json
+      fluence simulate --trace log.swf --cluster 240x1 --view busy.json
+      fluence simulate --trace log.swf --cluster 240x1 --queues queues.yaml --queue-field group
       fluence simulate --manifests jobs/ --nodes nodes.yaml --every 10s --compare easy,conservative
     """
     from fluence.cli.simulate_run import SimulateOptions, carry_out, check

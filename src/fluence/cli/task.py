@@ -1,4 +1,4 @@
-"""`fluence task`: a producer tells those who wait for it which task it has begun."""
+"""`fluence task`: a producer announces its task to the pods that wait for it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fluence.kube.access import find_access
 from fluence.kube.client import Client
 from fluence.kube.errors import Missing
 from fluence.kube.resource import PODS, Json
-from fluence.schedule.gate_dependency import MAX_TASK, is_task
+from fluence.schedule.external_resources.gate_dependency import MAX_TASK, is_task
 
 
 @click.group()
@@ -32,7 +32,7 @@ def task() -> None:
 @click.option("--kubeconfig", metavar="FILE", type=click.Path(), help="The cluster; default: as kubectl's.")
 @click.option("--context", metavar="NAME", help="The context in the kubeconfig.")
 def announce(
-    id: str,  # noqa: A002 - it is what the argument is called
+    id: str,  # noqa: A002 - the name of the argument
     pod: str | None,
     namespace: str | None,
     kubeconfig: str | None,

@@ -1,4 +1,4 @@
-"""`fluence webhook`: serve the rules of admission over HTTPS, with certificates of its own."""
+"""`fluence webhook`: serves the admission rules over HTTPS, with certificates of its own."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from typing import Any
 
 import click
 
-from fluence.admission.hooks import NAME
-from fluence.admission.keeper import Renewal
-from fluence.admission.manifests import SERVICE
+from fluence.admission.certificates import Renewal
+from fluence.admission.manifests import SERVICE, WEBHOOK
 from fluence.admission.server import Webhook, WebhookPlace
 from fluence.cli.admission import admission_options, read_options
 from fluence.cli.choice import Length
-from fluence.cli.following import run_until_stopped
+from fluence.commands.running import run_until_stopped
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
 from fluence.units import spell_duration
@@ -55,9 +54,9 @@ def webhook() -> None:
 @click.option(
     "--configuration",
     envvar="WEBHOOK_CONFIG",
-    default=NAME,
+    default=WEBHOOK,
     show_default=True,
-    help="The MutatingWebhookConfiguration that is told our certificate. [WEBHOOK_CONFIG]",
+    help="The MutatingWebhookConfiguration that gets the certificate. [WEBHOOK_CONFIG]",
 )
 @click.option(
     "--address",
@@ -91,8 +90,8 @@ def webhook() -> None:
     type=Length(),
     default="10s",
     show_default=True,
-    help="How long it answers after it was told to stop, until nobody calls it any more; told twice, it "
-    "stops at once. Above 25s its pod needs a longer terminationGracePeriodSeconds. "
+    help="How long the webhook answers after SIGTERM, because the API server learns late that it stops; a "
+    "second signal stops it at once. Above 25s its pod needs a longer terminationGracePeriodSeconds. "
     "[WEBHOOK_SHUTDOWN_DELAY]",
 )
 @click.option(
@@ -130,7 +129,7 @@ def run(
       fluence webhook run --address 127.0.0.1:8443 --host 127.0.0.1
 
     \b
-    Exit codes: 0 told to stop; 1 a fault; 2 a wrong command line.
+    Exit codes: 0 stopped by a signal; 1 a fault; 2 a wrong command line.
     """
     options = read_options(**chosen)
     if life_ms < _SHORTEST_S * 1000:

@@ -1,9 +1,9 @@
-"""Claims: what is known of PersistentVolumeClaims, from claims, volumes and classes in any order.
+"""Claims: the state of PersistentVolumeClaims, from claims, volumes and classes in any order.
 
-A claim that waits for its first consumer can have a volume that is there, or one that its class makes. Which
-volumes would do is kube-scheduler's rule: same class, mode and access, large enough, matched by the claim's
-selector, given to nobody; the smallest first. Whoever watches claims, volumes and classes tells `Claims`, and
-hands its answers to `ClusterGraph.set_claim`.
+A claim that waits for its first consumer can get an existing volume, or one that its class provisions. The
+rule for existing volumes is that of kube-scheduler: the same class, volume mode and access modes, large
+enough, matched by the selector of the claim, and unclaimed; the smallest first. The caller passes events of
+claims, volumes and classes to `Claims`, and the results to `ClusterGraph.set_claim`.
 """
 
 from __future__ import annotations
@@ -21,39 +21,39 @@ from fluence.model.reason import Code, Reason
 from fluence.model.volume import Key, PersistentVolume, StorageClass, VolumeClaim
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_KEPT = 1024  # distinct claims whose choices are known
+_MAX_CHOICES = 1024  # distinct claims whose choices are cached
 _UNBOUND = Reason.of(Code.CLAIM_UNBOUND)
 _Item = TypeVar("_Item", Key, str)
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A volume that is there already and would do."""
+    """An existing volume that a claim can use."""
 
     volume: str
-    nodes: NodeSelector | None = None  # from where it can be reached; None: from everywhere
+    nodes: NodeSelector | None = None  # the nodes that can reach it; None: all
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What is known of a PersistentVolumeClaim.
+    """The state of a PersistentVolumeClaim.
 
     bound: its volume can be reached from ``nodes`` (None: from all). waits: it is bound when its first pod
-    has a node (WaitForFirstConsumer); a volume can be made on ``nodes`` if the class makes any, and there are
-    ``choices``. pending: neither.
+    has a node (WaitForFirstConsumer); its class can provision a volume on ``nodes``, if it provisions at all,
+    and ``choices`` are existing volumes. pending: neither.
     """
 
     state: Literal["bound", "waits", "pending"]
     nodes: NodeSelector | None = None
     one_pod: bool = False  # ReadWriteOncePod
-    one_node: bool = False  # ReadWriteOnce, of a class whose volumes follow their pods
+    one_node: bool = False  # ReadWriteOnce, of a WaitForFirstConsumer class
     provisions: bool = True
     choices: tuple[Choice, ...] = ()
     class_name: str = ""
-    selected: str | None = None  # the node that was chosen, as the server has it
-    owner: str | None = None  # the uid of the pod that it was made for
+    selected: str | None = None  # the chosen node, as in the API server
+    owner: str | None = None  # the uid of the pod for which it was created
     uid: str = ""
-    driver: str = ""  # the CSI driver of its volume, now or when it is made
+    driver: str = ""  # the CSI driver of its current or future volume
     reason: Reason | None = None  # why it is pending
 
     @property
@@ -62,7 +62,7 @@ class Claim:
 
     @property
     def reach(self) -> NodeSelector | None:
-        """The nodes on which there can be a volume for it at all; None: all."""
+        """The nodes on which it can have a volume; None: all."""
         if self.state != "waits" or (self.provisions and self.nodes is None):
             return self.nodes
         terms = [*((self.nodes.node_selector_terms or ()) if self.provisions and self.nodes else ())]
@@ -74,16 +74,16 @@ class Claim:
 
     @property
     def may_need_choice(self) -> bool:
-        """Whether there are nodes on which it must have one of its choices."""
+        """Whether there are nodes on which it needs one of its choices."""
         return self.state == "waits" and bool(self.choices) and not (self.provisions and self.nodes is None)
 
 
-Change = tuple[str, str, Claim | None]  # namespace, name, what is known
+Change = tuple[str, str, Claim | None]  # namespace, name, state
 
 
 class Claims:
-    """Each change answers with the claim that it is about. What it means to other claims that wait, `settle`
-    tells: a thousand volumes in a row are looked through once."""
+    """Each change returns the state of its claim. `settle` returns the effect on other waiting claims, so
+    that a thousand volumes in a row are processed once."""
 
     def __init__(self) -> None:
         self._claims: dict[Key, VolumeClaim] = {}
@@ -93,7 +93,7 @@ class Claims:
         self._unbound: dict[str, set[Key]] = {}  # claims without a volume, by class
         self._of_class: dict[str, set[str]] = {}  # volumes by class
         self._stale: set[str] = set()  # classes
-        self._found: LRUCache[tuple[str, bytes], tuple[Choice, ...]] = LRUCache(_KEPT)
+        self._found: LRUCache[tuple[str, bytes], tuple[Choice, ...]] = LRUCache(_MAX_CHOICES)
 
     def set_claim(self, claim: VolumeClaim) -> list[Change]:
         key = claim.key
@@ -132,12 +132,12 @@ class Claims:
         self._stale.add(kind.metadata.name)
 
     def settle(self) -> list[Change]:
-        """The claims without a volume whose class, or the volumes of whose class, changed."""
+        """The claims without a volume whose class, or its volumes, have changed."""
         stale, self._stale = self._stale, set()
         return [self._change(key) for name in sorted(stale) for key in sorted(self._unbound.get(name, ()))]
 
     def everything(self) -> Iterable[Change]:
-        """All that is known."""
+        """The state of all claims."""
         self._stale.clear()
         return [self._change(key) for key in self._claims]
 
@@ -195,7 +195,7 @@ class Claims:
         )
 
     def _pending(self, claim: VolumeClaim, kind: StorageClass | None) -> Reason | None:
-        """Why a claim can have no pod yet."""
+        """Why pods cannot use a claim yet."""
         if claim.metadata.deletion_timestamp is not None:
             return Reason.of(Code.CLAIM_TERMINATING)
         name = claim.spec.storage_class_name
@@ -208,7 +208,8 @@ class Claims:
         return None if kind is not None and kind.waits else _UNBOUND
 
     def _choices(self, claim: VolumeClaim) -> tuple[tuple[Choice, ...], bool]:
-        """The volumes that would do, and whether one was given to this claim: then it is the only one."""
+        """The existing volumes that a claim can use, and whether one was already given to it; then it is the
+        only choice."""
         name = claim.spec.storage_class_name or ""
         volumes = [self._volumes[each] for each in self._of_class.get(name, ())]
         given = [each for each in volumes if each.is_meant_for(claim) and _satisfies(each, claim)]
@@ -243,7 +244,7 @@ def _satisfies(volume: PersistentVolume, claim: VolumeClaim) -> bool:
 
 
 def _discard(sets: dict[str, set[_Item]], name: str, item: _Item) -> None:
-    """Take an item out of a set by name; empty sets go too."""
+    """Remove an item from a set by name; empty sets are removed too."""
     found = sets.get(name)
     if found is not None:
         found.discard(item)

@@ -1,8 +1,8 @@
-"""What the nodes say of themselves, in columns: labels, taints, cordons, readiness.
+"""Properties of nodes in columns: labels, taints, cordons, readiness, offered devices.
 
-A column of labels has a number per node, the code of the value that the node has for one key, -1 for none.
-So an expression such as `zone in (a, b)` is a comparison of one column, whatever the number of nodes. The
-filters ask; `ClusterGraph` tells of nodes that come, go and change.
+The column of a label has a number for each node: the code of its value, or -1. So an expression such as `zone
+in (a, b)` is a comparison of one column, for any number of nodes. The filters read the columns;
+`ClusterGraph` updates them when nodes are added, removed and changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from fluence.graph.graph import Ints, Mask
 from fluence.model.node import Node, Taint
 
-_KEPT = 512  # labels that were asked for
+_MAX_LABELS = 512  # labels with a column
 
 
 class Column:
@@ -46,8 +46,8 @@ class Column:
         return len(np.unique(there)) == len(there)
 
     def where(self, holds: Callable[[str], bool]) -> Mask:
-        """The nodes whose value satisfies something."""
-        table = np.zeros(len(self.codes) + 1, np.bool_)  # the last entry stands for "none"
+        """The nodes whose value satisfies a condition."""
+        table = np.zeros(len(self.codes) + 1, np.bool_)  # the last entry means "none"
         for value, code in self.codes.items():
             table[code] = holds(value)
         return table[self.of]
@@ -57,7 +57,8 @@ class Column:
 
 
 class NodeColumns:
-    """The nodes in the order of the seats; ``generation`` moves when anything that a rule may ask changes."""
+    """The nodes in the order of the node table; ``generation`` grows when a property changes that a rule may
+    read."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
@@ -68,29 +69,31 @@ class NodeColumns:
         self.taint_sets: list[tuple[Taint, ...]] = []  # the distinct ones
         self.taint_set: Ints = np.empty(0, np.int64)  # which one each node has
         self._taint_codes: dict[tuple[Taint, ...], int] = {}
-        self._labels: dict[str, Column] = {}  # those asked for last at the end
+        self._labels: dict[str, Column] = {}  # the most recently used last
+        self._offers: dict[str, Ints] = {}
 
     def __len__(self) -> int:
         return len(self.nodes)
 
     def arrange(self, nodes: list[Node]) -> None:
-        """These are the nodes now, in this order."""
+        """Set the nodes, in this order."""
         self.nodes = nodes
         self.position = {node.name: i for i, node in enumerate(nodes)}
         self.schedulable = np.array([not node.spec.unschedulable for node in nodes], np.bool_)
         self.ready = np.array([node.is_ready for node in nodes], np.bool_)
         self._labels.clear()
+        self._offers.clear()
         self._code_taints()
         self.generation += 1
 
     def update(self, node: Node) -> None:
-        """A node says something else of itself."""
+        """Update the properties of a node."""
         index = self.position[node.name]
         self.nodes[index] = node
         self.schedulable[index] = not node.spec.unschedulable
         self.ready[index] = node.is_ready
         self.taint_set[index] = self._taint_code(node)
-        # Values and taints that no node has any more are forgotten when they outnumber the nodes.
+        # Unused values and taints are dropped when there are more of them than nodes.
         most = 2 * len(self.nodes) + 64
         if len(self.taint_sets) > most:
             self._code_taints()
@@ -98,6 +101,7 @@ class NodeColumns:
             column.set(index, node.labels.get(key))
             if len(column.codes) > most:
                 del self._labels[key]
+        self._offers.clear()
         self.generation += 1
 
     # -- asking ----------------------------------------------------------------------------------------------
@@ -106,9 +110,19 @@ class NodeColumns:
         found = self._labels.pop(key, None)
         if found is None:
             found = Column(key, self.nodes)
-            if len(self._labels) >= _KEPT:
+            if len(self._labels) >= _MAX_LABELS:
                 del self._labels[next(iter(self._labels))]
         self._labels[key] = found
+        return found
+
+    def offers(self, resource: str) -> Ints:
+        """The amount of an extended resource that each node offers; -1 if it does not name the resource."""
+        found = self._offers.get(resource)
+        if found is None:
+            if len(self._offers) >= _MAX_LABELS:
+                self._offers.clear()
+            offered = [node.offered_devices().get(resource, -1) for node in self.nodes]
+            found = self._offers[resource] = np.array(offered, np.int64)
         return found
 
     def taints(self, index: int) -> tuple[Taint, ...]:
@@ -118,7 +132,7 @@ class NodeColumns:
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _code_taints(self) -> None:
-        """Give each distinct set of taints a number, anew."""
+        """Number the distinct sets of taints again."""
         self.taint_sets, self._taint_codes = [], {}
         self.taint_set = np.array([self._taint_code(node) for node in self.nodes], np.int64)
 

@@ -1,7 +1,7 @@
-"""Devices that belong to no node as vertices of a live graph: they come, change and go with their document.
+"""External resources as vertices of a live graph, which follow the document that declares them.
 
-A device whose parent (a node or a rack) is not there is not offered until it is. A device keeps its vertex as
-long as its place in the tree and its type stay; so what runs on it is not touched by other changes.
+A device whose parent (a node or a rack) does not exist is not offered. A device keeps its vertex while its
+place in the tree and its type stay the same, so other changes do not affect the jobs that use it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from fluence.cluster.layout import GraphLayout
 from fluence.cluster.vertices import NodeVertices
 from fluence.errors import InvalidInput
 from fluence.graph.graph import Batch
-from fluence.model.device import CLUSTER, Device, DeviceKey, DeviceTree
+from fluence.model.external_resources import CLUSTER, Device, DeviceKey, DeviceTree
 from fluence.placer.backends import DeviceEntry
 
 _ROOT = 0
@@ -23,7 +23,7 @@ _ROOT = 0
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """A device that is to be in the graph."""
+    """A device that must be in the graph."""
 
     key: DeviceKey
     device: Device
@@ -32,7 +32,7 @@ class _Wanted:
 
 
 class DeviceVertices:
-    """The vertices of all devices of a cluster; `arrange` brings them up to date."""
+    """The vertices of all external resources of a cluster; `arrange` updates them."""
 
     def __init__(self, layout: GraphLayout, nodes: NodeVertices) -> None:
         self.tree = DeviceTree()
@@ -43,7 +43,7 @@ class DeviceVertices:
         self._next_id: dict[str, int] = {}
 
     def set(self, tree: DeviceTree) -> None:
-        """The devices that there are from now on."""
+        """Set the tree of devices."""
         own = next((each for each in tree.types if each in self._layout.own_types), None)
         if own is not None:
             raise InvalidInput(f"type {own!r} is what nodes have; choose another name for the device")
@@ -52,7 +52,7 @@ class DeviceVertices:
 
     @property
     def is_stale(self) -> bool:
-        """Whether the tree has changed, or nodes under which devices may be."""
+        """Whether the tree has changed, or nodes that may be parents of devices."""
         graph = self._nodes.graph
         if self._arranged_at[0] < 0:
             return bool(self.tree.backends or self._made)
@@ -60,11 +60,11 @@ class DeviceVertices:
 
     @property
     def absent(self) -> list[str]:
-        """The backends that are not offered because what they are under is not there."""
+        """The backends that are not offered because their parent does not exist."""
         return [each.name for each in self.tree.backends if self._parent(each) is None]
 
     def arrange(self) -> list[DeviceEntry]:
-        """Bring the vertices up to date; says what there is now, parents before children."""
+        """Update the vertices; returns the current devices, parents before children."""
         wanted = list(self._wanted())
         self._remove(wanted)
         self._add([each for each in wanted if each.key not in self._made])
@@ -82,7 +82,7 @@ class DeviceVertices:
         return any(each.parent != CLUSTER for each in self.tree.backends)
 
     def _parent(self, backend: Device) -> int | None:
-        """The row of what a backend is under; None: it is not there."""
+        """The row of the parent of a backend; None: it does not exist."""
         return _ROOT if backend.parent == CLUSTER else self._nodes.row(backend.parent)
 
     def _wanted(self) -> Iterator[_Wanted]:
@@ -98,7 +98,8 @@ class DeviceVertices:
             yield from self._below(child, (*key, child.name), online and device.online, under)
 
     def _remove(self, wanted: list[_Wanted]) -> None:
-        """What is not wanted any more, or not there; what changed its type or place is made anew."""
+        """Remove devices that are not wanted any more, or whose vertex is gone. Devices with another type or
+        place are removed too, and added again."""
         graph = self._nodes.graph
         stays = {each.key: (each.device.type, each.under) for each in wanted}
         gone: list[int] = []
@@ -111,7 +112,7 @@ class DeviceVertices:
                     gone.append(entry.row)
         if gone:
             self._nodes.matcher.remove_vertices(np.array(gone, np.int32))
-            graph.size[gone] = 0  # the rows stay, and must not add up
+            graph.size[gone] = 0  # the rows stay, and must not count in sums
 
     def _add(self, wanted: list[_Wanted]) -> None:
         graph, batch = self._nodes.graph, Batch()
@@ -145,7 +146,7 @@ class DeviceVertices:
             )
 
     def _change(self, wanted: _Wanted) -> None:
-        """Another size, other attributes, on or off."""
+        """Update the size, the attributes and the status of a device."""
         graph, entry, device = self._nodes.graph, self._made[wanted.key], wanted.device
         if graph.size[entry.row] != device.count:
             graph.size[entry.row] = device.count
@@ -164,5 +165,6 @@ class DeviceVertices:
 
 
 def _properties(device: Device) -> dict[str, str]:
-    """Attributes as properties; their values are in the names, since a constraint (RFC 31) asks for names."""
+    """Attributes as properties. Their values are part of the names, because a constraint (RFC 31) selects
+    names."""
     return {f"{key}={value}": "" for key, value in device.attributes.items()}

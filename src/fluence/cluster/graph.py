@@ -1,56 +1,63 @@
-"""ClusterGraph: the live cluster as a graph, a ledger and columns, changed event by event.
+"""ClusterGraph: the live cluster as a graph, a ledger and columns, updated with each event.
 
     cluster = ClusterGraph()
     cluster.load(nodes, pods)
-    gang = cluster.gang(pods_of_a_group)
-    seated = cluster.seat(gang, job=job_number(uid), now=now)      # all of them, or Wait, or Never
-    …                                                             # bind them; their events come back
+    gang = cluster.gang(PodSetRequest(pods_of_a_group))
+    seated = cluster.allocate(gang, job=job_number(uid), now=now)      # all pods, or Wait, or Never
+    …                                                             # bind them; their events follow
     cluster.set_pod(bound)                                        # counted once
-    for freed in cluster.remove_node("node-7"): …                 # who lost what, and why
+    for freed in cluster.remove_node("node-7"): …                 # what jobs lost, and why
 
-Events only note what changed. The graph, the ledger and the columns catch up when something is asked
-(`sync`). A *seat* is what one pod needs of one node; several seats may share a node.
+Events are only collected. The graph, the ledger and the columns are updated with the next query (`sync`). A
+*placement* is the part of one node that a pod uses; several pods may share a node.
+
+A job has the same number after a restart, because it is derived from a uid (`job_number`), not from a
+counter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from hashlib import blake2b
 
 from cachetools import LRUCache
 
 from fluence.cluster.claims import Claim
 from fluence.cluster.columns import NodeColumns
-from fluence.cluster.device_overcommit import DeviceOvercommit
 from fluence.cluster.device_vertices import DeviceVertices
 from fluence.cluster.filters.node_affinity import selected
 from fluence.cluster.filters.volumes import VolumeDecision, mounts
 from fluence.cluster.layout import DEFAULT, GraphLayout
-from fluence.cluster.node_events import NodeEvents
-from fluence.cluster.node_usage import NodeUsage, is_usage
-from fluence.cluster.pod_events import RELEASED, FreedSeats, PodEvents
-from fluence.cluster.pods import PodTable
-from fluence.cluster.requests import GangRequests, TopologyDomain
+from fluence.cluster.pod_events import RELEASED, FreedPlacements, PodEvents
+from fluence.cluster.pods import DeviceOvercommit, NodeUsage, PodTable, is_usage
+from fluence.cluster.requests import GangRequests, PodGang, PodSetRequest, TopologyDomain
 from fluence.cluster.unsupported import Refused
-from fluence.cluster.vertices import NodeVertices
+from fluence.cluster.vertices import NodeEvents, NodeVertices
 from fluence.errors import Conflict
 from fluence.graph.graph import ResourceGraph
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.placement import Never, Wait
 from fluence.match.policy import MatchPolicy
 from fluence.model.constraint import Constraint
-from fluence.model.device import DeviceGrant, DeviceRequest, DeviceTree
+from fluence.model.external_resources import DeviceGrant, DeviceTree
 from fluence.model.node import Node
 from fluence.model.pod import NodeSelector, Pod
 from fluence.model.reason import Code, Reason
 from fluence.model.volume import Key
-from fluence.placer.gang import GangRequest, Seated
+from fluence.placer.gang import GangHolding, GangPlacement, GangRequest
 from fluence.placer.gang_fit import GangFit
 
-_KEPT = 128  # constraints
+
+def job_number(uid: str) -> int:
+    """A positive number of 62 bits for the uid of a pod, a group or an owner."""
+    return int.from_bytes(blake2b(uid.encode(), digest_size=8).digest()) >> 2 or 1
+
+
+_MAX_CONSTRAINTS = 128  # whose nodes are cached
 
 
 class ClusterGraph:
-    """Nodes and pods of a cluster, as they are now and as they are planned."""
+    """The nodes and pods of a cluster, with current and planned placements."""
 
     def __init__(
         self,
@@ -59,43 +66,47 @@ class ClusterGraph:
         policy: str | MatchPolicy = "first",
         horizon: int = HORIZON,
         release_each: bool = False,
+        spread_services: bool = True,
     ) -> None:
         self.layout = layout
         self.policy = policy
-        # release_each: a seat is free when its pod ends; otherwise when all of its job have ended.
+        self._spread_services = spread_services
+        # release_each: a placement is freed when its pod ends; otherwise when all pods of its job have ended.
+        self.release_each = release_each
         self.pods = PodTable(layout.types)
-        self._vertices = NodeVertices(layout, policy, horizon)
-        self._seats = GangFit(self._vertices.matcher, keeps_overdue=True)
+        self._vertices = NodeVertices(layout, horizon)
+        self._fit = GangFit(self._vertices.matcher, keeps_overdue=True)
         self._columns = NodeColumns()
         self._devices = DeviceVertices(layout, self._vertices)
-        self._requests = GangRequests(
-            layout, self.pods, self._columns, self._leaving_by, self._seats.backends
-        )
-        self._overcommit = DeviceOvercommit(layout, self._seats)
-        self._usage = NodeUsage(self.pods, self._vertices, self._seats, self._overcommit)
-        self._nodes = NodeEvents(self._vertices, self._columns, self._seats, before_move=self._usage.erase)
+        self._requests = GangRequests(layout, self.pods, self._columns, self._leaving_by, self._fit.backends)
+        self._overcommit = DeviceOvercommit(layout, self._fit)
+        self._usage = NodeUsage(self.pods, self._vertices, self._fit, self._overcommit)
+        self._nodes = NodeEvents(self._vertices, self._columns, self._fit, before_move=self._usage.erase)
         self._pods = PodEvents(
-            self.pods, self._seats, self._usage, self._overcommit, release_each=release_each, sync=self.sync
+            self.pods, self._fit, self._usage, self._overcommit, release_each=release_each, sync=self.sync
         )
-        self._ruled_out: LRUCache[Constraint, tuple[tuple[int, int], frozenset[str]]] = LRUCache(_KEPT)
+        self._constrained: LRUCache[Constraint, tuple[tuple[int, int], frozenset[str]]] = LRUCache(
+            _MAX_CONSTRAINTS
+        )
         self._now = -1
+        self.departing: frozenset[str] = frozenset()  # pods that a query assumes to be gone
 
     # -- nodes -----------------------------------------------------------------------------------------------
 
     def load(self, nodes: Iterable[Node], pods: Iterable[Pod] = ()) -> None:
-        """Everything at once, as it is listed at the start."""
+        """Read all nodes and pods at once, as listed at the start."""
         for node in nodes:
             self.set_node(node)
         for pod in pods:
             self.set_pod(pod)
 
     def set_node(self, node: Node) -> None:
-        """A node as it is now: new, or with another size, state, taints or labels."""
+        """Add a node, or change its size, state, taints or labels."""
         self._nodes.set_node(node)
 
-    def remove_node(self, name: str) -> tuple[FreedSeats, ...]:
-        """A node is gone: what jobs held there is released. Its pods are remembered until they are gone too,
-        or the node comes back."""
+    def remove_node(self, name: str) -> tuple[FreedPlacements, ...]:
+        """Remove a node and free the placements on it. Its pods stay known until they are gone too, or the
+        node comes back."""
         if self._nodes.withdraw(name):
             return ()
         self._catch_up()
@@ -103,13 +114,13 @@ class ClusterGraph:
             return ()
         reason = Reason.of(Code.NODE_GONE, node=name)
         freed = [
-            FreedSeats(job, each.pods, name, reason, each.whole_job)
+            FreedPlacements(job, each.pods, name, reason, each.whole_job)
             for job, uids in self._pods.jobs_on(name).items()
             for each in self.release(job, uids, reason=reason)
         ]
         self._usage.erase(name)
         freed.extend(
-            FreedSeats(job, (), name, reason, not len(self.matcher.ledger.job(job).spans))
+            FreedPlacements(job, (), name, reason, not len(self.matcher.ledger.job(job).spans))
             for job in self._nodes.remove(name)
         )
         self._overcommit.remove_node(name)
@@ -117,17 +128,17 @@ class ClusterGraph:
 
     @property
     def nodes(self) -> dict[str, Node]:
-        """The nodes by name, as last told."""
+        """The nodes by name, with pending changes."""
         return self._nodes.nodes
 
     def node(self, name: str) -> Node | None:
-        """One node, as last told."""
+        """One node, with pending changes."""
         return self._nodes.node(name)
 
     # -- devices that belong to no node ----------------------------------------------------------------------
 
     def set_devices(self, tree: DeviceTree) -> None:
-        """The devices that there are from now on."""
+        """Set the external resources."""
         self._devices.set(tree)
 
     @property
@@ -136,60 +147,64 @@ class ClusterGraph:
 
     @property
     def absent_backends(self) -> list[str]:
-        """Those whose parent is not there, so that nobody can have them."""
+        """The backends that cannot be used because their parent does not exist."""
         self.sync()
         return self._devices.absent
 
     # -- pods ------------------------------------------------------------------------------------------------
 
-    def set_pod(self, pod: Pod) -> tuple[FreedSeats, ...]:
-        """A pod as it is now; says what was given back if it has ended."""
+    def set_pod(self, pod: Pod) -> tuple[FreedPlacements, ...]:
+        """Add or change a pod; returns the freed placements if it has ended."""
         if pod.is_terminal:
             self._requests.forget(pod.metadata.uid)
         return self._pods.set_pod(pod)
 
-    def remove_pod(self, pod: Pod | str) -> tuple[FreedSeats, ...]:
-        """A pod's object is gone; says what was given back by it."""
+    def remove_pod(self, pod: Pod | str) -> tuple[FreedPlacements, ...]:
+        """Remove a pod; returns the freed placements."""
         self._requests.forget(pod if isinstance(pod, str) else pod.metadata.uid)
         return self._pods.remove_pod(pod)
 
-    def assume(self, pod: Pod, node: str) -> None:
-        """Count a pod that we are about to bind by itself, without a job."""
-        self._pods.put(pod, node, bound=False, assumed=True)
-
-    def forget(self, *uids: str) -> tuple[FreedSeats, ...]:
-        """Undo assumptions, or the seats of some pods: they will not be bound after all."""
+    def forget(self, *uids: str) -> tuple[FreedPlacements, ...]:
+        """Free assumed or placed pods that will not be bound after all."""
         return self._pods.forget(*uids)
 
-    def take_seat(self, job: int, uid: str, pod: Pod) -> str:
-        """A pod has come that another one stood for: it has that one's seat from now on. Says on which
-        node."""
+    def replace_pod(self, job: int, uid: str, pod: Pod) -> str:
+        """A pod replaces its placeholder and gets its placement; returns the node."""
         self._requests.forget(uid)
-        return self._pods.take_seat(job, uid, pod)
+        return self._pods.replace_pod(job, uid, pod)
 
     # -- what rules ask for ----------------------------------------------------------------------------------
 
     def set_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
-        """The labels of a namespace, for affinity that selects namespaces; None: it is gone."""
+        """Set the labels of a namespace, for affinity that selects namespaces; None: it is gone."""
         self._requests.index.set_namespace(name, labels)
 
+    def namespace_labels(self, name: str) -> Mapping[str, str]:
+        """The labels of a namespace, which always include its name."""
+        return self._requests.index.labels_of(name)
+
+    def set_service(self, namespace: str, name: str, selector: Mapping[str, str] | None) -> None:
+        """Set the selector of a Service; None: it is gone."""
+        self._requests.siblings.set_service(namespace, name, selector)
+
     def set_claim(self, namespace: str, name: str, claim: Claim | None) -> bool:
-        """What is known of a PersistentVolumeClaim; None: it is gone. Says whether that is new."""
+        """Set the state of a PersistentVolumeClaim; None: it is gone. Returns whether it has changed."""
         return self._requests.claims.set_claim((namespace, name), claim)
 
     def set_attach_limits(self, node: str, limits: Mapping[str, int]) -> bool:
-        """How many volumes of each CSI driver a node takes. Says whether that is new."""
+        """Set the largest number of volumes of each CSI driver on a node; returns whether it has changed."""
         return self._requests.claims.csi_limits.set_limits(node, limits)
 
     def mounts_claims(self, pods: Iterable[Pod]) -> bool:
-        """Whether some pod's seat depends on claims."""
+        """Whether the placement of one of these pods depends on claims."""
         return any(mounts(pod) for pod in pods if pod.spec.volumes)
 
     def claim(self, key: Key) -> Claim | None:
         return self._requests.claims.claims.get(key)
 
     def hold_volume(self, claim: Key, volume: str | None) -> None:
-        """A claim was told to take a volume that is there, so nobody else is to have it; None: no more."""
+        """Reserve an existing volume for a claim, so that no other claim gets it; None: end the
+        reservation."""
         held = self._requests.claims.held
         if volume is None:
             held.pop(claim, None)
@@ -197,142 +212,95 @@ class ClusterGraph:
             held[claim] = volume
 
     def volume_decisions(self, nodes: Mapping[str, str], pods: Mapping[str, Pod]) -> list[VolumeDecision]:
-        """What is to be done for the claims of pods that have seats, both by uid, before they are bound."""
+        """The decisions about the claims of placed pods before they are bound; both arguments are by uid."""
         self.sync()
         return self._requests.claims.decisions(nodes, pods)
 
     def reaches(self, selector: NodeSelector | None, node: str) -> bool:
-        """Whether a node is one of those that a selector matches; no selector matches all."""
+        """Whether a selector matches a node; None matches all nodes."""
         at = self.columns.position.get(node)
         return at is not None and bool(selected(self.columns, selector)[at])
 
     # -- gangs -----------------------------------------------------------------------------------------------
 
-    def gang(
-        self,
-        pods: Sequence[Pod],
-        *,
-        minimum: int | None = None,
-        policy: str | MatchPolicy | None = None,
-        exclude: Collection[str] = (),
-        topology: TopologyDomain | None = None,
-        devices: DeviceRequest | None = None,
-    ) -> GangRequest | Refused:
-        """The pods of a group as one request, one entry per distinct shape.
-
-        ``exclude`` names nodes that this group must not have, ``topology`` the label of which all its nodes
-        must have one value. The gang is for the nodes as they are now: when one of them changes, seating it
-        is a `Conflict`, and it must be made again.
-        """
+    def gang(self, request: PodSetRequest) -> PodGang | Refused:
+        """Compile a request for the current nodes. After a change of a node, placing the gang raises
+        `Conflict`, and it must be compiled again."""
         self.sync()
-        how = self.policy if policy is None else policy
-        return self._requests.gang(
-            pods, minimum=minimum, policy=how, exclude=exclude, topology=topology, devices=devices
+        return self._requests.compile(
+            request,
+            policy=self.policy,
+            exclude=self._excluded(request),
+            spread_services=self._spread_services,
         )
 
     def equivalence_key(self, pods: Sequence[Pod]) -> frozenset[tuple[Hashable, int]] | None:
-        """A key that is equal for gangs that find the same seats (kube-scheduler's equivalence class); None:
-        only a try can tell."""
+        """A key that is equal for gangs that get the same placements (kube-scheduler's equivalence class);
+        None: there is no such key."""
         return self._requests.equivalence_key(pods)
 
-    def is_impossible(self, gang: GangRequest) -> bool:
-        """Whether the nodes as they are could not hold a gang even if they were empty."""
-        self.sync()
-        return not self._seats.could_hold(gang)
-
-    def most_if_empty(self, gang: GangRequest) -> int:
-        """How many copies of a gang's first pod the nodes could hold if they were empty, at most."""
-        self.sync()
-        return self._seats.most_if_empty(gang.members[0])
-
     def closed(self, pod: Pod, node: str) -> Reason | None:
-        """Why a node takes no such pod by its state, its taints and the pod's own rules; None: it is open."""
+        """Why a node is closed to a pod by its state, its taints and the rules of the pod; None: it is
+        open."""
         self.sync()
         return self._requests.closed(pod, self._columns.position[node])
 
-    def ruled_out(self, constraint: Constraint) -> frozenset[str]:
-        """The nodes that a constraint on names, ranks and labels (RFC 31) does not allow, as they are now."""
-        at = self.graph.state_generation, self.graph.shape_generation
-        known = self._ruled_out.get(constraint)
-        if known is None or known[0] != at:
-            graph, rows = self._vertices.graph, self._seats.nodes.tolist()
-            said = ((graph.name[row], int(graph.rank[row]), graph.properties.get(row, {})) for row in rows)
-            out = frozenset(each[0] for each in said if not constraint.matches(*each))
-            known = self._ruled_out[constraint] = (at, out)
-        return known[1]
-
     @property
     def has_anti_affinity(self) -> bool:
-        """Whether some pod keeps others away by their labels."""
+        """Whether a pod on a node has required anti-affinity."""
         return self._requests.index.has_anti_affinity
 
     def why(
-        self,
-        pods: Sequence[Pod],
-        *,
-        now: int,
-        duration: int | None = None,
-        policy: str | MatchPolicy | None = None,
-        exclude: Collection[str] = (),
-        topology: TopologyDomain | None = None,
-        devices: DeviceRequest | None = None,
-        empty: bool = False,
+        self, gang: PodGang, *, now: int, duration: int | None = None, empty: bool = False
     ) -> list[Reason]:
-        """What stands in the way of a gang now, or would if the cluster were ``empty``: per distinct shape,
-        which nodes are closed to it, and why."""
-        self.advance(now)
-        how = self.policy if policy is None else policy
-        return self._requests.why(
-            pods,
-            self._seats,
-            now=now,
-            duration=duration,
-            policy=how,
-            exclude=exclude,
-            topology=topology,
-            devices=devices,
-            empty=empty,
-        )
+        """Why a gang does not fit now or, with ``empty``, on the empty cluster: per distinct shape, the nodes
+        that are closed to it, and why."""
+        self._ready(gang, now)
+        return self._requests.why(gang, self._fit, now=now, duration=duration, empty=empty)
 
-    def try_now(self, gang: GangRequest, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
+    def try_now(
+        self, gang: GangRequest, *, now: int, duration: int | None = None
+    ) -> GangPlacement | Wait | Never:
         """Where a gang would be placed if it started now."""
         self._ready(gang, now)
-        return self._seats.try_now(gang, now=now, duration=duration)
+        return self._fit.try_now(gang, now=now, duration=duration)
 
-    def seat(
-        self, gang: GangRequest, *, job: int, now: int, duration: int | None = None
-    ) -> Seated | Wait | Never:
-        """Seat a gang now; its pods count on their nodes until they are seen bound, or forgotten."""
+    def allocate(
+        self, gang: PodGang, *, job: int, now: int, duration: int | None = None
+    ) -> GangPlacement | Wait | Never:
+        """Place a gang now; its pods count on their nodes until they are seen bound, or forgotten."""
         self._ready(gang, now)
-        seated = self._seats.seat(gang, job=job, now=now, duration=duration)
-        if isinstance(seated, Seated):
-            self._pods.assume_seats(gang, seated)
-        return seated
-
-    def join(self, gang: GangRequest, *, job: int, now: int) -> Seated | Wait | Never:
-        """Seat more pods for a job that has started: late members, or those that had found no seat."""
-        self._ready(gang, now)
-        seated = self._seats.join(gang, job=job, now=now)
-        if isinstance(seated, Seated):
-            self._pods.assume_seats(gang, seated)
-        return seated
+        found = self._fit.allocate(gang, job=job, now=now, duration=duration)
+        if isinstance(found, GangPlacement):
+            self._pods.assume(gang, found)
+        return found
 
     def earliest(
         self, gang: GangRequest, *, now: int, duration: int | None = None, latest: int | None = None
-    ) -> Seated | Wait | Never:
-        """When and where a gang could start; nothing is recorded. ``latest``: later does not matter."""
+    ) -> GangPlacement | Wait | Never:
+        """The earliest start of a gang and its placement, not after ``latest``; nothing is recorded."""
         self._ready(gang, now)
-        return self._seats.earliest(gang, now=now, duration=duration, latest=latest)
+        return self._fit.earliest(gang, now=now, duration=duration, latest=latest)
 
     def reserve(
-        self, gang: GangRequest, *, job: int, now: int, duration: int | None = None
-    ) -> Seated | Wait | Never:
-        """Seat a gang now, or promise it the earliest time at which it fits."""
+        self, gang: PodGang, *, job: int, now: int, duration: int | None = None, begin: int = 0
+    ) -> GangPlacement | Wait | Never:
+        """Place a gang now, or reserve its earliest start from ``begin`` on."""
         self._ready(gang, now)
-        seated = self._seats.reserve(gang, job=job, now=now, duration=duration)
-        if isinstance(seated, Seated) and not seated.reserved:
-            self._pods.assume_seats(gang, seated)
-        return seated
+        found = self._fit.reserve(gang, job=job, now=now, duration=duration, begin=begin)
+        if isinstance(found, GangPlacement) and not found.reserved:
+            self._pods.assume(gang, found)
+        return found
+
+    def mark(self) -> int:
+        """A mark to which `undo` can return, until the ledger is settled."""
+        return self.matcher.ledger.mark()
+
+    def undo(self, mark: int) -> None:
+        """Undo what was allocated, reserved, released and prolonged since a mark."""
+        for record, is_back in self.matcher.ledger.undo(mark):
+            if not is_back and not record.reserved and isinstance(record, GangHolding):
+                self._pods.unassume(record)
 
     def adopt(
         self,
@@ -344,32 +312,32 @@ class ClusterGraph:
         whole: bool = False,
         grants: tuple[DeviceGrant, ...] = (),
     ) -> None:
-        """Pods that run already belong to a job: after a restart, or when the rest of a gang follows."""
+        """Add running pods to a job: after a restart, or when the rest of a gang follows."""
         self._sync_nodes()
         self._pods.adopt(job, pods, start=start, end=end, whole=whole, grants=grants)
 
     def share_devices(self, job: int, grants: tuple[DeviceGrant, ...], lender: int) -> None:
-        """A job uses devices that another of its group holds: the last of them gives them back."""
-        self._seats.share(job, grants, lender)
+        """A job shares devices that another job of its group holds; the last of these jobs frees them."""
+        self._fit.share(job, grants, lender)
 
     def release(
         self, job: int, pods: Iterable[str] | None = None, *, reason: Reason = RELEASED
-    ) -> tuple[FreedSeats, ...]:
-        """Give back a job, or the seats of some of its pods. Pods that are bound go on counting by
-        themselves. A job that has no seats has nothing to give back."""
+    ) -> tuple[FreedPlacements, ...]:
+        """Free a job, or the placements of some of its pods. Bound pods still count, outside of the job. A
+        job without placements is ignored."""
         return self._pods.release(job, pods, reason=reason)
 
     def advance(self, now: int) -> None:
-        """Bring everything up to a time. A job that runs past its end holds its seats: its pods are there."""
+        """Set the current time. A job past its end keeps its placements, because its pods still run."""
         self.sync()
         if now == self._now:
             return
         self._now = now
-        self._seats.look(now)
+        self._fit.look(now)
 
     def prolong(self, job: int, end: int) -> None:
-        """A job that has its seats has them until then."""
-        self._seats.prolong(job, end)
+        """Set the end of a job."""
+        self._fit.prolong(job, end)
 
     # -- asking ----------------------------------------------------------------------------------------------
 
@@ -384,9 +352,9 @@ class ClusterGraph:
         return self._vertices.matcher
 
     @property
-    def seats(self) -> GangFit:
+    def fit(self) -> GangFit:
         self.sync()
-        return self._seats
+        return self._fit
 
     @property
     def columns(self) -> NodeColumns:
@@ -395,22 +363,22 @@ class ClusterGraph:
 
     @property
     def jobs(self) -> dict[int, dict[str, str]]:
-        """Our jobs: which pod (uid) has a seat on which node."""
+        """The jobs of this scheduler: the node of each pod, by uid."""
         return {
-            job: {str(pod): seat.node for pod, seat in seating.seats.items()}
-            for job, seating in self._seats.jobs.items()
+            job: {str(pod): seat.node for pod, seat in seating.placements.items()}
+            for job, seating in self._fit.jobs.items()
             if not is_usage(job)
         }
 
     # -- catching up -----------------------------------------------------------------------------------------
 
     def sync(self) -> None:
-        """Apply what was noted."""
+        """Apply the collected events."""
         self._catch_up()
         self._nodes.arrange()
 
     def _catch_up(self) -> None:
-        """The same without the columns: many nodes may come and go before somebody asks for them."""
+        """The same without the columns: many nodes may be added and removed before the columns are needed."""
         self._sync_nodes()
         if self._usage.is_stale:
             self._usage.write()
@@ -418,14 +386,14 @@ class ClusterGraph:
     def _sync_nodes(self) -> None:
         self._apply_nodes()
         if self._devices.is_stale:
-            self._seats.backends.set(self._devices.arrange())
+            self._fit.backends.set(self._devices.arrange())
             self._pods.record_grants_anew()
 
     def _apply_nodes(self) -> None:
         if not self._nodes.is_stale:
             return
         changed, new = self._nodes.apply()
-        # Pods may be known before their node is.
+        # Pods may be known before their node.
         for name in (*changed, *(new & self.pods.loads.keys())):
             self._usage.mark(name)
             if name in changed or any(entry.job is not None for entry in self.pods.on(name)):
@@ -438,9 +406,28 @@ class ClusterGraph:
         if gang.stamp != self._columns.generation:
             raise Conflict("the nodes have changed since this gang was made: call gang() again")
 
+    def _excluded(self, request: PodSetRequest) -> frozenset[str]:
+        """The nodes that a request must not use: those that refused it, and those outside its constraint."""
+        if request.constraint is None:
+            return request.exclude
+        return request.exclude | self._ruled_out(request.constraint)
+
+    def _ruled_out(self, constraint: Constraint) -> frozenset[str]:
+        """The current nodes that a constraint on names, ranks and labels does not allow."""
+        graph = self._vertices.graph
+        at = graph.state_generation, graph.shape_generation
+        known = self._constrained.get(constraint)
+        if known is None or known[0] != at:
+            rows = self._fit.nodes.tolist()
+            facts = ((graph.name[row], int(graph.rank[row]), graph.properties.get(row, {})) for row in rows)
+            out = frozenset(node[0] for node in facts if not constraint.matches(*node))
+            known = self._constrained[constraint] = (at, out)
+        return known[1]
+
     def _leaving_by(self, at: int) -> set[str]:
-        """The pods of jobs that end by then; when one that is overdue ends, nobody knows."""
-        return self._pods.leaving(self._now, at) if at > self._now else set()
+        """The pods of jobs that end by a time. The end of an overdue job is unknown."""
+        leaving = self._pods.leaving(self._now, at) if at > self._now else set()
+        return leaving | self.departing
 
 
-__all__ = ["Claim", "ClusterGraph", "FreedSeats", "Refused", "TopologyDomain"]
+__all__ = ["Claim", "ClusterGraph", "FreedPlacements", "PodSetRequest", "Refused", "TopologyDomain"]

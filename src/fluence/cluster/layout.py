@@ -15,19 +15,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from fluence.errors import InvalidInput
-from fluence.model.device import requested_devices
+from fluence.model.external_resources import requested_devices
 from fluence.model.node import Node
 from fluence.names import DEVICE_PREFIX
-from fluence.units import MOST
+from fluence.units import MAX_AMOUNT
 
 ZONE = "topology.kubernetes.io/zone"
 RACK = "topology.kubernetes.io/rack"
 BLOCK = "topology.kubernetes.io/block"
 GPU = "nvidia.com/gpu"
-MOST_DEVICES = 4096  # of one type on one node: each is a vertex, and a node may say anything of itself
+MOST_DEVICES = 4096  # of one type on one node: each is a vertex, and a node can claim any number
 COMMON = ("cpu", "memory", "ephemeral-storage", "pods")
-# Counts of volumes that a node may attach are limits of another kind: no pod requests them. Devices that
-# belong to no node may be advertised on all of them, for kube-scheduler's sake.
+# Pods do not request attachable volumes, which are limits of another kind. External resources may be
+# advertised on all nodes, for kube-scheduler.
 _NO_NODES = ("attachable-volumes-", DEVICE_PREFIX)
 _CORE = 1000  # milli
 _TAKEN = frozenset((*COMMON, "cluster", "node", "slot"))
@@ -35,7 +35,7 @@ _TAKEN = frozenset((*COMMON, "cluster", "node", "slot"))
 
 @dataclass(frozen=True, slots=True)
 class GraphLayout:
-    """Which labels make levels, outermost first, and which resources are vertices of their own."""
+    """The labels that become levels, outermost first, and the resources whose units become vertices."""
 
     levels: tuple[tuple[str, str], ...] = (("zone", ZONE),)  # (vertex type, node label)
     devices: Mapping[str, str] = field(default_factory=lambda: {GPU: "gpu"})  # resource name -> vertex type
@@ -50,8 +50,8 @@ class GraphLayout:
                 )
 
     def types(self, amounts: Mapping[str, int]) -> dict[str, int]:
-        """Amounts of Kubernetes resources as amounts of what nodes have. Devices that belong to no node are
-        no part of it; a pod that asks for one and for no cpu has a core."""
+        """Convert amounts of Kubernetes resources to vertex types, without external resources. A pod that
+        requests an external resource and no cpu gets a core."""
         devices, prefix = self.devices, DEVICE_PREFIX
         found = {
             devices.get(name, name): amount
@@ -64,11 +64,11 @@ class GraphLayout:
 
     @property
     def own_types(self) -> frozenset[str]:
-        """The types of vertices that a cluster has by itself."""
+        """The vertex types of the cluster itself."""
         return _TAKEN.union((type_ for type_, _ in self.levels), self.devices.values())
 
     def resource(self, type_: str) -> str:
-        """What Kubernetes calls a vertex type."""
+        """The name of a vertex type in Kubernetes."""
         return next((name for name, word in self.devices.items() if word == type_), type_)
 
     def contents(self, node: Node) -> tuple[dict[str, int], dict[str, int]]:
@@ -81,11 +81,11 @@ class GraphLayout:
             if name in self.devices:
                 devices[self.devices[name]] = min(amount, MOST_DEVICES)
             else:
-                pools[name] = min(amount, MOST)
+                pools[name] = min(amount, MAX_AMOUNT)
         return pools, devices
 
     def place(self, node: Node) -> tuple[tuple[str, str], ...]:
-        """The levels above a node, outermost first; one whose label the node lacks is left out."""
+        """The levels above a node, outermost first, without levels whose label the node lacks."""
         labels = node.labels
         return tuple((type_, labels[label]) for type_, label in self.levels if labels.get(label))
 

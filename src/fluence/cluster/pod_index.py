@@ -1,27 +1,46 @@
-"""How many pods that a selector matches are on each node.
+"""Pod index: the number of pods on each node that match a selector, or belong to one service.
 
-Each distinct selector that was asked for lately is kept, and follows the pods that come and go; so is every
-required anti-affinity that a pod on a node has against others. `filters.interpod_affinity` and
-`filters.topology_spread` ask.
+The counts of recently used selectors are kept and updated with the pods, and so is every required
+anti-affinity of pods on nodes. `filters.interpod_affinity` and `filters.topology_spread` use them.
+
+Siblings are the pods of one ReplicaSet, StatefulSet or ReplicationController, or else the pods that the same
+Services select. kube-scheduler spreads these by default. `filters.topology_spread` uses them. Controllers are
+identified by their uid within a namespace: a forged uid only spreads the pods of its author.
+
+`requests` makes the kinds of pods in a gang from these; `gang_rules` passes them to `ports`,
+`interpod_affinity` and `topology_spread`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeAlias
 
 import numpy as np
+from cachetools import LRUCache
 
 from fluence.cluster.columns import NodeColumns
-from fluence.cluster.pod_terms import AffinityTerm, SpreadConstraint, anti_affinity_terms, selector_keys
+from fluence.cluster.filters.node_rules import NodeFilters, NodeRules
+from fluence.cluster.filters.ports import HostPorts
+from fluence.cluster.pod_terms import (
+    AffinityTerm,
+    InterPodRules,
+    SpreadConstraint,
+    anti_affinity_terms,
+    selector_keys,
+)
 from fluence.cluster.pods import PodEntry, PodTable
 from fluence.graph.graph import Ints
-from fluence.model.pod import Pod
+from fluence.model.meta import LabelSelector
+from fluence.model.pod import Pod, TopologySpreadConstraint
 
-_KEPT = 512  # distinct selectors
+_MAX_SELECTORS = 512  # distinct selectors
 
 
 class SelectorCount:
-    """The pods that something matches, and how many of them are on each node."""
+    """The matching pods, and their number on each node."""
 
     def __init__(self, matches: Callable[[Pod], bool]) -> None:
         self._matches = matches
@@ -41,7 +60,7 @@ class SelectorCount:
                 del self.nodes[node]
 
     def column(self, position: Mapping[str, int], leaving: Collection[str] = ()) -> Ints:
-        """How many are on each node, without some pods that will be gone."""
+        """The number of pods on each node, without those that will be gone."""
         column = np.zeros(len(position), np.int64)
         for node, count in self.nodes.items():
             at = position.get(node)
@@ -55,15 +74,15 @@ class SelectorCount:
 
 
 class PodIndex:
-    """The pods on nodes, counted as rules about other pods ask."""
+    """The pods on nodes, counted for rules about other pods."""
 
     def __init__(self, pods: PodTable, columns: NodeColumns) -> None:
         self._pods = pods
         self._columns = columns
         self._namespaces: dict[str, dict[str, str]] = {}
-        # Those asked for last at the end. A plain dict: all of them are told of every pod.
+        # The most recently used last. A plain dict, because every pod updates all of them.
         self._counts: dict[object, SelectorCount] = {}
-        # The required anti-affinity of pods on nodes ("existing" in kube-scheduler), and who has it.
+        # The required anti-affinity of pods on nodes ("existing" in kube-scheduler), and its pods.
         self._existing: dict[bytes, tuple[AffinityTerm, SelectorCount]] = {}
         self._terms_of: dict[str, tuple[AffinityTerm, ...]] = {}  # uid -> its terms
         pods.watchers.append(self._changed)
@@ -71,11 +90,11 @@ class PodIndex:
     # -- asking ----------------------------------------------------------------------------------------------
 
     def labels_of(self, namespace: str) -> Mapping[str, str]:
-        """The labels of a namespace; its name is always among them."""
+        """The labels of a namespace, which always include its name."""
         return {**self._namespaces.get(namespace, {}), "kubernetes.io/metadata.name": namespace}
 
     def set_namespace(self, name: str, labels: Mapping[str, str] | None) -> None:
-        """The labels of a namespace; None: it is gone."""
+        """Set the labels of a namespace; None: it is gone."""
         if (self._namespaces.get(name) or {}) != (labels or {}):
             self._counts.clear()  # terms may select namespaces
         if labels:
@@ -85,12 +104,12 @@ class PodIndex:
 
     @property
     def label_keys(self) -> set[str]:
-        """The labels of pods that the anti-affinity of pods on nodes looks at."""
+        """The labels that the anti-affinity of pods on nodes reads."""
         return {key for term, _ in self._existing.values() for key in selector_keys(term.selector)}
 
     @property
     def has_anti_affinity(self) -> bool:
-        """Whether some pod on a node keeps others away."""
+        """Whether a pod on a node has required anti-affinity."""
         return bool(self._existing)
 
     @property
@@ -99,27 +118,27 @@ class PodIndex:
         return self._pods.entries.keys()
 
     def is_kept_away(self, pod: Pod) -> bool:
-        """Whether the anti-affinity of some pod on a node is against this one."""
+        """Whether the anti-affinity of a pod on a node matches this pod."""
         return any(term.matches(pod, self.labels_of) for term, _ in self._existing.values())
 
     def matching(self, term: AffinityTerm, leaving: Collection[str]) -> Ints:
-        """On each node, the pods that a term matches."""
+        """The number of pods on each node that a term matches."""
         found = self._count(term.key, lambda pod: term.matches(pod, self.labels_of))
         return found.column(self._columns.position, leaving)
 
     def matching_all(self, terms: tuple[AffinityTerm, ...], leaving: Collection[str]) -> Ints:
-        """On each node, the pods that every one of some terms matches."""
+        """The number of pods on each node that all terms match."""
         key = tuple(term.key for term in terms)
         found = self._count(key, lambda pod: all(term.matches(pod, self.labels_of) for term in terms))
         return found.column(self._columns.position, leaving)
 
     def spread_over(self, spread: SpreadConstraint, leaving: Collection[str]) -> Ints:
-        """On each node, the pods that a spread constraint counts."""
+        """The number of pods on each node that a spread constraint counts."""
         found = self._count(("spread", spread.key), spread.matches)
         return found.column(self._columns.position, leaving)
 
     def anti_affinity_against(self, pod: Pod, leaving: Collection[str]) -> list[tuple[AffinityTerm, Ints]]:
-        """The anti-affinity of pods on nodes that is against this one, and on which nodes those are."""
+        """The anti-affinity of pods on nodes that matches this pod, with their number on each node."""
         found = []
         for term, count in self._existing.values():
             if term.matches(pod, self.labels_of):
@@ -136,7 +155,7 @@ class PodIndex:
             found = SelectorCount(matches)
             for entry in self._pods:
                 found.add(entry)
-            if len(self._counts) >= _KEPT:
+            if len(self._counts) >= _MAX_SELECTORS:
                 del self._counts[next(iter(self._counts))]
         self._counts[key] = found
         return found
@@ -164,3 +183,106 @@ class PodIndex:
 
 def _every(pod: Pod) -> bool:
     return True
+
+
+_SERVING = frozenset(("ReplicaSet", "StatefulSet", "ReplicationController"))
+_MAX_LABEL_SETS = 4096  # whose Services are cached
+
+SiblingCount: TypeAlias = Callable[[Collection[str]], Ints]
+"""The number of siblings on each node, without pods that will be gone."""
+
+
+class Siblings:
+    """The pods on nodes by controller or Service."""
+
+    def __init__(self, pods: PodTable, index: PodIndex, columns: NodeColumns) -> None:
+        self._index = index
+        self._columns = columns
+        self._of_controller: dict[tuple[str, str], SelectorCount] = {}  # by namespace and uid
+        self._services: dict[str, dict[str, Mapping[str, str]]] = {}  # namespace, name -> selector
+        self._selectors: LRUCache[tuple[str, tuple[tuple[str, str], ...]], SpreadConstraint | None]
+        self._selectors = LRUCache(_MAX_LABEL_SETS)
+        pods.watchers.append(self._changed)
+
+    def set_service(self, namespace: str, name: str, selector: Mapping[str, str] | None) -> None:
+        """Set the selector of a Service; empty or None: it is gone, or selects no pods."""
+        services = self._services.get(namespace, {})
+        if services.get(name) == (selector or None):
+            return
+        if selector:
+            self._services[namespace] = {**services, name: selector}
+        elif len(services) > 1:
+            del services[name]
+        else:
+            del self._services[namespace]
+        self._selectors.clear()
+
+    def of(self, pod: Pod) -> SiblingCount | None:
+        """The siblings of a pod; None: it has no known controller or Service, or it belongs to a Job."""
+        controller = pod.metadata.controller_reference
+        if controller is not None and controller.kind in _SERVING:
+            return partial(self._of_one_controller, (pod.metadata.namespace, controller.uid))
+        if controller is not None and controller.kind == "Job":
+            return None
+        selector = self._selector(pod)
+        return None if selector is None else partial(self._index.spread_over, selector)
+
+    def _of_one_controller(self, key: tuple[str, str], leaving: Collection[str]) -> Ints:
+        count = self._of_controller.get(key) or SelectorCount(_counts)
+        return count.column(self._columns.position, leaving)
+
+    def _selector(self, pod: Pod) -> SpreadConstraint | None:
+        """The combined selector of all Services of a pod."""
+        namespace, labels = pod.metadata.namespace, pod.labels
+        services = self._services.get(namespace)
+        if not services:
+            return None
+        key = (namespace, tuple(sorted(labels.items())))
+        if key not in self._selectors:
+            merged: dict[str, str] = {}
+            for selector in services.values():
+                if selector.items() <= labels.items():
+                    merged.update(selector)
+            limit = TopologySpreadConstraint(label_selector=LabelSelector(match_labels=merged))
+            self._selectors[key] = SpreadConstraint.of(limit, pod) if merged else None
+        return self._selectors[key]
+
+    def _changed(self, entry: PodEntry, sign: int) -> None:
+        meta = entry.pod.metadata
+        controller = meta.controller_reference
+        if controller is None or controller.kind not in _SERVING:
+            return
+        key = (meta.namespace, controller.uid)
+        if sign > 0:
+            self._of_controller.setdefault(key, SelectorCount(_counts)).add(entry)
+        elif (count := self._of_controller.get(key)) is not None:
+            count.discard(entry.uid)
+            if not count.pods:
+                del self._of_controller[key]
+
+
+def _counts(pod: Pod) -> bool:
+    """A pod that is being deleted does not count."""
+    return pod.metadata.deletion_timestamp is None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodShape:
+    """One pod that represents all equal pods."""
+
+    pod: Pod
+    others: InterPodRules
+    node: NodeRules
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class GangContext:
+    """A gang, the nodes, and the pods on them."""
+
+    shapes: Sequence[PodShape]  # one of each kind in the gang
+    index: PodIndex
+    ports: HostPorts
+    columns: NodeColumns
+    node_filters: NodeFilters
+    leaving: Collection[str] = ()  # uids of pods that will have ended when the gang starts
+    siblings: Sequence[SiblingCount | None] = ()  # of each kind that is spread by default; empty: none is

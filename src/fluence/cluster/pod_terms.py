@@ -1,7 +1,7 @@
-"""Rules of a pod that count other pods: terms of (anti)affinity, and topology spread constraints.
+"""The rules of a pod about other pods: terms of (anti-)affinity, and topology spread constraints.
 
-They are worked out once for a pod (`InterPodRules.of`). `pod_index` counts the pods that they match, the
-filters for each plugin decide.
+They are computed once for a pod (`InterPodRules.of`). `pod_index` counts the pods that they match, and the
+filters of each plugin decide.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fluence.model.pod import Pod, PodAffinityTerm, TopologySpreadConstraint
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
-_SHOWN = 120  # characters of a selector that a reason shows
+_MAX_CHARACTERS = 120  # characters of a selector that a reason shows
 
 NamespaceLabels = Callable[[str], Mapping[str, str]]
 
@@ -34,11 +34,11 @@ class AffinityTerm:
 
     @classmethod
     def of(cls, term: PodAffinityTerm, pod: Pod) -> AffinityTerm:
-        """A term as it stands in a pod: without namespaces it means the pod's own."""
+        """A term of a pod: without namespaces it selects the namespace of the pod."""
         namespaces = frozenset(term.namespaces or ())
         if not namespaces and term.namespace_selector is None:
             namespaces = frozenset((pod.metadata.namespace,))
-        # The API server has done this for pods that passed it; to do it again changes nothing.
+        # The API server does this for pods that it admits; doing it again changes nothing.
         selector = _with_keys(term.label_selector, pod, term.match_label_keys, "In")
         selector = _with_keys(selector, pod, term.mismatch_label_keys, "NotIn")
         key = _encode((term.topology_key, selector, sorted(namespaces), term.namespace_selector))
@@ -56,7 +56,7 @@ class AffinityTerm:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpreadConstraint:
-    """A topology spread constraint, with the selector of its pod's own labels."""
+    """A topology spread constraint, with the labels of its own pod in the selector."""
 
     key: bytes  # equal for constraints that count the same pods
     constraint: TopologySpreadConstraint
@@ -93,13 +93,13 @@ class SpreadConstraint:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class InterPodRules:
-    """What one pod asks of the pods around it."""
+    """The rules of one pod about other pods."""
 
     affinity: tuple[AffinityTerm, ...]
     anti_affinity: tuple[AffinityTerm, ...]
     spread: tuple[SpreadConstraint, ...]
     ports: frozenset[tuple[str, str, int]]
-    preferred_affinity: tuple[tuple[AffinityTerm, int], ...]  # with weights; below 0: rather not
+    preferred_affinity: tuple[tuple[AffinityTerm, int], ...]  # with weights; negative: anti-affinity
     preferred_spread: tuple[SpreadConstraint, ...]
     key: tuple[object, ...]  # equal for equal rules
 
@@ -113,7 +113,7 @@ class InterPodRules:
 
     @property
     def forbid(self) -> bool:
-        """Whether there are nodes on which the pod may not be because of others."""
+        """Whether other pods can close nodes to this pod."""
         return bool(self.affinity or self.anti_affinity or self.spread or self.ports)
 
     @property
@@ -122,7 +122,7 @@ class InterPodRules:
 
     @property
     def label_keys(self) -> set[str]:
-        """The labels of other pods that these look at."""
+        """The labels of other pods that these rules read."""
         selectors = [
             *(each.selector for each in (*self.affinity, *self.anti_affinity)),
             *(each.selector for each in (*self.spread, *self.preferred_spread)),
@@ -161,7 +161,7 @@ def spread_constraints(
 
 
 def selector_keys(selector: LabelSelector | None) -> set[str]:
-    """The labels that a selector looks at."""
+    """The labels that a selector reads."""
     if selector is None:
         return set()
     return {*(selector.match_labels or ()), *(each.key for each in selector.match_expressions or ())}
@@ -179,13 +179,14 @@ def selector_text(selector: LabelSelector | None) -> str:
                 each.operator, f"!{each.key}"
             )
         )
-    return ",".join(parts)[:_SHOWN]
+    return ",".join(parts)[:_MAX_CHARACTERS]
 
 
 def _with_keys(
     selector: LabelSelector | None, pod: Pod, keys: list[str] | None, operator: str
 ) -> LabelSelector | None:
-    """A selector that also asks for the pod's own values of some labels; those that it lacks are ignored."""
+    """A selector that also requires the pod's own values of some labels; labels that the pod lacks are
+    ignored."""
     more = [
         Requirement(key=key, operator=operator, values=[pod.labels[key]])
         for key in keys or ()

@@ -1,7 +1,16 @@
-"""Which pods are on which node, and what they take there, whoever put them there.
+"""Pods on nodes, including those of other schedulers, and the resources that they use.
 
-A pod counts from the moment it is bound, assumed or nominated until its object is gone or it is terminal; a
-terminating pod still counts. The sums are kept per node name, so that pods may be known before their node is.
+A pod counts from the moment it is bound, assumed or nominated until it is deleted or terminal; a terminating
+pod still counts. The sums are kept by node name, because pods may be known before their node.
+
+`NodeUsage` counts pods outside of jobs: pods of other schedulers and of DaemonSets, static pods, and pods
+that still run after their job was released. They are one record in the ledger per node. Events only mark a
+node; its record is written once, with the next query.
+
+Pools may be overcommitted: the free amount becomes negative. A device is a vertex. If another scheduler
+places a pod on a node without free devices, the pod is counted on a vertex that another pod uses, or on none.
+`DeviceOvercommit` remembers such jobs, so that each gets its own vertex as soon as one is free.
+`ClusterGraph` is the only caller.
 """
 
 from __future__ import annotations
@@ -9,10 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from fluence.model.pod import Pod
-from fluence.model.resources import add_into, pod_requests
+from fluence.cluster.layout import GraphLayout
+from fluence.cluster.vertices import NodeVertices
+from fluence.model.pod import Pod, add_into, pod_requests
+from fluence.placer.gang import PodPlacement
+from fluence.placer.gang_fit import GangFit
 
-_MIRROR = "kubernetes.io/config.mirror"  # a static pod's shadow in the API
+_MIRROR = "kubernetes.io/config.mirror"  # the mirror of a static pod in the API
 
 
 @dataclass(slots=True)
@@ -23,8 +35,8 @@ class PodEntry:
     node: str
     needs: Mapping[str, int]  # by vertex type
     bound: bool  # False: assumed or nominated
-    assumed: bool = False  # we are about to bind it
-    job: int | None = None  # the job whose seat it has; None: nobody's that we know
+    assumed: bool = False  # this scheduler is about to bind it
+    job: int | None = None  # the job that placed it; None: no known job
 
     @property
     def uid(self) -> str:
@@ -33,11 +45,11 @@ class PodEntry:
 
 @dataclass(slots=True)
 class NodeLoad:
-    """What the pods of one node that belong to no job of ours take together."""
+    """The total use of the pods of one node that are outside of jobs."""
 
     total: dict[str, int] = field(default_factory=dict)
-    workloads: int = 0  # those that are not part of the node itself: see `is_resident`
-    pods: dict[str, PodEntry] = field(default_factory=dict)  # all pods there, those of jobs included
+    workloads: int = 0  # pods that are not part of the node: see `is_resident`
+    pods: dict[str, PodEntry] = field(default_factory=dict)  # all pods on the node, including those of jobs
 
 
 class PodTable:
@@ -47,13 +59,13 @@ class PodTable:
         self._types = types
         self.entries: dict[str, PodEntry] = {}
         self.loads: dict[str, NodeLoad] = {}
-        self.watchers: list[Callable[[PodEntry, int], None]] = []  # told of each that comes (+1) or goes (-1)
+        self.watchers: list[Callable[[PodEntry, int], None]] = []  # called: +1 added, -1 removed
 
     def __iter__(self) -> Iterator[PodEntry]:
         return iter(self.entries.values())
 
     def needs(self, pod: Pod, *, bound: bool) -> dict[str, int]:
-        """What a pod takes of its node, by vertex type."""
+        """The use of a pod on its node, by vertex type."""
         return self._types(pod_requests(pod, bound=bound))
 
     def put(
@@ -66,7 +78,7 @@ class PodTable:
         job: int | None = None,
         needs: Mapping[str, int] | None = None,
     ) -> PodEntry:
-        """A pod counts on a node from now on, and nowhere else."""
+        """Count a pod on a node, and on no other."""
         self.drop(pod.metadata.uid)
         if needs is None:
             needs = self.needs(pod, bound=bound)
@@ -82,7 +94,7 @@ class PodTable:
         return entry
 
     def drop(self, uid: str) -> PodEntry | None:
-        """A pod counts no longer."""
+        """Stop counting a pod."""
         entry = self.entries.pop(uid, None)
         if entry is None:
             return None
@@ -103,14 +115,108 @@ class PodTable:
 
 
 def is_resident(pod: Pod) -> bool:
-    """Whether a pod is part of its node: of a DaemonSet, or static. A node with nothing else on it is a whole
-    node."""
-    owners = pod.metadata.owner_references or ()
-    return _MIRROR in pod.annotations or any(each.kind == "DaemonSet" and each.controller for each in owners)
+    """Whether a pod is part of its node: of a DaemonSet, or static. A node with only such pods counts as a
+    whole free node."""
+    controller = pod.metadata.controller_reference
+    return _MIRROR in pod.annotations or (controller is not None and controller.kind == "DaemonSet")
 
 
 def place_of(pod: Pod) -> str | None:
-    """The node that a pod is on, or for which it was nominated by its scheduler; None: none, or over."""
+    """The node to which a pod is bound, or for which its scheduler nominated it; None: it has no node, or has
+    ended."""
     if pod.is_terminal:
         return None
     return pod.spec.node_name or pod.status.nominated_node_name or None
+
+
+class DeviceOvercommit:
+    """The jobs on each node that share a device, or lack one."""
+
+    def __init__(self, layout: GraphLayout, fit: GangFit) -> None:
+        self._types = tuple(layout.devices.values())
+        self._fit = fit
+        self._jobs: dict[str, set[int]] = {}  # by node
+
+    def __contains__(self, node: str) -> bool:
+        return node in self._jobs
+
+    def jobs(self, node: str) -> list[int]:
+        return sorted(self._jobs.get(node, ()))
+
+    def check(self, node: str, job: int) -> None:
+        """A job was just recorded on a node: check whether it has its devices for itself."""
+        holding = self._fit.jobs.get(job)
+        short = False
+        if holding is not None:
+            free = self._fit.availability.at(self._fit.availability.now).free
+            for seat in holding.placements.values():
+                if seat.node == node:
+                    asked = sum(seat.needs.get(type_, 0) for type_ in self._types)
+                    short = short or asked > len(seat.devices) or any(free[row] < 0 for row in seat.devices)
+        if short:
+            self._jobs.setdefault(node, set()).add(job)
+        else:
+            self.clear(node, job)
+
+    def clear(self, node: str, job: int) -> None:
+        """A job has left a node."""
+        if node in self._jobs:
+            self._jobs[node].discard(job)
+            if not self._jobs[node]:
+                del self._jobs[node]
+
+    def remove_node(self, node: str) -> None:
+        self._jobs.pop(node, None)
+
+
+_USAGE = -(1 << 40)  # jobs with this number or a lower one are such records
+
+
+def is_usage(job: int) -> bool:
+    """Whether a number in the ledger is the usage record of a node, not a job."""
+    return job <= _USAGE
+
+
+class NodeUsage:
+    """The usage records, and which of them are out of date."""
+
+    def __init__(
+        self, pods: PodTable, vertices: NodeVertices, fit: GangFit, overcommit: DeviceOvercommit
+    ) -> None:
+        self._pods = pods
+        self._vertices = vertices
+        self._fit = fit
+        self._overcommit = overcommit
+        self._stale: set[str] = set()
+
+    @property
+    def is_stale(self) -> bool:
+        return bool(self._stale)
+
+    def mark(self, node: str) -> None:
+        """A pod was added to or removed from a node, or the node has changed."""
+        self._stale.add(node)
+
+    def write(self) -> None:
+        """Write the records of all marked nodes."""
+        stale, self._stale = self._stale, set()
+        for name in stale:
+            self._write(name)
+
+    def erase(self, node: str) -> None:
+        job = self._number(node)
+        if job in self._fit.jobs:
+            self._fit.release(job)
+
+    def _write(self, name: str) -> None:
+        self.erase(name)
+        load, job = self._pods.loads.get(name), self._number(name)
+        if name not in self._vertices.nodes or load is None or not load.total:
+            self._overcommit.clear(name, job)
+            return
+        seat = PodPlacement(name, name, dict(load.total))
+        self._fit.hold(job, (seat,), start=0, uses_node=load.workloads > 0)
+        self._overcommit.check(name, job)
+
+    def _number(self, name: str) -> int:
+        return _USAGE - self._vertices.rank(name)

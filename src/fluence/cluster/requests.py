@@ -1,6 +1,8 @@
-"""Pods as a gang: one entry per distinct shape, with the nodes open to it; and why it finds no seats.
+"""Requests: the pods of a group as one request, compiled for the current nodes; and why it does not fit.
 
-`ClusterGraph` asks. What a pod asks for is worked out once, as long as neither it nor its claims change.
+The scheduler passes a `PodSetRequest` through the queue to the placer. `GangRequests` compiles it into a
+`PodGang`: one entry per distinct shape of pod, with the nodes open to it. The profile of a pod is computed
+once, until the pod or its claims change (kube-scheduler's PodInfo). Only `ClusterGraph` uses it.
 """
 
 from __future__ import annotations
@@ -16,21 +18,20 @@ from fluence.cluster.diagnosis import Diagnosis, Shortage, domain_seats, too_few
 from fluence.cluster.filters.devices import busy, refusal
 from fluence.cluster.filters.gang_rules import InterPodFilters, once_per_node
 from fluence.cluster.filters.node_rules import NodeFilters, NodeRules
-from fluence.cluster.filters.pod_shape import GangContext, PodShape
 from fluence.cluster.filters.ports import HostPorts
 from fluence.cluster.filters.volume_rules import ClaimNeeds, VolumeRules
 from fluence.cluster.filters.volumes import ClaimIndex, mounts
 from fluence.cluster.layout import GraphLayout
-from fluence.cluster.pod_index import PodIndex
+from fluence.cluster.pod_index import GangContext, PodIndex, PodShape, SiblingCount, Siblings
 from fluence.cluster.pod_terms import InterPodRules
 from fluence.cluster.pods import PodTable
 from fluence.cluster.unsupported import Refused, unchecked
 from fluence.graph.graph import Ints
 from fluence.match.policy import MatchPolicy, find
-from fluence.model.device import DeviceRequest, requested_devices
-from fluence.model.pod import Pod
+from fluence.model.constraint import Constraint
+from fluence.model.external_resources import DeviceRequest, requested_devices
+from fluence.model.pod import Pod, add_into, pod_requests
 from fluence.model.reason import Code, Reason
-from fluence.model.resources import add_into, pod_requests
 from fluence.model.volume import Key
 from fluence.placer.backends import BackendTable, DeviceNeed
 from fluence.placer.gang import GangRequest, Members
@@ -38,57 +39,86 @@ from fluence.placer.gang_fit import GangFit
 from fluence.placer.placer import PartialFill
 from fluence.placer.profile import FreeView
 
-_KEPT = 65_536  # pods whose profile is known; those of a larger gang are worked out each time
+_MAX_PROFILES = 65_536  # profiles in the cache; those of larger gangs are computed each time
 
 
 @dataclass(frozen=True, slots=True)
 class TopologyDomain:
-    """All pods in one domain: nodes with one value of a label, that of the pods which are there already."""
+    """All pods must be in one domain: nodes with one value of a label, that of the pods already placed."""
 
     key: str
     nodes: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PodGang(GangRequest):
-    """A gang that knows its pods, by uid: they count on their nodes as soon as they have seats."""
+class PodSetRequest:
+    """Pods that start together, and their requirements as a group. Two requests are never equal."""
 
-    objects: Mapping[str, Pod] = field(default_factory=dict)
+    pods: tuple[Pod, ...]
+    minimum: int = 0  # this many start together or none; 0: all of them
+    policy: str | MatchPolicy | None = None  # None: the cluster's
+    exclude: frozenset[str] = frozenset()  # nodes that refused this group
+    constraint: Constraint | None = None  # on names, ranks and labels of nodes (RFC 31)
+    topology: TopologyDomain | None = None
+    devices: DeviceRequest | None = None  # external resources
+    number: int = -1  # of its job in the ledger, derived from a uid
+    # Whether its pods are spread over nodes and zones instead of placed by the match policy alone. None: only
+    # the pods of services, if the cluster spreads these.
+    spread: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not self.minimum:
+            object.__setattr__(self, "minimum", len(self.pods))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PodProfile:
-    """What a pod asks for, worked out once."""
+    """The requirements of a pod, computed once."""
 
     pod: Pod
     needs: dict[str, int]
     shape: PodShape
-    key: tuple[object, ...]  # equal for pods that are alike, their own labels aside
-    claims: tuple[tuple[Key, Claim], ...] = ()  # that it mounts, as they were
-    devices: Mapping[str, int] = field(default_factory=dict)  # that belong to no node, by type
+    key: tuple[object, ...]  # equal for equal pods, without their labels
+    claims: tuple[tuple[Key, Claim], ...] = ()  # that it mounts, with their state
+    devices: Mapping[str, int] = field(default_factory=dict)  # external resources, by type
 
     @property
     def mounts(self) -> tuple[Key, ...]:
         return tuple(key for key, _ in self.claims)
 
 
+Kinds = Sequence[Sequence[PodProfile]]  # equal pods grouped together
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    """A gang that is asked about, and where."""
+class PodGang(GangRequest):
+    """A compiled request. It is valid until a node changes (`stamp`)."""
+
+    kinds: Kinds = ()  # the pods of each of its members
+    topology: TopologyDomain | None = None
+
+    @property
+    def is_reusable(self) -> bool:
+        """Whether its compiled form depends only on the nodes, not on other pods, claims or devices."""
+        return self.rules is None and not self.devices and not any(kind[0].claims for kind in self.kinds)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Question:
+    """A query about a gang, and its conditions."""
 
     gang: PodGang
-    kinds: Sequence[Sequence[PodProfile]]
-    seats: GangFit
+    fit: GangFit
     view: FreeView  # what is free
     at: int
-    empty: bool  # as if nobody else were there
+    empty: bool  # assume an empty cluster
 
     def progress(self, gang: GangRequest, *, partial: bool = True) -> PartialFill | None:
-        return self.seats.progress(gang, self.view, at=self.at, empty=self.empty, partial=partial)
+        return self.fit.progress(gang, self.view, at=self.at, empty=self.empty, partial=partial)
 
 
 class GangRequests:
-    """Makes gangs of pods."""
+    """Compiles requests into gangs."""
 
     def __init__(
         self,
@@ -99,6 +129,7 @@ class GangRequests:
         backends: BackendTable,
     ) -> None:
         self.index = PodIndex(pods, columns)
+        self.siblings = Siblings(pods, self.index, columns)
         self.claims = ClaimIndex(pods, columns)
         self._ports = HostPorts(pods, columns)
         self._layout = layout
@@ -106,36 +137,46 @@ class GangRequests:
         self._node_filters = NodeFilters(columns)
         self._backends = backends
         self._leaving_by = leaving_by  # the pods of jobs that end by a time
-        # By uid, the oldest first. A plain dict: it is asked for every pod of every gang.
+        # By uid, the oldest first. A plain dict, because it is read for every pod of every gang.
         self._profiles: dict[str, PodProfile] = {}
 
     def forget(self, uid: str) -> None:
         """A pod is gone, or over."""
         self._profiles.pop(uid, None)
 
-    def gang(
+    def compile(
         self,
-        pods: Sequence[Pod],
+        request: PodSetRequest,
         *,
-        minimum: int | None = None,
         policy: str | MatchPolicy,
-        exclude: Collection[str] = (),
-        topology: TopologyDomain | None = None,
-        devices: DeviceRequest | None = None,
+        exclude: Collection[str],
+        spread_services: bool,
     ) -> PodGang | Refused:
-        """The pods as one request, for the nodes and devices as they are now."""
-        kinds = self._kinds(pods)
+        """Compile a request for the current nodes and devices. ``policy`` and ``spread_services`` are the
+        defaults of the cluster. ``exclude``: the nodes that it must not use."""
+        kinds = self._kinds(request.pods)
         if isinstance(kinds, Refused):
             return kinds
-        gang = self._gang(
-            kinds, minimum=minimum, policy=policy, exclude=exclude, topology=topology, devices=devices
+        topology, devices = request.topology, request.devices
+        spread = spread_services if request.spread is None else request.spread
+        siblings = self._siblings(kinds, always=bool(request.spread)) if spread else ()
+        gang = PodGang(
+            tuple(self._members_of(kind, exclude, least_allocated=bool(siblings)) for kind in kinds),
+            request.minimum if request.minimum < len(request.pods) else None,
+            policy if request.policy is None else request.policy,
+            self._rules(kinds, siblings),
+            self._columns.generation,
+            None if topology is None else self._domains(topology),
+            self._needed_devices(kinds, devices),
+            kinds,
+            topology,
         )
         if devices is not None and (reason := refusal(self._backends, devices, gang.devices)) is not None:
-            return Refused(pods[0].key, reason)
+            return Refused(request.pods[0].key, reason)
         return gang
 
     def equivalence_key(self, pods: Sequence[Pod]) -> frozenset[tuple[Hashable, int]] | None:
-        """A key that is equal for gangs that find the same seats; None: only a try can tell."""
+        """A key that is equal for gangs that get the same placements; None: there is no such key."""
         if self.index.has_anti_affinity:
             return None
         counts: dict[Hashable, int] = {}
@@ -147,43 +188,28 @@ class GangRequests:
         return frozenset(counts.items())
 
     def why(
-        self,
-        pods: Sequence[Pod],
-        seats: GangFit,
-        *,
-        now: int,
-        duration: int | None = None,
-        policy: str | MatchPolicy,
-        exclude: Collection[str] = (),
-        topology: TopologyDomain | None = None,
-        devices: DeviceRequest | None = None,
-        empty: bool = False,
+        self, gang: PodGang, fit: GangFit, *, now: int, duration: int | None = None, empty: bool = False
     ) -> list[Reason]:
-        """What stands in the way of the pods now, or would if the cluster were ``empty``: devices first."""
-        gang = self.gang(pods, policy=policy, exclude=exclude, topology=topology, devices=devices)
-        if isinstance(gang, Refused):
-            return [gang.reason]
-        kinds = self._kinds(pods)
-        assert not isinstance(kinds, Refused)
-        view = seats.empty() if empty else seats.look(now, duration)
-        found = busy(seats, gang, view, now=now, duration=duration) if gang.devices else []
-        asked = _Asked(gang, kinds, seats, view, now, empty)
+        """Why a gang does not fit now or, with ``empty``, on the empty cluster: devices first."""
+        view = fit.empty() if empty else fit.look(now, duration)
+        reasons = busy(fit, gang, view, now=now, duration=duration) if gang.devices else []
+        asked = _Question(gang, fit, view, now, empty)
         nodes = len(self._columns)
         short = [each.reason(Code.TOO_FEW_SEATS, nodes=nodes, empty=empty) for each in self._shortages(asked)]
-        if topology is not None:
-            # With devices, it may be these alone that are in the way.
-            fits = bool(found) and asked.progress(gang) is None
-            return [*found, *(() if fits else (self._in_one_domain(asked, topology),)), *short]
-        if short or len(kinds) == 1:
-            return [*found, *short]
-        # Each kind by itself finds seats: then it is the other kinds, or what is promised to others.
-        stuck = self._beside_the_others(asked)
-        return (
-            [*found] if stuck is None else [*found, stuck.reason(Code.NOT_TOGETHER, nodes=nodes, empty=empty)]
-        )
+        if gang.topology is not None:
+            # The devices may be the only obstacle.
+            if not reasons or asked.progress(gang) is not None:
+                reasons.append(self._in_one_domain(asked, gang.topology))
+            return [*reasons, *short]
+        if not short and len(gang.kinds) > 1:
+            # Each kind fits by itself, so the obstacle is the other kinds, or reservations of other jobs.
+            stuck = self._beside_the_others(asked)
+            if stuck is not None:
+                short = [stuck.reason(Code.NOT_TOGETHER, nodes=nodes, empty=empty)]
+        return [*reasons, *short]
 
     def closed(self, pod: Pod, node: int) -> Reason | None:
-        """Why a node takes no such pod, whatever is free there and wherever its volumes are."""
+        """Why a node is closed to a pod, regardless of free resources and volumes."""
         rules = NodeRules.of(pod)
         if self._node_filters.allowed(rules)[node]:
             return None
@@ -191,56 +217,33 @@ class GangRequests:
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _gang(
-        self,
-        kinds: Sequence[Sequence[PodProfile]],
-        *,
-        minimum: int | None,
-        policy: str | MatchPolicy,
-        exclude: Collection[str],
-        topology: TopologyDomain | None,
-        devices: DeviceRequest | None,
-    ) -> PodGang:
-        return PodGang(
-            tuple(self._members_of(kind, exclude) for kind in kinds),
-            minimum,
-            policy,
-            self._rules(kinds),
-            self._columns.generation,
-            None if topology is None else self._domains(topology),
-            self._needed_devices(kinds, devices),
-            {profile.pod.metadata.uid: profile.pod for kind in kinds for profile in kind},
-        )
-
-    def _needed_devices(
-        self, kinds: Sequence[Sequence[PodProfile]], asked: DeviceRequest | None
-    ) -> tuple[DeviceNeed, ...]:
+    def _needed_devices(self, kinds: Kinds, asked: DeviceRequest | None) -> tuple[DeviceNeed, ...]:
         if asked is None:
             return ()
         pods: dict[Hashable, Mapping[str, int]]
         pods = {each.pod.metadata.uid: each.devices for kind in kinds for each in kind}
         return tuple(self._backends.needs(asked, pods))
 
-    def _shortages(self, asked: _Asked) -> Iterator[Shortage]:
-        """The kinds of pods that find too few seats though they be alone."""
-        for members, kind in zip(asked.gang.members, asked.kinds, strict=True):
+    def _shortages(self, asked: _Question) -> Iterator[Shortage]:
+        """The kinds of pods that do not fit even by themselves."""
+        for members, kind in zip(asked.gang.members, asked.gang.kinds, strict=True):
             alone = GangRequest((members,), None, asked.gang.policy, self._rules([kind]))
             found = asked.progress(alone)
             if found is not None:
                 yield self._shortage(asked, found, members, kind, 0, found.seated)
 
-    def _beside_the_others(self, asked: _Asked) -> Shortage | None:
-        """The kind of pods that finds no seat beside the others."""
+    def _beside_the_others(self, asked: _Question) -> Shortage | None:
+        """The kind of pods that does not fit together with the others."""
         found = asked.progress(asked.gang, partial=False)
         if found is None or found.stuck is None:
             return None
         number = found.stuck
-        members, kind = asked.gang.members[number], asked.kinds[number]
+        members, kind = asked.gang.members[number], asked.gang.kinds[number]
         return self._shortage(asked, found, members, kind, number, 0)
 
     def _shortage(
         self,
-        asked: _Asked,
+        asked: _Question,
         found: PartialFill,
         members: Members,
         kind: Sequence[PodProfile],
@@ -249,17 +252,17 @@ class GangRequests:
     ) -> Shortage:
         diagnosis = self._diagnosis(asked, found)
         return Shortage(
-            kind[0].pod.key if len(asked.kinds) > 1 else "",
+            kind[0].pod.key if len(asked.gang.kinds) > 1 else "",
             len(members.pods),
             seats,
             diagnosis.sums(members, asked.view),
             diagnosis.nodes(members, kind[0].shape, number),
         )
 
-    def _in_one_domain(self, asked: _Asked, topology: TopologyDomain) -> Reason:
-        """What the domain with the most seats lacks."""
+    def _in_one_domain(self, asked: _Question, topology: TopologyDomain) -> Reason:
+        """What the domain lacks in which the most pods fit."""
         gang, key = asked.gang, topology.key
-        domains = domain_seats(gang, key, asked.seats, self._columns, asked.view)
+        domains = domain_seats(gang, key, asked.fit, self._columns, asked.view)
         causes: tuple[Reason, ...] = ()
         if domains and gang.domains is not None:
             best = max(domains, key=lambda each: each[1])[0]
@@ -271,20 +274,20 @@ class GangRequests:
             found = asked.progress(replace(gang, members=tuple(there), domains=None), partial=False)
             if found is not None and found.stuck is not None:
                 number = found.stuck
-                shape = asked.kinds[number][0].shape
+                shape = asked.gang.kinds[number][0].shape
                 causes = self._diagnosis(asked, found).nodes(gang.members[number], shape, number, inside)
         begun = bool(topology.nodes)
         return too_few_in_one_domain(
             key, wanted=gang.size, domains=domains, begun=begun, causes=causes, empty=asked.empty
         )
 
-    def _diagnosis(self, asked: _Asked, found: PartialFill) -> Diagnosis:
+    def _diagnosis(self, asked: _Question, found: PartialFill) -> Diagnosis:
         policy = asked.gang.policy
         whole = (find(policy) if isinstance(policy, str) else policy).node_exclusive
-        return Diagnosis(asked.seats, found.view, self._node_filters, self._layout, found.attempt, whole)
+        return Diagnosis(asked.fit, found.view, self._node_filters, self._layout, found.attempt, whole)
 
     def _domains(self, topology: TopologyDomain) -> Ints:
-        """Which domain each node is in; where some pods are already, theirs alone."""
+        """The domain of each node. If some pods are already placed, only their domains."""
         codes, position = self._columns.label(topology.key).of, self._columns.position
         theirs = {int(codes[position[name]]) for name in topology.nodes if name in position}
         theirs.discard(-1)
@@ -320,13 +323,13 @@ class GangRequests:
         if devices:
             key = (*key, tuple(sorted(devices.items())))
         self._profiles.pop(uid, None)
-        if len(self._profiles) >= _KEPT:
+        if len(self._profiles) >= _MAX_PROFILES:
             del self._profiles[next(iter(self._profiles))]
         found = self._profiles[uid] = PodProfile(pod, needs, shape, key, claims, devices)
         return found
 
     def _kinds(self, pods: Sequence[Pod]) -> list[list[PodProfile]] | Refused:
-        """Pods of one shape together; labels count only where a rule looks at them."""
+        """Group pods by shape. Labels count only if a rule depends on them."""
         profiles: list[PodProfile] = []
         for pod in pods:
             profile = self._profile(pod)
@@ -353,7 +356,22 @@ class GangRequests:
             kinds.setdefault(key, []).append(profile)
         return list(kinds.values())
 
-    def _members_of(self, kind: Sequence[PodProfile], exclude: Collection[str]) -> Members:
+    def _siblings(self, kinds: Kinds, *, always: bool) -> Sequence[SiblingCount | None]:
+        """The siblings from which the pods of each kind are spread; empty: they are not spread. ``always``:
+        pods without siblings are spread from each other. Kinds with their own spread constraints are left
+        out."""
+        counts = [self.siblings.of(kind[0].pod) or (self._nobody if always else None) for kind in kinds]
+        if all(count is None for count in counts):
+            return ()
+        own = [bool(kind[0].pod.spec.topology_spread_constraints) for kind in kinds]
+        return [None if has_own else count for has_own, count in zip(own, counts, strict=True)]
+
+    def _nobody(self, leaving: Collection[str]) -> Ints:
+        return np.zeros(len(self._columns), np.int64)
+
+    def _members_of(
+        self, kind: Sequence[PodProfile], exclude: Collection[str], *, least_allocated: bool
+    ) -> Members:
         shape = kind[0].shape
         allowed = self._node_filters.allowed(shape.node)
         if exclude:
@@ -368,11 +386,14 @@ class GangRequests:
             allowed,
             self._node_filters.score(shape.node),
             1 if once else None,
+            least_allocated,
         )
 
-    def _rules(self, kinds: Sequence[Sequence[PodProfile]]) -> InterPodFilters | VolumeRules | None:
-        """The rules about other pods and about volumes, where there are any."""
-        others = self._interpod_filters([kind[0].shape for kind in kinds])
+    def _rules(
+        self, kinds: Kinds, siblings: Sequence[SiblingCount | None] = ()
+    ) -> InterPodFilters | VolumeRules | None:
+        """The rules about other pods and about volumes, if there are any."""
+        others = self._interpod_filters([kind[0].shape for kind in kinds], siblings)
         mounting = [profile.pod for kind in kinds for profile in kind if profile.claims]
         if not mounting or not self.claims.needs_rules(mounting):
             return others
@@ -398,12 +419,14 @@ class GangRequests:
             tuple((key, claim.driver) for key, claim in own if claim.driver in limited),
         )
 
-    def _interpod_filters(self, shapes: Sequence[PodShape]) -> InterPodFilters | None:
-        if any(
+    def _interpod_filters(
+        self, shapes: Sequence[PodShape], siblings: Sequence[SiblingCount | None]
+    ) -> InterPodFilters | None:
+        if siblings or any(
             shape.others.forbid or shape.others.prefer or self.index.is_kept_away(shape.pod)
             for shape in shapes
         ):
-            return InterPodFilters(self._context(shapes), self._leaving_by)
+            return InterPodFilters(replace(self._context(shapes), siblings=siblings), self._leaving_by)
         return None
 
     def _context(self, shapes: Sequence[PodShape]) -> GangContext:

@@ -1,7 +1,7 @@
-"""Needs that this scheduler does not check itself.
+"""Requirements that this scheduler does not check itself.
 
-A pod whose needs we do not understand is refused with a reason; it is never guessed at. `requests` asks
-before it makes a gang.
+A pod with such a requirement is refused with a reason; the scheduler never guesses. `requests` checks it
+before it compiles a gang.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fluence.model.dra import MAX_KINDS, TOO_MANY_KINDS
-from fluence.model.held import is_delegated
+from fluence.model.grant import is_delegated
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 
@@ -19,7 +19,7 @@ _POLICIES = frozenset(("Honor", "Ignore"))
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A pod that is not placed as it is."""
+    """A pod that cannot be placed as it is."""
 
     pod: str  # namespace/name
     reason: Reason
@@ -29,18 +29,20 @@ class Refused:
 
 
 def unchecked(pod: Pod) -> Refused | None:
-    """The first need of a pod that only kube-scheduler checks."""
-    spec = pod.spec
+    """The first requirement of a pod that only kube-scheduler checks."""
+    spec, scheduler = pod.spec, pod.spec.scheduler_name
     if spec.overhead and TOO_MANY_KINDS in spec.overhead:
         return Refused(pod.key, Reason.of(Code.TOO_MANY_DEVICE_KINDS, most=MAX_KINDS))
     if is_delegated(pod):
-        return None  # kube-scheduler looks at it once more
+        return None  # kube-scheduler checks it once more
     if spec.resource_claims:
         names = tuple(each.name for each in spec.resource_claims)
-        return Refused(pod.key, Reason.of(Code.RESOURCE_CLAIMS_UNSUPPORTED, names=names))
+        return Refused(pod.key, Reason.of(Code.RESOURCE_CLAIMS_UNSUPPORTED, names=names, scheduler=scheduler))
     for toleration in spec.tolerations or ():
         if toleration.operator not in ("", "Equal", "Exists"):
-            reason = Reason.of(Code.TOLERATION_OPERATOR_UNKNOWN, operator=toleration.operator)
+            reason = Reason.of(
+                Code.TOLERATION_OPERATOR_UNKNOWN, operator=toleration.operator, scheduler=scheduler
+            )
             return Refused(pod.key, reason)
     affinity = spec.affinity.node_affinity if spec.affinity else None
     terms = [*((affinity.required.node_selector_terms or ()) if affinity and affinity.required else ())]
@@ -48,10 +50,12 @@ def unchecked(pod: Pod) -> Refused | None:
     for term in terms:
         for each in (*(term.match_expressions or ()), *(term.match_fields or ())):
             if each.operator not in _OPERATORS:
-                reason = Reason.of(Code.NODE_AFFINITY_OPERATOR_UNKNOWN, operator=each.operator)
+                reason = Reason.of(
+                    Code.NODE_AFFINITY_OPERATOR_UNKNOWN, operator=each.operator, scheduler=scheduler
+                )
                 return Refused(pod.key, reason)
     for spread in spec.topology_spread_constraints or ():
         known = spread.when_unsatisfiable in ("DoNotSchedule", "ScheduleAnyway")
         if not known or {spread.node_affinity_policy, spread.node_taints_policy} - _POLICIES:
-            return Refused(pod.key, Reason.of(Code.SPREAD_POLICY_UNKNOWN))
+            return Refused(pod.key, Reason.of(Code.SPREAD_POLICY_UNKNOWN, scheduler=scheduler))
     return None

@@ -1,23 +1,29 @@
-"""Nodes as vertices of a live graph: they come, go, move and change size while jobs hold parts of them."""
+"""Nodes as vertices of a live graph: they are added, removed, moved and resized while jobs use them.
+
+`NodeEvents` collects events of nodes and applies them with the next query, so a thousand events in a row cost
+one change of the graph. `ClusterGraph` is the only caller: it learns which nodes have new vertices, and
+records the pods on them again.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from fluence.cluster.layout import COMMON, GraphLayout
+from fluence.cluster.columns import NodeColumns
+from fluence.cluster.layout import COMMON, MOST_DEVICES, GraphLayout
 from fluence.graph.graph import CONTAINMENT, Batch, ResourceGraph
-from fluence.match.extensions import Extensions
 from fluence.match.matcher import HORIZON, Matcher
-from fluence.match.policy import MatchPolicy
+from fluence.match.request import Extensions
 from fluence.model.node import Node
+from fluence.placer.gang_fit import GangFit
 from fluence.text import natural_key
 
-# The sizes of a graph stay below 2^62 together; this leaves room for vertices of size 1.
+# The sum of the sizes of a graph must stay below 2^62; this leaves room for vertices of size 1.
 _MOST_TOGETHER = (1 << 62) - (1 << 40)
-_HOSTNAME = "kubernetes.io/hostname"  # says what the vertex's name says
+_HOSTNAME = "kubernetes.io/hostname"  # the same as the name of the vertex
 
 Place = tuple[tuple[str, str], ...]  # (type, value) of the levels from the root down
 
@@ -40,26 +46,27 @@ class Vertices:
 class NodeVertices:
     """The graph of a cluster's nodes, and the matcher on it."""
 
-    def __init__(self, layout: GraphLayout, policy: str | MatchPolicy, horizon: int = HORIZON) -> None:
+    def __init__(self, layout: GraphLayout, horizon: int = HORIZON) -> None:
         self.layout = layout
         self.graph = ResourceGraph()
         batch = Batch()
         batch.roots[CONTAINMENT] = batch.vertex("cluster", id=0, uniq_id=0, name=layout.name)
         self.graph.extend(batch)
+        # Each request has its own policy, so the matcher needs no scores of a site's policy.
         self.matcher = Matcher(
-            self.graph, policy, horizon=horizon, extensions=Extensions(quantities=frozenset(COMMON))
+            self.graph, "first", horizon=horizon, extensions=Extensions(quantities=frozenset(COMMON))
         )
         self.nodes: dict[str, Vertices] = {}
-        self._ranks: dict[str, int] = {}  # by name; a node that comes back is the same execution target
+        self._ranks: dict[str, int] = {}  # by name: a node that comes back keeps its rank
         self._levels: dict[Place, int] = {(): 0}  # rows of the levels
         self._level_ids: dict[str, int] = {}
-        self.with_devices: set[int] = set()  # rows of nodes and levels under which backends are
+        self.with_devices: set[int] = set()  # rows of nodes and levels with backends below them
 
     def rank(self, name: str) -> int:
         return self._ranks.setdefault(name, len(self._ranks))
 
     def add(self, nodes: Iterable[Node]) -> None:
-        """New nodes, in natural order of their names."""
+        """Add new nodes, in the natural order of their names."""
         batch = Batch()
         base = self.graph.rows
         fresh: list[Vertices] = []
@@ -97,15 +104,15 @@ class NodeVertices:
             self._status(made)
 
     def row(self, name: str) -> int | None:
-        """The vertex of a node, or of a level by its value; None: there is none."""
+        """The vertex of a node, or of a level by its value; None: it does not exist."""
         node = self.nodes.get(name)
         if node is not None:
             return node.row
         return next((row for place, row in self._levels.items() if place and place[-1][1] == name), None)
 
     def change(self, node: Node) -> bool:
-        """A node has another size, other labels or another state; the rows of its devices may have changed.
-        False: it belongs elsewhere in the tree, and must be taken out and added again."""
+        """Apply a change of size, labels or state of a node; the rows of its devices may change. Returns
+        False if the node must move in the tree: remove it and add it again."""
         made = self.nodes[node.name]
         if self.layout.place(node) != made.place:
             return False
@@ -118,7 +125,7 @@ class NodeVertices:
         return True
 
     def remove(self, name: str) -> dict[int, object]:
-        """A node is gone, with the levels above it that have become empty; says which jobs lost anything."""
+        """Remove a node, and the levels above it that become empty; returns what jobs lost."""
         made = self.nodes.pop(name)
         gone = made.rows()
         place = made.place
@@ -128,14 +135,14 @@ class NodeVertices:
         if not self.with_devices.isdisjoint(gone):
             gone = sorted(self.matcher.with_all_below(gone))
         lost: dict[int, object] = dict(self.matcher.remove_vertices(np.array(gone, np.int32)))
-        self.graph.size[list(made.pools.values())] = 0  # the rows stay, and must not add up
+        self.graph.size[list(made.pools.values())] = 0  # the rows stay, and must not count in sums
         return lost
 
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _countable(self) -> int:
-        """How much more the sizes of all vertices together may come to. Only nodes that claim to have what no
-        machine has can use it up; what is beyond is not counted."""
+        """How much the sum of all sizes may still grow. Only nodes with absurd amounts can exhaust it; the
+        excess is not counted."""
         return _MOST_TOGETHER - int(self.graph.size.sum())
 
     def _extend(self, batch: Batch) -> None:
@@ -147,7 +154,7 @@ class NodeVertices:
         self.matcher.refresh()
 
     def _level(self, batch: Batch, place: Place, levels: dict[Place, int], base: int) -> int:
-        """The end of an edge that leads to a level: below 0 for a vertex of the graph."""
+        """The end of an edge to a level: negative for a vertex that is already in the graph."""
         known = self._levels.get(place)
         if known is not None:
             return ~known
@@ -206,7 +213,7 @@ class NodeVertices:
                 if number not in ids:
                     ids[number] = base + self._device(batch, ~made.row, type_, number, rank, base)
         if resized:
-            # Sizes are part of what tables are made of, as the shape is.
+            # Tables depend on sizes as well as on the shape.
             graph.shape_generation += 1
             graph.state_generation += 1
             graph.property_generation += 1
@@ -235,3 +242,137 @@ class NodeVertices:
 def properties(node: Node) -> dict[str, str]:
     """The labels of a node, for constraints."""
     return {key: value for key, value in node.labels.items() if key != _HOSTNAME}
+
+
+def as_fluxion(graph: ResourceGraph) -> ResourceGraph:
+    """A copy with the units of Fluxion's jobspecs: a vertex per core, and memory in megabytes."""
+    tree, batch = graph.tree(CONTAINMENT), Batch()
+    rows: dict[int, int] = {}  # of the graph -> of the batch
+    for row in tree.order.tolist():
+        type_, size = graph.types.words[graph.type[row]], int(graph.size[row])
+        above = rows.get(int(tree.parent[row]))
+        cores = type_ == "cpu"
+        for number in range(min(size // 1000, MOST_DEVICES) if cores else 1):
+            rows[row] = made = batch.vertex(
+                "core" if cores else type_,
+                id=number if cores else int(graph.id[row]),
+                uniq_id=len(batch.type),
+                basename=None if cores else graph.basenames.words[graph.basename[row]],
+                name=None if cores else graph.name[row],
+                rank=int(graph.rank[row]),
+                size=1 if cores else size // 10**6 if type_ == "memory" else size,
+                unit="MB" if type_ == "memory" else graph.units.words[graph.unit[row]],
+                up=bool(graph.up[row]),
+                properties=dict(graph.properties.get(row, {})),
+            )
+            if above is None:
+                batch.roots[CONTAINMENT] = made
+            else:
+                batch.edge(above, made)
+    copy = ResourceGraph()
+    copy.extend(batch)
+    return copy
+
+
+class NodeEvents:
+    """Events of nodes that are not applied yet."""
+
+    def __init__(
+        self,
+        vertices: NodeVertices,
+        columns: NodeColumns,
+        fit: GangFit,
+        *,
+        before_move: Callable[[str], None],
+    ) -> None:
+        self._vertices = vertices
+        self._columns = columns
+        self._fit = fit
+        self._before_move = before_move  # the vertices of a node are about to be replaced
+        self._new: dict[str, Node] = {}
+        self._changed: dict[str, Node] = {}
+        self._reordered = False  # the columns are not in the order of the node table
+
+    @property
+    def is_stale(self) -> bool:
+        return bool(self._new or self._changed)
+
+    @property
+    def nodes(self) -> dict[str, Node]:
+        """The nodes by name, with pending changes."""
+        held = {name: made.node for name, made in self._vertices.nodes.items()}
+        return {**held, **self._changed, **self._new}
+
+    def node(self, name: str) -> Node | None:
+        """One node, with pending changes."""
+        found = self._new.get(name) or self._changed.get(name)
+        if found is None and name in self._vertices.nodes:
+            found = self._vertices.nodes[name].node
+        return found
+
+    def set_node(self, node: Node) -> None:
+        """Add or change a node."""
+        if node.name in self._new or node.name not in self._vertices.nodes:
+            self._new[node.name] = node
+        else:
+            self._changed[node.name] = node
+
+    def withdraw(self, name: str) -> bool:
+        """A node is gone; returns whether it was new and not applied yet."""
+        return self._new.pop(name, None) is not None
+
+    def remove(self, name: str) -> dict[int, object]:
+        """Remove a node from the graph; returns what jobs lost."""
+        lost = self._vertices.remove(name)
+        self._reorder()
+        return lost
+
+    def apply(self) -> tuple[list[str], Collection[str]]:
+        """Apply the collected events to the vertices; returns the nodes with new vertices or sizes, and the
+        new nodes."""
+        changed, self._changed = self._changed, {}
+        other = [node.name for node in changed.values() if self._change(node)]
+        new, self._new = self._new, {}
+        if new:
+            self._vertices.add(new.values())
+            self._reorder()
+        return other, new.keys()
+
+    def arrange(self) -> None:
+        """Sort the columns in the order of the node table."""
+        if self._reordered:
+            self._reordered = False
+            self._columns.arrange([self._vertices.nodes[name].node for name in self._fit.names])
+
+    def _change(self, node: Node) -> bool:
+        """Apply a change; returns whether the pods on the node must be recorded again."""
+        old = self._vertices.nodes[node.name].node
+        if old == node:
+            return False
+        if self._vertices.change(node):
+            if _rules_of(old) != _rules_of(node) and not self._reordered:
+                self._columns.update(node)
+            was, now = old.status, node.status
+            return was.allocatable != now.allocatable or was.capacity != now.capacity
+        # It has moved in the tree: new vertices, the same placements.
+        self._before_move(node.name)
+        self._vertices.remove(node.name)
+        self._vertices.add((node,))
+        self._reorder()
+        return True
+
+    def _reorder(self) -> None:
+        """Nodes were added or removed: update the node table now, and the columns when they are needed."""
+        self._fit.look(self._fit.availability.now)
+        self._reordered = True
+
+
+def _rules_of(node: Node) -> tuple[object, ...]:
+    """The properties of a node that filters may read."""
+    return (
+        node.metadata.labels,
+        node.spec.taints,
+        node.spec.unschedulable,
+        node.is_ready,
+        node.offered_devices(),
+    )

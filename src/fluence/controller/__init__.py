@@ -1,7 +1,7 @@
-"""Controller: a FluxJob for each workload that was held back, which says where it stands in the queue.
+"""Controller: a FluxJob for each held workload, which shows its place in the queue.
 
-`FluxJobController` runs beside a `LiveScheduler` that leads: it reads that one's state and writes FluxJobs;
-nothing that is decided depends on them, except that deleting one cancels its workload.
+`FluxJobController` runs beside a leading `LiveScheduler`: it reads the scheduler's state and writes FluxJobs.
+No decision depends on FluxJobs, except that deleting one cancels its workload.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""FluxJobController: keeps a FluxJob for each held workload, and cancels the workload of one that is deleted.
+"""FluxJobController: keeps a FluxJob for each held workload, and cancels the workload if its FluxJob is
+deleted.
 
-It joins a `LiveScheduler`: events and decisions say which gangs changed, and a round every so often writes
-what a user can see of that. FluxJobs are applied under our own field manager, so nobody else's fields are
-touched. Nothing is remembered that the API does not hold: a fresh process compares and writes what differs.
+It joins a `LiveScheduler`: events and decisions say which gangs changed, and a periodic round writes the
+changes that users can see. FluxJobs are applied with our own field manager, so fields of other managers are
+not changed. All state is in the API: a new process compares and writes what differs.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 
 import structlog
+from msgspec.structs import replace
 
-from fluence.act.coalescing_writer import CoalescingWriter
-from fluence.controller.cancellation import Cancellations, stands_for
+from fluence.act.writers import CoalescingWriter
+from fluence.backoff import Backoff
 from fluence.controller.flux_job import (
     FLUX_JOBS,
     GROUP,
@@ -27,45 +29,44 @@ from fluence.controller.flux_job import (
     applied,
     applied_status,
 )
-from fluence.controller.refusals import Refusals
 from fluence.controller.standing import Standing, is_unschedulable, rounded, status, told
-from fluence.controller.unschedulable import Unschedulable
+from fluence.controller.unstarted import Cancellations, Refusals, Unschedulable, stands_for
 from fluence.controller.workloads import Workload, flux_job_name, spec_of, workload_of
 from fluence.kube.client import PatchType
-from fluence.kube.discovery import resources_of
 from fluence.kube.errors import Forbidden, Invalid, KubeError, Missing
 from fluence.kube.reflector import Reflector
+from fluence.kube.resource import resources_of
 from fluence.live.scheduler import LiveScheduler
-from fluence.model.held import is_seen
+from fluence.model.grant import is_held_by_admission
+from fluence.model.operators import CustomOwner, borrower_of
 from fluence.model.owner import Owner, claimed_by
 from fluence.model.pod import Pod
 from fluence.schedule.cycle import Decisions
 from fluence.schedule.events import Changed, Event
-from fluence.schedule.state import SchedulerState
+from fluence.schedule.rooms import Rooms
 
 log = structlog.get_logger("fluence.controller")
 
 IN_FLIGHT = 8
-_ROUND_S = 0.2  # between two rounds
-_SLICE = 256  # workloads that are compared before others have their turn
-_AGAIN_S = 2.0  # until something that failed is tried again; it doubles,
-_LONGEST_S = 60.0  # up to this
-_LOOK_S = 15.0  # between two looks for FluxJobs on a server that has none
+_ROUND_S = 0.2  # seconds between two rounds
+_SLICE = 256  # workloads that are compared before other tasks run
+_BACKOFF = Backoff(2.0, 60.0)  # seconds until a failed write is tried again
+_LOOK_S = 15.0  # seconds between two checks whether the server has FluxJobs
 
 _Key = tuple[str, str]  # namespace, name
 
 
 @dataclass(frozen=True, slots=True)
 class _Update:
-    """What is to be written of one FluxJob."""
+    """The pending write of one FluxJob."""
 
     workload: Workload
-    spec: FluxJobSpec | None  # None: it is there as it should be
+    spec: FluxJobSpec | None  # None: it is already correct
     status: FluxJobStatus
 
 
 class FluxJobController:
-    """``FluxJobController(live)`` joins the scheduler; it works while that one leads."""
+    """``FluxJobController(live)`` joins the scheduler, and works while the scheduler leads."""
 
     def __init__(self, live: LiveScheduler) -> None:
         self.written = 0  # for metrics and tests
@@ -75,20 +76,20 @@ class FluxJobController:
         self._gang_of: dict[str, str] = {}  # by uid of the workload
         self._of_gang: dict[str, set[str]] = {}
         self._names: dict[_Key, str] = {}  # FluxJob -> uid of the workload
-        self._noted: dict[str, None] = {}  # workloads that changed; the next cycle takes that in
+        self._noted: dict[str, None] = {}  # workloads that changed; the next cycle processes them
         self._noted_gangs: dict[str, None] = {}
         self._dirty: dict[str, None] = {}  # workloads
         self._dirty_gangs: dict[str, None] = {}
-        self._untold: dict[str, None] = {}  # workloads that changed, and are still to be told why they wait
-        self._positions: dict[str, int] = {}  # by gang, as they were told
-        self._now_at: dict[str, int] | None = None  # the same as they are since the last cycle
+        self._untold: dict[str, None] = {}  # changed workloads whose reason is not known yet
+        self._positions: dict[str, int] = {}  # by gang, as last published
+        self._now_at: dict[str, int] | None = None  # the same since the last cycle
         self._sent: dict[_Key, tuple[FluxJobSpec, FluxJobStatus]] = {}
-        self._refused: dict[str, Workload] = {}  # those of which the server takes no FluxJob, as they were
-        self._failures: dict[str, int] = {}  # by workload: tries that failed in a row
-        self._unowned: dict[str, Pod] = {}  # held pods whose owner is to be looked at
+        self._refused: dict[str, Workload] = {}  # workloads whose FluxJob the server refused
+        self._failures: dict[str, int] = {}  # by workload: failed tries in a row
+        self._unowned: dict[str, Pod] = {}  # held pods whose owner must be found
         self._wake = asyncio.Event()
         self._has_decided = False
-        self.ready = asyncio.Event()  # what waiting workloads were told before is known, or there is nothing
+        self.ready = asyncio.Event()  # earlier promises are loaded, if any
         self.flux_jobs: Reflector[FluxJob] = Reflector(live.client, FLUX_JOBS, optional=True)
         self._writer: CoalescingWriter[_Key, _Update] = CoalescingWriter(
             self._write, in_flight=IN_FLIGHT, namespace=lambda key, _: key[0]
@@ -98,23 +99,28 @@ class FluxJobController:
         self._refusals = Refusals(self._client)
         live.join(self)
 
-    # -- what happens ----------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------
 
     def changed(self, event: Event) -> None:
-        """An object changed; called for each event."""
+        """Observe an event. Called for each one."""
         if not isinstance(event, Changed):
             return
         found = event.object
         if not isinstance(found, Pod | Owner):
             return
-        if isinstance(found, Pod) and is_seen(found):
+        if isinstance(found, Pod) and is_held_by_admission(found):
             self._noted_gangs[self._state.groups.of(found)] = None
             (self._refusals.forget if event.new is None else self._refusals.look)(found)
             self._unowned[found.metadata.uid] = found
         uid = found.metadata.uid
-        workload = None if event.new is None else workload_of(found, self._live.settings.scheduler_name)
+        above = borrower_of(found) if isinstance(found, CustomOwner) else None
+        if above is not None and above.uid in self._workloads:
+            self._noted[above.uid] = None  # it takes its size from this object
+        workload = None
+        if event.new is not None:
+            workload = workload_of(found, self._live.settings.scheduler_name, self._state.groups.follows)
         if workload is None and event.new is not None and isinstance(found, Owner) and uid in self._workloads:
-            workload = Workload(found)  # that of pods which are held although it was not
+            workload = Workload(found)  # its pods are held although it was not
         if workload is not None:
             self._workloads[uid] = workload
             self._names[workload.namespace, workload.flux_job] = uid
@@ -133,7 +139,7 @@ class FluxJobController:
             self._cancellations.told.discard(uid)
 
     def decided(self, decisions: Decisions) -> None:
-        """A cycle has ended: only now the state has what was noted."""
+        """A cycle has ended: only now the state includes the noted changes."""
         self._has_decided, self._now_at = True, None
         for noted, dirty in ((self._noted, self._dirty), (self._noted_gangs, self._dirty_gangs)):
             dirty.update(noted)
@@ -161,7 +167,7 @@ class FluxJobController:
     # -- rounds ----------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Write what changed until cancelled."""
+        """Write changes until cancelled."""
         await self._served()
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self.flux_jobs.run())
@@ -180,10 +186,10 @@ class FluxJobController:
                 await asyncio.sleep(_ROUND_S)
 
     def round(self) -> bool:
-        """Compare what is with what is written, for some of those that changed; whether there are more."""
+        """Compare some changed workloads with their FluxJobs. Returns whether there are more."""
         state = self._state
-        if not self._has_decided or state.has_touched or state.stand_ins.has_changed:
-            return False  # not all that there is was taken in: places and reasons are not known yet
+        if not self._has_decided or state.changes.has_touched or state.placeholders.has_changed:
+            return False  # not everything is taken in yet, so places and reasons are unknown
         self._find_owners()
         if not state.reports.has_more:
             self._dirty.update(self._untold)
@@ -199,38 +205,53 @@ class FluxJobController:
             del self._dirty[uid]
             workload = self._workloads.get(uid)
             if workload is not None:
-                self._compare(workload, positions)
+                self._compare(self._sized(workload), positions)
         return bool(self._dirty)
 
+    def _sized(self, workload: Workload) -> Workload:
+        """A workload that takes its size from another object, with the size that the state knows."""
+        found = workload.object
+        if not isinstance(found, CustomOwner) or not found.operator.made:
+            return workload
+        known = self._state.groups.owner(found.identity)
+        if not isinstance(known, CustomOwner) or known.sizes is None:
+            return workload
+        return Workload(replace(found, sizes=known.sizes))
+
     def _find_owners(self) -> None:
-        """Pods that are held although their owner was not, such as those of a Job that its user suspended, or
-        that another controller made: the owner is their workload all the same."""
+        """Find the owners of pods that are held although their owner was not, for example because its user
+        suspended it or another controller created it. The owner is their workload all the same."""
         pods, self._unowned = self._unowned, {}
         for uid, pod in pods.items():
             owners, unseen = self._state.groups.owners(pod)
             if unseen and not pod.is_terminal and pod.metadata.deletion_timestamp is None:
-                self._unowned[uid] = pod  # it will be
-            elif owners and not is_seen(owners[-1]) and tuple(claimed_by(pod.metadata, owners)) == owners:
+                self._unowned[uid] = pod  # its owner is not known yet
+            elif (
+                owners
+                and not is_held_by_admission(owners[-1])
+                and tuple(claimed_by(pod.metadata, owners)) == owners
+            ):
                 top = owners[-1]
                 workload = self._workloads[top.metadata.uid] = Workload(top)
                 self._names[workload.namespace, workload.flux_job] = workload.uid
                 self._dirty[workload.uid] = None
 
     def _remember(self) -> None:
-        """What workloads were told by the leader before this one. Of pods that wait it stands on the pods;
-        those of a Job that is held are not there yet, and gated ones have the server's own condition."""
+        """Load the promises that an earlier leader made to workloads. Waiting pods carry them themselves, but
+        a held Job has no pods yet, and gated pods have the server's own condition."""
         said = {
             found.workload: what
             for found in self.flux_jobs.store
             if (owner := found.owner) is not None
-            and found.metadata.name == flux_job_name(owner.kind, owner.name)  # its user may write both
+            and found.metadata.name == flux_job_name(owner.kind, owner.name)  # users may write both
             and (what := told(found.spec, found.status, owner.uid)) is not None
         }
         self._live.scheduler.remember(said)
 
     async def _served(self) -> None:
-        """Until the server has FluxJobs."""
-        said, pause = False, _AGAIN_S
+        """Wait until the server has FluxJobs."""
+        backoff = Backoff(_BACKOFF.first, _LOOK_S)
+        said, pause = False, backoff.first
         while True:
             try:
                 if FLUX_JOBS.plural in await resources_of(self._client, GROUP, VERSION):
@@ -240,7 +261,7 @@ class FluxJobController:
             except KubeError as error:
                 log.warning("cannot find out whether FluxJobs are served", reason=str(error))
                 await asyncio.sleep(pause)
-                pause = min(2 * pause, _LOOK_S)
+                pause = backoff.longer(pause)
                 continue
             self.ready.set()
             if not said:
@@ -249,17 +270,11 @@ class FluxJobController:
             await asyncio.sleep(_LOOK_S)
 
     def _places(self) -> dict[str, int]:
-        """The place of each gang among those that wait."""
-        found: dict[str, int] = {}
-        by_key = self._state.pod_sets.by_key
-        for record in self._state.queue.waiting():
-            pod_set = by_key.get(record.key)
-            if pod_set is not None:
-                found.setdefault(pod_set.group, len(found) + 1)
-        return found
+        """The place of each waiting gang in the queue."""
+        return self._state.pod_sets.places(self._state.queue.waiting())
 
     def _moved(self, positions: dict[str, int]) -> Iterable[str]:
-        """Gangs that are told of another place."""
+        """The gangs whose published place changes."""
         told = {gang: place for gang, at in positions.items() if (place := rounded(at)) is not None}
         before, self._positions = self._positions, told
         return [gang for gang, place in told.items() if before.get(gang) != place]
@@ -270,7 +285,7 @@ class FluxJobController:
         if workload.is_leaving or workload.is_cancelled or workload.uid in self._cancellations.told:
             return
         if found is not None and (not stands_for(found, workload) or found.is_leaving):
-            return  # of a workload that had its name, or it was deleted: it goes first
+            return  # it belongs to an earlier workload with this name, or is being deleted: it must go first
         if (refused := self._refused.get(workload.uid)) is not None:
             if not workload.differs(refused):
                 return
@@ -282,7 +297,7 @@ class FluxJobController:
         said = (state.reports.said.get(each) for each in (gang_key, *pod_sets))
         waiting = next((each for each in said if each is not None), None)
         if waiting is None and any(map(state.reports.will_say, pod_sets)):
-            self._untold[workload.uid] = None  # its reason is worked out in one of the next cycles
+            self._untold[workload.uid] = None  # its reason is computed in one of the next cycles
             return
         standing = Standing(
             workload, gang, pod_sets, None if waiting is None else waiting.report, positions.get(gang_key)
@@ -327,29 +342,28 @@ class FluxJobController:
             self._failed(update.workload, error)
 
     def _failed(self, workload: Workload, error: KubeError) -> None:
-        """What the server refuses for its content is not tried again until the workload changes; the rest
-        after ever longer pauses."""
+        """Handle a failed write. If the server refuses the content, it is not tried again until the workload
+        changes. Otherwise it is tried again after growing pauses."""
         if workload.uid not in self._workloads:
             return
         if isinstance(error, Invalid) or (isinstance(error, Forbidden) and error.is_ending):
             self._refused[workload.uid] = workload
             return
         failures = self._failures[workload.uid] = self._failures.get(workload.uid, 0) + 1
-        pause = min(_AGAIN_S * 2 ** min(failures - 1, 8), _LONGEST_S)
-        asyncio.get_running_loop().call_later(pause, self._again, workload.uid)
+        asyncio.get_running_loop().call_later(_BACKOFF.after(failures), self._again, workload.uid)
 
     def _again(self, uid: str) -> None:
         self._dirty[uid] = None
         self._wake.set()
 
-    # -- inside ----------------------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------------------
 
     @property
-    def _state(self) -> SchedulerState:
+    def _state(self) -> Rooms:
         return self._live.scheduler.state
 
     def _in_turn(self, uids: Iterable[str]) -> Iterator[str]:
-        """Workloads of all namespaces in turn, those of one in their order."""
+        """Workloads of all namespaces in turn, each namespace in order."""
         by_namespace: dict[str, list[str]] = {}
         for uid in uids:
             workload = self._workloads.get(uid)
@@ -362,13 +376,24 @@ class FluxJobController:
         return gang is not None and bool(gang.placed)
 
     def _join_gang(self, workload: Workload) -> str:
-        """The gang of a workload as things are."""
-        key, uid = self._state.groups.of(workload.member()), workload.uid
+        """The current gang of a workload."""
+        key, uid = self._gang_key(workload), workload.uid
         if self._gang_of.get(uid) != key:
             self._leave_gang(uid)
             self._gang_of[uid] = key
             self._of_gang.setdefault(key, set()).add(uid)
         return key
+
+    def _gang_key(self, workload: Workload) -> str:
+        """The gang that a FluxJob shows. An operator's object may have several, for its stages and restarts.
+        The first one counts; while it has no pods, another one that has nodes or waits."""
+        groups, found, member = self._state.groups, workload.object, workload.member()
+        key = "" if member is None else groups.of(member)
+        if not isinstance(found, CustomOwner) or groups.gang(key) is not None:
+            return key
+        gangs = groups.owned_by(found.identity)
+        chosen = next((gang for gang in gangs if gang.placed), gangs[0] if gangs else None)
+        return key if chosen is None else chosen.key
 
     def _leave_gang(self, uid: str) -> None:
         key = self._gang_of.pop(uid, None)

@@ -1,7 +1,7 @@
-"""FluxJob: the object by which a held workload is seen in the queue, as the API has it.
+"""FluxJob: the API object that shows a held workload in the queue.
 
-Group, kind, fields, status strings and name suffixes are those of fluxqueue, so that what reads them there
-reads them here; the rest of the status is new. Users do not create FluxJobs: they submit a workload.
+Group, kind, fields, status strings and name suffixes are those of fluxqueue, so that programs which read its
+FluxJobs can read these. The rest of the status is new. Users do not create FluxJobs: they submit a workload.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ MANAGER = "fluence-controller"
 
 TYPES = {"Pod": 0, "Job": 1, "Deployment": 2, "ReplicaSet": 3, "StatefulSet": 4}
 """The number of each kind of workload in `spec.type`."""
+OPERATOR = 5
+"""The number for the objects of all operators. The owner reference says which kind it is."""
 
 
 class FluxJobSpec(Wire, frozen=True):
@@ -40,11 +42,11 @@ class FluxJobStatus(Wire, frozen=True):
     position: int | None = None
     reason: str = ""
     message: str = ""
-    queued: str | None = None  # to the microsecond: who came first of those made in one second
+    queued: str | None = None  # to the microsecond: orders workloads created in the same second
     no_later_than: str | None = None
     expected: str | None = None
     started: str | None = None
-    start: str | None = None  # when it started, or by when it will
+    start: str | None = None  # when it started, or its promised start
     nodes: list[str] | None = None
     allocation: str = ""
     conditions: list[FluxCondition] | None = None
@@ -57,12 +59,12 @@ class FluxJob(Wire, frozen=True):
 
     @property
     def owner(self) -> OwnerReference | None:
-        """The workload that it stands for."""
-        return next((each for each in self.metadata.owner_references or () if each.controller), None)
+        """The workload of the FluxJob."""
+        return self.metadata.controller_reference
 
     @property
     def workload(self) -> str:
-        """The identity of the workload that it says it stands for."""
+        """The identity of the workload that the FluxJob names as its owner."""
         return controller_of(self.metadata)
 
     @property
@@ -74,7 +76,7 @@ FLUX_JOBS = Resource(GROUP, VERSION, "fluxjobs", "FluxJob", FluxJob)
 
 
 class SubmitStatus:
-    """What `status.submitStatus` may say; fluxqueue's words."""
+    """The values of `status.submitStatus`, from fluxqueue."""
 
     NEW = "statusNew"
     SUBMIT = "statusSubmit"
@@ -83,7 +85,7 @@ class SubmitStatus:
 
 
 def applied(name: str, namespace: str, spec: FluxJobSpec, owner: OwnerReference) -> Json:
-    """What is applied of a FluxJob, its status aside."""
+    """The object to apply, without the status."""
     reference = {
         "apiVersion": owner.api_version,
         "kind": owner.kind,
@@ -113,7 +115,7 @@ def applied(name: str, namespace: str, spec: FluxJobSpec, owner: OwnerReference)
 
 
 def applied_status(name: str, namespace: str, status: FluxJobStatus) -> Json:
-    """What is applied of its status."""
+    """The status to apply."""
     return {
         "apiVersion": f"{GROUP}/{VERSION}",
         "kind": "FluxJob",

@@ -1,40 +1,42 @@
-"""Standing: where a workload stands in the queue, as the status of its FluxJob; a pure function.
+"""Standing: the place of a workload in the queue, as the status of its FluxJob; a pure function.
 
-A status is written when something changed that a user can see: the place in the queue exactly while it is
-among the first ten, then in ever coarser steps, and start times as they stand in conditions. Whom it waits
-for, and when it will probably start, is told anew with such a change, and at once to the first in the queue.
-So a queue of ten thousand costs a bounded number of writes per job.
+A status is written when something changed that a user can see. The place in the queue is exact for the first
+ten, and then rounded in growing steps; start times are rounded as in conditions. The jobs it waits for and
+its expected start are updated with such a change, and at once for the first job in the queue. So a queue of
+ten thousand jobs costs a bounded number of writes per job.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
 from fluence import messages, names
-from fluence.act import conditions
+from fluence.act import conditions, wait_report
 from fluence.controller.flux_job import FluxCondition, FluxJobSpec, FluxJobStatus, SubmitStatus
-from fluence.controller.refusals import refusal
+from fluence.controller.unstarted import refusal
 from fluence.controller.workloads import Workload
-from fluence.model.held import pinned_node
+from fluence.model.grant import pinned_node
+from fluence.model.job_state import JobState
+from fluence.model.operators import CustomOwner
 from fluence.model.owner import Job, Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
-from fluence.queue.job import Phase
-from fluence.schedule.gang import Gang
+from fluence.schedule.gangs.gang import Gang
 from fluence.schedule.pod_set import PodSet
-from fluence.schedule.recovery import Promise, promise_condition, read_promise
-from fluence.schedule.stand_in import is_stand_in
-from fluence.schedule.status import StatusReport
-from fluence.schedule.takeover import Told
+from fluence.schedule.queueing.placeholder import is_placeholder
+from fluence.schedule.restart import PriorPromise, Promise, promise_condition, read_promise
+from fluence.schedule.status.status import StatusReport
 from fluence.units import parse_rfc3339, rfc3339
 
 _TO = " to "
-_EXACT = 10  # places that are told exactly; then 20, 50, 100, 200, 500 …
+_EXACT = 10  # places that are shown exactly; then 20, 50, 100, 200, 500 …
 _MESSAGE_BYTES = 1024
 _FAR = 366 * 86_400_000
+_REPORTED = ("Pending", "Reserved", "Unschedulable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,12 +46,12 @@ class Standing:
     workload: Workload
     gang: Gang | None
     pod_sets: Mapping[str, PodSet]
-    report: StatusReport | None  # what it was told last
-    position: int | None  # among those that wait
+    report: StatusReport | None  # its last report
+    position: int | None  # its place in the queue
 
 
 def status(found: Standing, before: FluxJobStatus, *, generation: int, now: int) -> FluxJobStatus:
-    """The status that a FluxJob should have; ``before``: the one that it has."""
+    """The status that a FluxJob should have. ``before`` is the current one."""
     phase, reason, text = _phase(found)
     report = found.report if phase in ("Pending", "Reserved") else None
     if report is not None:
@@ -64,10 +66,12 @@ def status(found: Standing, before: FluxJobStatus, *, generation: int, now: int)
     )
     if same and position is not None and position > _EXACT:
         expected = before.expected
-    if (same and expected == before.expected and position != 1) or conditions.same(text, before.message):
-        text = before.message  # who holds the nodes changes with every pod of every user
+    stays = same and expected == before.expected and position != 1
+    reported = _reported(found.report if phase in _REPORTED else None, before, stays=stays)
+    if stays or (reported is not None and reported in (before.conditions or ())):
+        text = before.message  # the holders of nodes change with every pod of every user
     main = _main(found)
-    holds = main is not None and main.phase.holds
+    holds = main is not None and main.state.has_nodes
     made = FluxJobStatus(
         submit_status=_SUBMIT.get(phase, SubmitStatus.SUBMIT),
         phase=phase,
@@ -82,10 +86,10 @@ def status(found: Standing, before: FluxJobStatus, *, generation: int, now: int)
         allocation=str(main.number) if main is not None and holds else before.allocation,
     )
     if made.allocation == before.allocation and not (found.gang is not None and found.gang.shrinks):
-        # Those whose pods have ended are still its nodes.
+        # The nodes of ended pods still count.
         made = replace(made, nodes=list(dict.fromkeys((*(before.nodes or ()), *(made.nodes or ())))) or None)
     if phase in ("Pending", "Reserved", "Held", "Unschedulable", "Refused"):
-        made = replace(made, started=None, nodes=None, allocation="")  # what it had, it has no more
+        made = replace(made, started=None, nodes=None, allocation="")  # it has lost its nodes
     kept = {each.type: each for each in before.conditions or ()}
     scheduled = phase in ("Starting", "Running", "Completed", "Failed")
     finished = phase in ("Completed", "Failed")
@@ -97,22 +101,42 @@ def status(found: Standing, before: FluxJobStatus, *, generation: int, now: int)
     )
     return replace(
         made,
-        start=made.started or made.no_later_than or made.expected,
+        start=made.started or made.no_later_than,
         conditions=[
             *(
                 _condition(kept.get(kind), kind, is_so, why, said, generation, now)
                 for kind, is_so, why, said in pairs
             ),
+            *([] if reported is None else [_dated(reported, kept, generation, now)]),
             *_promised(found, latest, kept.get(names.START_PROMISED), now),
         ],
     )
 
 
+def _reported(report: StatusReport | None, before: FluxJobStatus, *, stays: bool) -> FluxCondition | None:
+    """The reasons for programs, without times, which have their own fields. Reasons with the same meaning
+    stay as they were written."""
+    if report is None or not report.reasons:
+        return None
+    known = wait_report.wait_report(before.conditions)
+    if known is not None and (stays or known.meaning == wait_report.meaning_of(report.reasons)):
+        return next(each for each in before.conditions or () if each.type == names.WAIT_REPORTED)
+    made = wait_report.wait_condition(dataclasses.replace(report, no_later_than=None, expected=None), "")
+    return FluxCondition(type=made["type"], status="True", reason=made["reason"], message=made["message"])
+
+
+def _dated(
+    reported: FluxCondition, kept: Mapping[str, FluxCondition], generation: int, now: int
+) -> FluxCondition:
+    before = kept.get(reported.type)
+    return _condition(before, reported.type, True, reported.reason, reported.message, generation, now)
+
+
 def _promised(
     found: Standing, latest: str | None, before: FluxCondition | None, now: int
 ) -> Iterator[FluxCondition]:
-    """What the promise of a start was made for: how long, and which workload in which generation. The spec
-    and the owner of a FluxJob are its user's."""
+    """The promise of a start with the limit and the generation of the workload that it was made for. The spec
+    and the owner of a FluxJob can be changed by its user, so they do not count."""
     at = _millis(latest)
     if at is not None:
         limit = found.gang.limit if found.gang is not None else None
@@ -122,15 +146,15 @@ def _promised(
         yield _condition(before, kind, True, why, text, generation, now)
 
 
-def told(spec: FluxJobSpec, before: FluxJobStatus, uid: str) -> Told | None:
-    """What one that waits was told, for a scheduler that takes over. ``uid``: of the workload that is named
-    as its owner."""
+def told(spec: FluxJobSpec, before: FluxJobStatus, uid: str) -> PriorPromise | None:
+    """The promise and the arrival time of a waiting workload, for a scheduler that takes over. ``uid``: of
+    the workload that is named as its owner."""
     at = _millis(before.no_later_than) if before.phase in ("Pending", "Reserved") else None
     promise: Promise | None = None
     generation = None
     if at is not None:
         said = next((each for each in before.conditions or () if each.type == names.START_PROMISED), None)
-        # NB without it, it is the status of an earlier version: its spec says for how long.
+        # The status of an earlier version lacks the condition: its spec has the limit.
         promise = Promise(at, limit=spec.duration * 1000 or None)
         if said is not None:
             text, _, whom = said.message.partition(_TO)
@@ -138,11 +162,11 @@ def told(spec: FluxJobSpec, before: FluxJobStatus, uid: str) -> Told | None:
             generation = said.observed_generation
         promise = promise and promise._replace(expected=_millis(before.expected))
     queued = parse_rfc3339(before.queued or "")
-    return None if promise is None and queued is None else Told(promise, queued, generation)
+    return None if promise is None and queued is None else PriorPromise(promise, queued, generation)
 
 
 def rounded(position: int | None) -> int | None:
-    """A place as it is told: exact at the front, then rounded up to 20, 50, 100, 200, 500 …"""
+    """A place as it is shown: exact at the front, then rounded up to 20, 50, 100, 200, 500 …"""
     if position is None or position <= _EXACT:
         return position
     step = _EXACT
@@ -160,25 +184,28 @@ def _phase(found: Standing) -> tuple[str, str, str]:
     if ended is not None:
         return ended, ended, ""
     if gang is None:
-        return ("Starting" if isinstance(item, Job) and not item.spec.suspend else "Held"), "", ""
-    waits = [each for each in found.pod_sets.values() if not each.phase.holds]
-    held = [each for each in found.pod_sets.values() if each.phase.holds]
+        is_released = isinstance(item, Job | CustomOwner) and not item.spec.suspend
+        return ("Starting" if is_released else "Held"), "", ""
+    waits = [each for each in found.pod_sets.values() if not each.state.has_nodes]
+    held = [each for each in found.pod_sets.values() if each.state.has_nodes]
     if not held:
         if gang.is_over and not waits:
             return ("Running" if gang.ended else "Held"), "", ""  # its owner has not counted them yet
         if gang.fault is not None:
             never = gang.fault.code is Code.CLUSTER_HOLDS_FEWER
             return "Unschedulable" if never else "Refused", *_said(gang.fault)
-        if any(each.phase is Phase.NEVER for each in waits):
+        if any(each.state is JobState.UNSCHEDULABLE for each in waits):
             return "Unschedulable", *_told(found.report, waits)
-        if gang.missing is not None and not any(each.phase is not Phase.GATHERING for each in waits):
+        if gang.missing is not None and not any(each.state is not JobState.GATHERING for each in waits):
             return "Held", *_said(gang.missing)
-        phase = "Reserved" if any(each.phase is Phase.RESERVED for each in waits) else "Pending"
+        if waits and all(each.state is JobState.GATHERING for each in waits):
+            return "Held", *_told(found.report, waits)  # it depends on other jobs
+        phase = "Reserved" if any(each.state is JobState.RESERVED for each in waits) else "Pending"
         return phase, *_told(found.report, waits)
-    there = [pod for pod in gang.placed if pod.spec.node_name and not is_stand_in(pod)]
-    if any(each.phase is not Phase.RUNNING or each.expects or each.arrived for each in held) and not there:
+    there = [pod for pod in gang.placed if pod.spec.node_name and not is_placeholder(pod)]
+    if any(each.state is not JobState.RUNNING or each.expects or each.arrived for each in held) and not there:
         return "Starting", *_refused(gang)
-    more = len([pod for pod in gang.members if not is_stand_in(pod)])
+    more = len([pod for pod in gang.members if not is_placeholder(pod)])
     if waits and more:
         reason, text = _told(found.report, waits)
         return "Running", reason, f"{more} more wait: {text}" if text else f"{more} more wait"
@@ -186,7 +213,7 @@ def _phase(found: Standing) -> tuple[str, str, str]:
 
 
 def _refused(gang: Gang) -> tuple[str, str]:
-    """What kube-scheduler says of pods that it was told to bind."""
+    """What kube-scheduler reports about delegated pods."""
     for pod in (*gang.placed, *gang.members):
         said = refusal(pod)
         if said is not None:
@@ -207,7 +234,7 @@ def _ended(item: Pod | Owner) -> str | None:
 def _told(report: StatusReport | None, waits: list[PodSet]) -> tuple[str, str]:
     if report is not None and report.reasons:
         return report.reasons[0].code.value, messages.texts(report.reasons)
-    never = next((each for each in waits if each.phase is Phase.NEVER and each.story), None)
+    never = next((each for each in waits if each.state is JobState.UNSCHEDULABLE and each.story), None)
     return _said(never.story[-1].reason) if never is not None else (Code.QUEUED_BEHIND_OTHERS.value, "")
 
 
@@ -216,9 +243,9 @@ def _said(reason: Reason) -> tuple[str, str]:
 
 
 def _main(found: Standing) -> PodSet | None:
-    """The pod set that the gang began with, or one of those that it has."""
+    """The pod set that the gang started with, or another one that has nodes."""
     key = found.gang.key if found.gang is not None else ""
-    held = (each for each in found.pod_sets.values() if each.phase.holds)
+    held = (each for each in found.pod_sets.values() if each.state.has_nodes)
     return found.pod_sets.get(key) or next(held, None)
 
 
@@ -229,7 +256,7 @@ def _queued(found: Standing) -> str | None:
 
 
 def _nodes(found: Standing) -> list[str] | None:
-    """The nodes that it has, in the order of its pods, each once."""
+    """Its nodes in the order of its pods, each once."""
     if found.gang is None:
         return None
     unbound = {uid: node for each in found.pod_sets.values() for uid, node in each.unbound.items()}
@@ -265,7 +292,7 @@ def _condition(
 
 
 def _is_near(at: int | None, now: int) -> bool:
-    """Whether a start is worth telling: behind work without a limit, it is a guess of centuries."""
+    """Whether a start is worth showing: behind work without a limit, it is centuries away."""
     return at is not None and at - now < _FAR
 
 

@@ -1,28 +1,28 @@
-"""Workloads: what a user submitted and admission held back, one FluxJob each; pure functions of objects.
+"""Workloads: objects that users submitted and admission held, one FluxJob each; pure functions of objects.
 
-A workload is the object that nobody else's FluxJob stands for: a Deployment and not its ReplicaSets, a Job
-and not its pods, a pod that has no owner which is followed.
+A workload is the topmost object: a Deployment and not its ReplicaSets, a JobSet and not its Jobs, a Job and
+not its pods, a pod without a known owner.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Container
 from dataclasses import dataclass
 
-from fluence.controller.flux_job import TYPES, FluxJobSpec
-from fluence.model.held import is_cancelled, is_ours, is_seen, places_us
+from fluence.controller.flux_job import OPERATOR, TYPES, FluxJobSpec
+from fluence.model.grant import is_cancelled, is_for_this_scheduler, is_held_by_admission, is_ours
 from fluence.model.meta import OwnerReference
-from fluence.model.owner import OWNERS, Owner, identity
-from fluence.model.pod import Pod
-from fluence.model.resources import pod_requests
-from fluence.schedule.gang import Gang
-from fluence.schedule.stand_in import is_stand_in, stand_in
+from fluence.model.operators import BY_KEY, CustomOwner
+from fluence.model.owner import OWNERS, Job, Owner, identity
+from fluence.model.pod import Pod, pod_requests
+from fluence.schedule.gangs.gang import Gang
+from fluence.schedule.queueing.placeholder import is_held_operator, is_placeholder, placeholder, reference
 
-_VERSIONS = {kind: version for version, kind in OWNERS}
 _LONGEST_NAME = 253  # of an object: RFC 1123, a subdomain
 _HASH = 10
 _MOST_SECONDS = (1 << 31) - 1
-_WORDS = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")  # that YAML takes for something else
+_WORDS = ("true", "false", "yes", "no", "on", "off", "y", "n", "null")  # that YAML does not read as text
 _JOBSPEC = """\
 attributes:
   system:
@@ -50,8 +50,7 @@ version: 1
 
 
 def flux_job_name(kind: str, name: str) -> str:
-    """The name of the FluxJob of a workload; a long one is cut, and has a hash so that it stays the only
-    one."""
+    """The name of the FluxJob of a workload. A long one is cut, and gets a hash so that it stays unique."""
     suffix = f"-{kind.lower()}"
     if len(name) + len(suffix) > _LONGEST_NAME:
         suffix = f"-{hashlib.sha256(name.encode()).hexdigest()[:_HASH]}{suffix}"
@@ -71,7 +70,18 @@ class Workload:
 
     @property
     def api_version(self) -> str:
-        return "v1" if isinstance(self.object, Pod) else _VERSIONS[self.kind]
+        return "v1" if isinstance(self.object, Pod) else self.reference.api_version
+
+    @property
+    def is_written(self) -> bool:
+        """Whether we may write to it. Operators' objects that admission cannot hold are only read."""
+        return not isinstance(self.object, CustomOwner) or is_held_operator(self.object)
+
+    @property
+    def is_suspendable(self) -> bool:
+        """Whether it can be suspended: its pods end and the object stays."""
+        found = self.object
+        return is_held_operator(found) if isinstance(found, CustomOwner) else isinstance(found, Job)
 
     @property
     def name(self) -> str:
@@ -103,7 +113,7 @@ class Workload:
         return self.object.metadata.deletion_timestamp is not None
 
     def differs(self, before: Workload) -> bool:
-        """Whether its owner changed something, and not only its state."""
+        """Whether its user changed something, and not only its state."""
         now, then = self.object, before.object
         return (now.metadata.labels, now.metadata.annotations, now.spec) != (
             *(then.metadata.labels, then.metadata.annotations, then.spec),
@@ -111,36 +121,45 @@ class Workload:
 
     @property
     def reference(self) -> OwnerReference:
-        return OwnerReference(
-            api_version=self.api_version, kind=self.kind, name=self.name, uid=self.uid, controller=True
-        )
+        found = self.object
+        if isinstance(found, Pod):
+            return OwnerReference(api_version="v1", kind="Pod", name=self.name, uid=self.uid, controller=True)
+        return reference(found)
 
-    def member(self) -> Pod:
-        """A pod by which its gang can be found."""
-        return self.object if isinstance(self.object, Pod) else stand_in(self.object, 0)
+    def member(self) -> Pod | None:
+        """A pod that belongs to its gang, if that is known before it has pods."""
+        found = self.object
+        if isinstance(found, CustomOwner):
+            return placeholder(found, 0) if is_held_operator(found) and found.planned() else None
+        return found if isinstance(found, Pod) else placeholder(found, 0)
 
 
-def workload_of(found: Pod | Owner, scheduler: str) -> Workload | None:
-    """The workload that an object is; None: it is none that was held back, or part of another."""
-    followed = any(
-        ref.controller and (ref.api_version, ref.kind) in OWNERS
-        for ref in found.metadata.owner_references or ()
-    )
-    if followed or not is_seen(found):
+def workload_of(found: Pod | Owner, scheduler: str, follows: Container[str] = ()) -> Workload | None:
+    """The workload of an object; None if it was not held, or is part of another workload. ``follows``: the
+    kinds of operators' objects that are watched."""
+    controller = found.metadata.controller_reference
+    if (controller is not None and _is_followed(controller, follows)) or not is_held_by_admission(found):
         return None
+    if isinstance(found, CustomOwner):
+        return Workload(found)
     if isinstance(found, Pod):
-        return Workload(found) if is_ours(found, scheduler) and not is_stand_in(found) else None
-    return Workload(found) if places_us(found, scheduler) else None
+        return Workload(found) if is_ours(found, scheduler) and not is_placeholder(found) else None
+    return Workload(found) if is_for_this_scheduler(found, scheduler) else None
+
+
+def _is_followed(ref: OwnerReference, follows: Container[str]) -> bool:
+    group = ref.api_version.rpartition("/")[0]
+    return (ref.api_version, ref.kind) in OWNERS or ((group, ref.kind) in BY_KEY and ref.kind in follows)
 
 
 def spec_of(workload: Workload, gang: Gang | None) -> FluxJobSpec:
-    """What its FluxJob says of it."""
+    """The spec of its FluxJob."""
     pods = _size(workload)
     limit = gang.limit if gang is not None else None
     seconds = 0 if limit is None else min(-(-limit // 1000), _MOST_SECONDS)
     return FluxJobSpec(
         jobspec=_jobspec(workload, pods, seconds),
-        type=TYPES[workload.kind],
+        type=TYPES.get(workload.kind, OPERATOR),
         name=workload.name,
         duration=seconds,
         nodes=pods,
@@ -151,6 +170,8 @@ def _size(workload: Workload) -> int:
     found = workload.object
     if isinstance(found, Pod):
         return 1
+    if isinstance(found, CustomOwner):
+        return found.pods
     spec = found.spec
     if spec.replicas is not None:
         return spec.replicas
@@ -158,10 +179,11 @@ def _size(workload: Workload) -> int:
 
 
 def _jobspec(workload: Workload, pods: int, seconds: int) -> str:
-    """The jobspec that fluxqueue writes: so many nodes with a slot of whole cores each. What is planned with
-    are the pods themselves, with all that they ask for."""
-    cores = -(-pod_requests(workload.member()).get("cpu", 0) // 1000)
-    # NB a general YAML writer takes a millisecond, and ten thousand workloads are looked at in one go.
+    """The jobspec that fluxqueue writes: a number of nodes, each with a slot of whole cores. The plan does
+    not use it: it uses the pods with all their requests."""
+    member = workload.member()
+    cores = 0 if member is None else -(-pod_requests(member).get("cpu", 0) // 1000)
+    # A general YAML writer takes a millisecond, and ten thousand workloads are compared in one go.
     return _JOBSPEC.format(
         seconds=seconds,
         pods=max(1, pods),

@@ -1,4 +1,5 @@
-"""The types of the resource document, offered to kubelets and on nodes: for those whom kube-scheduler places.
+"""Device plugin: offers the types of the resource document to kubelets and on nodes, for pods of
+kube-scheduler.
 
-Fluence's own binding needs none of it: a kubelet ignores an extended resource that its node does not have.
+Pods that Fluence binds do not need it: a kubelet ignores an extended resource that its node does not have.
 """

@@ -1,8 +1,8 @@
-"""Advertising: the numbers of the device plugin on nodes' status, written by one process for all nodes.
+"""Advertising: the numbers of the device plugin in the status of nodes, written by one process for all nodes.
 
-A kubelet leaves extended resources that it does not know as they are, so that this is enough for
-kube-scheduler to place pods that ask for them. What is gone from the document goes from the nodes; only names
-under our prefix are ever touched. Writing what is there already is not done, so that it may run twice.
+A kubelet leaves unknown extended resources as they are, so this is enough for kube-scheduler to place pods
+that request them. Types that are removed from the document are removed from the nodes; only names with our
+prefix are ever changed. Values that are already correct are not written, so two processes may run.
 """
 
 from __future__ import annotations
@@ -14,24 +14,26 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Final
 
 from fluence import names
-from fluence.deviceplugin.capacity import offered
+from fluence.deviceplugin.settings import offered
 from fluence.errors import InvalidInput
 from fluence.kube.client import Client
 from fluence.kube.errors import KubeError, Missing
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import NODES, Json
-from fluence.model.device import DeviceTree
+from fluence.model.external_resources import DeviceTree
 from fluence.model.node import Node
 from fluence.units import NANO, parse_quantity
 
 logger = logging.getLogger(__name__)
 
-_AT_ONCE: Final = 8
-_AGAIN_S: Final = 10.0  # after a write that failed
+_MAX_CALLS: Final = 8
+_RETRY_SECONDS: Final = 10.0  # after a failed write
 
 
-def status_patch(node: Node, wanted: Mapping[str, int]) -> Json | None:
-    """What to write so that a node offers just this; None if it does."""
+def status_patch(node: Node, wanted: Mapping[str, int], *, zeros: bool = False) -> Json | None:
+    """The patch that makes a node offer exactly this; None if it already does. ``zeros``: also remove entries
+    that a kubelet left at 0. A kubelet writes them for five minutes after its plugin is gone, and then never
+    again."""
     changes: Json = {}
     for field, held in (("capacity", node.status.capacity), ("allocatable", node.status.allocatable)):
         held = held or {}
@@ -39,24 +41,24 @@ def status_patch(node: Node, wanted: Mapping[str, int]) -> Json | None:
             name: str(number) for name, number in wanted.items() if _number(held.get(name)) != number
         }
         for name in held:
-            # One that stands at 0 is a kubelet's: it keeps what a plugin of its own once had.
-            if name.startswith(names.DEVICE_PREFIX) and name not in wanted and _number(held[name]) != 0:
+            ours = name.startswith(names.DEVICE_PREFIX) and name not in wanted
+            if ours and (zeros or _number(held[name]) != 0):
                 change[name] = None
         if change:
             changes[field] = change
     return {"status": changes} if changes else None
 
 
-async def advertise_once(client: Client, wanted: Mapping[str, int]) -> int:
-    """See that every node offers just this; answers how many did not."""
-    found = await client.list(NODES)
-    patches = [(node, status_patch(node, wanted)) for node in found.items or ()]
+async def advertise_once(client: Client, wanted: Mapping[str, int], *, zeros: bool = False) -> int:
+    """Make every node offer exactly this. Returns how many nodes were changed."""
+    page = await client.list(NODES)
+    patches = [(node, status_patch(node, wanted, zeros=zeros)) for node in page.items or ()]
     todo = [(node.name, patch) for node, patch in patches if patch is not None]
-    gate = asyncio.Semaphore(_AT_ONCE)
+    gate = asyncio.Semaphore(_MAX_CALLS)
 
     async def write(name: str, patch: Json) -> None:
         async with gate:
-            with contextlib.suppress(Missing):  # the node went meanwhile
+            with contextlib.suppress(Missing):  # the node has gone meanwhile
                 await client.patch(NODES, name, patch, subresource="status")
 
     await asyncio.gather(*(write(name, patch) for name, patch in todo))
@@ -64,7 +66,7 @@ async def advertise_once(client: Client, wanted: Mapping[str, int]) -> int:
 
 
 class Advertiser:
-    """``await Advertiser(client, capacity=1000).run(trees)`` keeps all nodes so until cancelled."""
+    """``await Advertiser(client, capacity=1000).run(trees)`` keeps all nodes up to date until cancelled."""
 
     def __init__(self, client: Client, *, capacity: int) -> None:
         self._client = client
@@ -80,7 +82,7 @@ class Advertiser:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._nodes.run())
             tasks.create_task(self._follow(trees))
-            for _ in range(_AT_ONCE):
+            for _ in range(_MAX_CALLS):
                 tasks.create_task(self._work())
 
     def _node_changed(self, old: Node | None, new: Node | None) -> None:
@@ -122,11 +124,11 @@ class Advertiser:
             if str(error) != self._fault:
                 logger.error("node %s: not written, and tried again: %s", name, error)
             self._fault = str(error)
-            asyncio.get_running_loop().call_later(_AGAIN_S, self._put, name)
+            asyncio.get_running_loop().call_later(_RETRY_SECONDS, self._put, name)
 
 
 def _number(text: str | None) -> int | None:
-    """A count as the API writes it: 1k."""
+    """A count in the notation of the API, such as 1k."""
     try:
         return None if text is None else parse_quantity(text) // NANO
     except InvalidInput:

@@ -1,10 +1,10 @@
-"""Following: the resource document as it is now, and again whenever it changed, from a file or a ConfigMap.
+"""Following: yields the resource document, and again after each change, from a file or a ConfigMap.
 
     async for tree in follow_file(Path("/etc/fluence/resources.yaml")): …
     async for tree in follow_config_map(client): …
 
-A document that is not there declares nothing. One that cannot be read is told once, with its line, and leaves
-what was there standing.
+A missing document declares nothing. A document that cannot be read is logged once, with its line, and the
+last good one stays in force.
 """
 
 from __future__ import annotations
@@ -20,17 +20,18 @@ from fluence.errors import FluenceError
 from fluence.kube.client import Client
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import CONFIG_MAPS
-from fluence.model.config_map import ConfigMap
-from fluence.model.device import DeviceTree
-from fluence.model.resource_document import parse
+from fluence.model.external_resources import DeviceTree, document_of, parse
+from fluence.model.meta import ConfigMap
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 1.0  # between two looks at a file: a mounted ConfigMap is exchanged within a minute or so
+POLL_SECONDS: Final = (
+    1.0  # between two checks of a file: a mounted ConfigMap is replaced within a minute or so
+)
 
 
-async def follow_file(path: Path, *, every_s: float = LOOK_S) -> AsyncIterator[DeviceTree]:
-    """What a file declares, also through the links by which the kubelet exchanges a mounted ConfigMap."""
+async def follow_file(path: Path, *, every_s: float = POLL_SECONDS) -> AsyncIterator[DeviceTree]:
+    """The contents of a file, also through the links by which the kubelet replaces a mounted ConfigMap."""
     held: DeviceTree | None = None
     before: object = ()
     while True:
@@ -44,13 +45,9 @@ async def follow_file(path: Path, *, every_s: float = LOOK_S) -> AsyncIterator[D
         await asyncio.sleep(every_s)
 
 
-async def follow_config_map(
-    client: Client,
-    *,
-    namespace: str = names.RESOURCES_NAMESPACE,
-    name: str = names.RESOURCES_CONFIGMAP,
-) -> AsyncIterator[DeviceTree]:
-    """What the ConfigMap declares, by a watch of that one object."""
+async def follow_config_map(client: Client) -> AsyncIterator[DeviceTree]:
+    """The contents of the ConfigMap, by a watch of that one object."""
+    namespace, name = names.RESOURCES_NAMESPACE, names.RESOURCES_CONFIGMAP
     reflector: Reflector[ConfigMap] = Reflector(
         client, CONFIG_MAPS, namespace=namespace, field_selector=f"metadata.name={name}"
     )
@@ -64,8 +61,8 @@ async def follow_config_map(
         while True:
             await changed.wait()
             changed.clear()
-            found = reflector.store.get(name, namespace)
-            text = "" if found is None else (found.data or {}).get(names.RESOURCES_KEY, "")
+            current = reflector.store.get(name, namespace)
+            text = "" if current is None else document_of(current.data)
             tree = _parsed(text, f"ConfigMap {namespace}/{name}", held)
             if tree is not None and tree != held:
                 held = tree
@@ -76,12 +73,12 @@ async def follow_config_map(
 
 
 def _mark(path: Path) -> object:
-    """What tells one content of a file from another, without reading it."""
+    """Identifies the contents of a file without reading it."""
     try:
-        found = path.stat()
+        status = path.stat()
     except OSError as error:
         return error.errno
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
 
 def _read(path: Path, held: DeviceTree | None) -> DeviceTree | None:

@@ -1,5 +1,5 @@
-"""Doctor: what is right and what is wrong with Fluence in a cluster, and the command that cures it.
+"""Doctor: checks an installation of Fluence, and names the command that fixes each problem.
 
-`look` reads a cluster into `facts`, as far as the rights of whoever asks go. `diagnose` is pure: facts in,
-findings out. What could not be seen is a finding of its own and never taken for absent.
+`look` reads a cluster into `facts`, within the rights of the user. `diagnose` is pure: facts in, findings
+out. What could not be read is a finding of its own and is never taken for absent.
 """

@@ -1,15 +1,23 @@
-"""Checks of admission: who tells containers their backend, whether that works, and what they read for it."""
+"""Checks of admission: whether containers get their backend, by which policies or webhooks, and how to fix
+it."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
 
-from fluence.doctor.admission_cures import keep_one, logs, put_admission_in, show_webhook
-from fluence.doctor.admission_facts import AdmissionFacts, Hook, Policy
-from fluence.doctor.facts import ClusterFacts
-from fluence.doctor.finding import Check, DoctorFinding, Health
-from fluence.model.hand_off import BASE
+from fluence import names
+from fluence.doctor.facts import (
+    AdmissionFacts,
+    Backing,
+    Check,
+    ClusterFacts,
+    DoctorFinding,
+    Health,
+    Hook,
+    Policy,
+)
+from fluence.model.external_resources import BASE
 
 _TOLD = "FLUXION_BACKEND"
 _GATE = "MutatingAdmissionPolicy"
@@ -17,7 +25,7 @@ _SHOWN = 5
 
 
 def check_admission(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    """Whether containers that ask for a device learn which one they got."""
+    """Whether containers that request a device learn which one they got."""
     yield from _admission(facts)
     yield from _webhooks(facts)
     yield from _hand_off(facts)
@@ -33,7 +41,7 @@ def _listed(found: Sequence[Policy | Hook]) -> str:
     return ", ".join(dict.fromkeys(map(_say, found)))
 
 
-# -- who hands over, and whether it works --------------------------------------------------------------------
+# -- hand-over -----------------------------------------------------------------------------------------------
 
 
 def _admission(facts: ClusterFacts) -> Iterator[DoctorFinding]:
@@ -49,7 +57,7 @@ def _admission(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 
 def _result(facts: ClusterFacts) -> DoctorFinding | None:
-    """Whether containers are told, by what was tried, else by what is there."""
+    """Whether containers get their backend, by the dry run or, without one, by the installed objects."""
     check, seen = Check.ADMISSION, facts.admission
     trial, who = seen.trial, seen.hand_over(facts.scheduler_name)
     if trial.variables is not None and _TOLD in trial.variables:
@@ -69,7 +77,7 @@ def _result(facts: ClusterFacts) -> DoctorFinding | None:
 
 
 def _nobody(facts: ClusterFacts) -> DoctorFinding:
-    """Nothing is installed: a site may leave it out, and without devices nobody misses it."""
+    """Nothing is installed: a site may leave admission out, and without devices it is not needed."""
     check, declared = Check.ADMISSION, facts.admission.declared
     nothing = f"no policy and no webhook is there for pods of {facts.scheduler_name}"
     if not declared.has_devices and not declared.unseen and not declared.fault:
@@ -101,7 +109,8 @@ def _switched_off(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 
 def _twice(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    """Two of one scheduler in one namespace: the second changes nothing, unless what they read differs."""
+    """Two of them for one scheduler in one namespace: the second changes nothing, unless they read different
+    tables."""
     check, seen = Check.ADMISSION, facts.admission
     who = seen.hand_over(facts.scheduler_name)
     if len(who) < 2:
@@ -129,7 +138,7 @@ def _twice(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 
 def _reads(each: Policy | Hook, seen: AdmissionFacts) -> set[str]:
-    """The HandOffs that it takes the variables from, as far as that can be seen."""
+    """The HandOffs that it reads variables from, if known."""
     if isinstance(each, Policy):
         return {one.parameters for one in seen.bound(each) if one.parameters}
     backing = seen.backing(each)
@@ -137,7 +146,7 @@ def _reads(each: Policy | Hook, seen: AdmissionFacts) -> set[str]:
 
 
 def _untold(facts: ClusterFacts, who: Sequence[Policy | Hook]) -> DoctorFinding:
-    """Somebody is there, and a container that asks is told nothing."""
+    """Something is installed, but a container that requests a device gets no variables."""
     check, seen = Check.ADMISSION, facts.admission
     where = seen.trial.namespace
     message = f"a container that asks for a device in {where} is told nothing"
@@ -198,7 +207,7 @@ def _all_right(facts: ClusterFacts, hooks: Sequence[Hook]) -> str:
 
 
 def _answers(facts: ClusterFacts, hooks: Sequence[Hook]) -> Iterator[DoctorFinding]:
-    """Is somebody there, and does it know what it is asked?"""
+    """Whether the webhooks have ready endpoints, and answer all configured scopes."""
     check = Check.WEBHOOK
     for key in dict.fromkeys(each.service for each in hooks if each.service):
         mine = [each for each in hooks if each.service == key]
@@ -215,6 +224,11 @@ def _answers(facts: ClusterFacts, hooks: Sequence[Hook]) -> Iterator[DoctorFindi
         elif backing.ready == 0:
             message = f"no endpoint of its Service {key} is ready: {then}"
             yield DoctorFinding(check, Health.WRONG, message, about, show_webhook(backing))
+        elif backing.rollout.stuck:
+            message = (
+                f"the newest template of {backing.deployment} does not become ready: {backing.rollout.stuck}"
+            )
+            yield DoctorFinding(check, Health.WRONG, message, about, show_webhook(backing))
         elif backing.ready < backing.wanted:
             message = f"{backing.ready} of {backing.wanted} replicas are ready behind {key}"
             yield DoctorFinding(check, Health.WARN, message, about, show_webhook(backing))
@@ -228,7 +242,8 @@ def _answers(facts: ClusterFacts, hooks: Sequence[Hook]) -> Iterator[DoctorFindi
 
 
 def _trusted(facts: ClusterFacts, hooks: Sequence[Hook]) -> Iterator[DoctorFinding]:
-    """Does the API server trust those that answer? Each replica has an authority of its own."""
+    """Whether the API server trusts the replicas that answer. Each replica has a certificate authority of its
+    own."""
     backing = facts.admission.backing(hooks[0])
     ready = 1 if backing is None else backing.ready
     valid = min(sum(each.is_valid(facts.now) for each in hook.authorities) for hook in hooks)
@@ -250,7 +265,7 @@ def _trusted(facts: ClusterFacts, hooks: Sequence[Hook]) -> Iterator[DoctorFindi
     else:
         return
     if backing is not None and backing.exists and not ready:
-        return  # that nobody is there says it all
+        return  # that no endpoint is ready explains it
     cure = "see what `fluence webhook run` logs: it tells the API server its certificate"
     if backing is not None and backing.deployment:
         cure = show_webhook(backing)
@@ -258,7 +273,7 @@ def _trusted(facts: ClusterFacts, hooks: Sequence[Hook]) -> Iterator[DoctorFindi
     yield DoctorFinding(Check.WEBHOOK, verdict, message, about, cure)
 
 
-# -- what is handed over -------------------------------------------------------------------------------------
+# -- HandOffs ------------------------------------------------------------------------------------------------
 
 
 def _hand_off(facts: ClusterFacts) -> Iterator[DoctorFinding]:
@@ -274,17 +289,19 @@ def _hand_off(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 
 def _table(facts: ClusterFacts, key: str) -> Iterator[DoctorFinding]:
-    """One HandOff: is it there, does somebody keep it, does it name every attribute?"""
+    """One HandOff: whether it exists, is kept by a scheduler, and names every attribute."""
     check, seen, about = Check.HAND_OFF, facts.admission, f"handoff {key}"
     table = next((each for each in seen.tables.items if each.key == key), None)
-    elsewhere = facts.parameters and key not in facts.parameters and not facts.installations.unseen
+    # A scheduler without a Deployment and a lease is known by the HandOff that it keeps.
+    kept = facts.parameters or sorted(each.key for each in seen.tables.items)
+    elsewhere = kept and key not in kept and not facts.installations.unseen
     if seen.has_hand_offs is False:
         cure = "kubectl apply -f deploy/helm/fluence/crds/handoffs.yaml"
         message = "its kind is not installed: containers are told nothing"
         yield DoctorFinding(check, Health.WRONG, message, about, cure)
         return
     if elsewhere and not facts.leases.unseen:
-        message = f"admission reads it, and the scheduler keeps {', '.join(facts.parameters)}"
+        message = f"admission reads it, and the scheduler keeps {', '.join(kept)}"
         cure = put_admission_in(facts)
         yield DoctorFinding(check, Health.WRONG, message, about, cure)
         return
@@ -321,3 +338,101 @@ def _table(facts: ClusterFacts, key: str) -> Iterator[DoctorFinding]:
         count = len(table.variables)
         message = f"{count} variables: all that the devices of {declared.at or 'the scheduler'} have"
         yield DoctorFinding(check, Health.OK, message, about)
+
+
+_CHART = "deploy/helm/fluence"
+
+
+def put_admission_in(facts: ClusterFacts, mode: str = "", *, doors: bool = False) -> str:
+    """The command that installs admission, or installs it again: with policies if the server has them, unless
+    ``mode`` is given."""
+    mode = mode or ("webhook" if facts.admission.has_policies is False else "policy")
+    release = _release(facts, f"admission.mode={mode}", *(["admission.doors=namespaces"] if doors else ()))
+    if release:
+        return release
+    if not facts.own and facts.runs() is False and not facts.runs_no_containers:
+        # The chart installs admission with the scheduler. Rendered by itself, it would conflict with the
+        # chart.
+        return install(facts, *(["admission.mode=webhook"] if mode == "webhook" else ()), doors=doors)
+    if mode == "policy":
+        return _policies(facts, doors=doors)
+    if facts.scheduler_name == names.SCHEDULER and not doors:
+        return "kubectl apply -f deploy/fluence-webhook.yaml"
+    return install(facts, "admission.mode=webhook", doors=doors)
+
+
+def install(facts: ClusterFacts, *sets: str, doors: bool = False) -> str:
+    """The command that installs the scheduler with admission or, in a sandbox without containers, runs it."""
+    name = facts.scheduler_name
+    if facts.runs_no_containers:
+        own_name = "" if name == names.SCHEDULER else f" --scheduler-name {name}"
+        return f"fluence scheduler run{own_name}"
+    values = [f"settings.scheduler-name={name}"] if name != names.SCHEDULER else []
+    values += [*sets, *(["admission.doors=namespaces"] if doors else ())]
+    words = [f"helm install fluence {_CHART} -n {names.INSTALLED_IN} --create-namespace"]
+    words += [f"--set {','.join(values)}"] if values else []
+    if facts.admission.policies.items or facts.admission.hooks.items:
+        words.append("--take-ownership")  # of objects that were applied without Helm, or Helm refuses
+    return " ".join(words)
+
+
+def _policies(facts: ClusterFacts, *, doors: bool) -> str:
+    """The command that applies the policies and bindings of this release."""
+    words = ["fluence admission render"]
+    kept = facts.parameters or [each.key for each in facts.admission.tables.items]
+    if kept:
+        words.append(f"-n {kept[0].partition('/')[0]}")
+    if facts.scheduler_name != names.SCHEDULER:
+        words.append(f"--scheduler-name {facts.scheduler_name}")
+    if doors or any(each.scope.endswith("-held") for each in facts.admission.policies.items):
+        words.append("--doors namespaces")
+    return f"{' '.join(words)} | kubectl apply -f -"
+
+
+def keep_one(facts: ClusterFacts, found: Sequence[Policy | Hook]) -> str:
+    """The command that deletes duplicates. Policies stay, because they need no pod and no certificate."""
+    hooks = dict.fromkeys(each.configuration for each in found if isinstance(each, Hook))
+    policies = [each for each in found if isinstance(each, Policy)]
+    if hooks and policies:
+        return f"kubectl delete mutatingwebhookconfiguration {' '.join(hooks)}"
+    if hooks:
+        return f"kubectl delete mutatingwebhookconfiguration {' '.join(list(hooks)[1:])}".rstrip()
+    more = " ".join(each.name for each in policies[1:])
+    return f"kubectl delete mutatingadmissionpolicy,mutatingadmissionpolicybinding {more}"
+
+
+def flux_jobs_on(facts: ClusterFacts) -> str:
+    return _release(facts, "settings.flux-jobs=true") or "start the scheduler with --flux-jobs"
+
+
+def logs(facts: ClusterFacts) -> str:
+    """The command that shows the log of the scheduler, which writes the HandOff."""
+    if not facts.own:
+        lease = next((each for each in facts.own_leases if each.is_alive(facts.now)), None)
+        if lease is not None:
+            return f"see what the scheduler logs that holds the lease {lease.key}: {lease.holder}"
+        return install(facts)
+    own = facts.own[0]
+    return f"kubectl -n {own.namespace} logs deployment/{own.name} --all-containers --tail=20"
+
+
+def show_webhook(backing: Backing) -> str:
+    """The command that shows the webhook's pods, or scales them up from 0."""
+    space, _, service = backing.service.partition("/")
+    _, _, name = backing.deployment.partition("/")
+    if not name:
+        return f"kubectl -n {space} describe service/{service}"
+    if backing.wanted == 0:
+        return f"kubectl -n {space} scale deployment/{name} --replicas=2"
+    return (
+        f"kubectl -n {space} describe deployment/{name} && "
+        f"kubectl -n {space} logs deployment/{name} --tail=20"
+    )
+
+
+def _release(facts: ClusterFacts, *sets: str) -> str:
+    own = next((each for each in facts.own if each.release), None)
+    if own is None:
+        return ""
+    values = " ".join(f"--set {each}" for each in sets)
+    return f"helm upgrade {own.release} {_CHART} -n {own.namespace} --reuse-values {values}"

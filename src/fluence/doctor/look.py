@@ -1,16 +1,20 @@
-"""Look: read a cluster into facts, as far as one may. Nothing is written; the two pods are dry runs."""
+"""Look: reads a cluster into facts, within the rights of the user, and asks for the rights of accounts.
+
+Nothing is written; the two pods are dry runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
+
 from fluence import names
-from fluence.doctor.access_reviews import ask_rights, ask_webhook_rights
 from fluence.doctor.facts import (
     ClusterFacts,
     EventReport,
@@ -18,24 +22,40 @@ from fluence.doctor.facts import (
     Installation,
     LeaseFacts,
     Replica,
+    RightAnswer,
+    RightFacts,
+    Seen,
 )
-from fluence.doctor.installations import is_scheduler, read_installation
-from fluence.doctor.look_admission import look_at_admission
-from fluence.doctor.reading import everywhere, may, refusal, within
-from fluence.doctor.seen import Seen
+from fluence.doctor.installations import is_scheduler, read_installation, trouble_of
+from fluence.doctor.look_admission import everywhere, look_at_admission, may, refusal, within
+from fluence.doctor.rights import Right, hand_off_rights, needed_rights, webhook_rights
 from fluence.kube.client import Client
-from fluence.kube.discovery import ServerVersion, resources_of, server_version, versions_of
-from fluence.kube.errors import ApiError
+from fluence.kube.errors import ONCE, ApiError, Forbidden
 from fluence.kube.gangs import ADAPTERS, GROUP, discover_coscheduling, probe
 from fluence.kube.lease import LEASE_OBJECTS, RENEW, LeaseObject
 from fluence.kube.listing import list_groups
-from fluence.kube.resource import DEPLOYMENTS, OWNERS, PODS, Resource
-from fluence.model.group import Group
-from fluence.model.owner import Owner
+from fluence.kube.operators import discover_operators
+from fluence.kube.resource import (
+    DEPLOYMENTS,
+    HAND_OFFS,
+    NODES,
+    OWNERS,
+    PODS,
+    Resource,
+    ServerVersion,
+    resources_of,
+    server_version,
+    versions_of,
+)
+from fluence.model.grant import by_one_name
+from fluence.model.operators import OPERATORS
+from fluence.model.owner import Group, Owner
 from fluence.model.pod import Pod
+from fluence.schedule.published_settings import read_published
+from fluence.schedule.settings import SchedulerSettings
 
-_EVENTS_READ = 2000  # newest or not: they are hints
-_WATCH_S = 1.0  # between two looks at a lease
+_EVENTS_READ = 2000  # in any order: they are only hints
+_WATCH_S = 1.0  # between two reads of a lease
 _FEATURE = re.compile(r'^kubernetes_feature_enabled\{name="([^"]+)"[^}]*\} ([01])', re.MULTILINE)
 _RAW_EVENTS: Resource[dict[str, object]] = Resource("", "v1", "events", "Event", dict[str, object])
 _CONFIG_MAPS: Resource[dict[str, object]] = Resource("", "v1", "configmaps", "ConfigMap", dict[str, object])
@@ -43,18 +63,18 @@ _CONFIG_MAPS: Resource[dict[str, object]] = Resource("", "v1", "configmaps", "Co
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What is asked for."""
+    """What the user asks for."""
 
     scheduler_name: str = names.SCHEDULER
     namespace: str | None = None
-    """Look at pods and groups of this one only."""
+    """Only read pods and groups of this namespace."""
     account: str | None = None
-    """Whose rights; None: the scheduler's."""
+    """The account whose rights are checked; None: the scheduler's."""
     waits_s: float = 3600.0
 
 
 async def look(client: Client, question: Question) -> ClusterFacts:
-    """All facts; what may not be read is left open and says so. Raises if there is no answer at all."""
+    """All facts. What may not be read is marked as such. Raises if the server does not answer at all."""
     version = await may(server_version(client))
     gang_api = await _gang_api(client, question.namespace or client.access.namespace)
     gates, gates_unseen = await _gates(client)
@@ -75,6 +95,7 @@ async def look(client: Client, question: Question) -> ClusterFacts:
         reports=await _reports(client, question.scheduler_name),
     )
     facts = await _with_pods(client, facts, question.namespace)
+    facts = replace(facts, nodes=await everywhere(client, NODES, "nodes", set()))
     facts = replace(facts, leases=await _watched(client, facts), now=datetime.now(UTC))
     facts = replace(facts, admission=await look_at_admission(client, facts, question.namespace))
     return replace(
@@ -118,7 +139,7 @@ async def _installations(client: Client) -> Seen[Installation]:
     found = await everywhere(client, DEPLOYMENTS.raw(), "Deployments", {names.INSTALLED_IN})
     configs: dict[tuple[str, str], Mapping[str, str] | None] = {}
     ours = [each for each in found.items if is_scheduler(each)]
-    for deployment in ours:  # settings first: reading them is pure
+    for deployment in ours:  # read the ConfigMaps first: parsing the settings is pure
         meta: Any = deployment["metadata"]
         spec: Any = deployment["spec"]
         for volume in spec["template"]["spec"].get("volumes") or ():
@@ -147,7 +168,7 @@ async def _replicas(client: Client, found: tuple[Installation, ...], name: str) 
             if status.get("phase") in ("Succeeded", "Failed"):  # type: ignore[attr-defined]
                 continue
             images = [one.get("image", "") for one in spec.get("containers") or ()]  # type: ignore[attr-defined]
-            items.append(Replica(f"{each.namespace}/{meta['name']}", images[0]))  # type: ignore[index]
+            items.append(Replica(f"{each.namespace}/{meta['name']}", images[0], trouble_of(pod)))  # type: ignore[index]
     return Seen(tuple(items), unseen)
 
 
@@ -184,11 +205,17 @@ def _lease(lease: LeaseObject) -> LeaseFacts:
         acquired=_time(spec.acquire_time),
         renewed=_time(spec.renew_time),
         duration_s=spec.lease_duration_seconds or 15,
+        aliases=_aliases((meta.annotations or {}).get(names.SETTINGS, "")),
     )
 
 
+def _aliases(settings: str) -> tuple[str, ...]:
+    found = read_published(settings).values.get("scheduler_aliases", ()) if settings else ()
+    return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
+
+
 async def _watched(client: Client, facts: ClusterFacts) -> Seen[LeaseFacts]:
-    """A lease that looks run out is watched for its duration: clocks may differ, a renewal does not lie."""
+    """Watch leases that look expired for their duration: clocks may differ, but a renewal is certain."""
     now = datetime.now(UTC)
 
     def is_odd(each: LeaseFacts) -> bool:
@@ -244,7 +271,11 @@ async def _with_pods(client: Client, facts: ClusterFacts, namespace: str | None)
         pods: Seen[Pod] = await everywhere(client, PODS, "pods", {client.access.namespace})
     else:
         pods = await within(client, PODS, "pods", namespace)
-    # Where pods may be read in one namespace only, all else is read there, too.
+    aliases = {alias for lease in facts.own_leases for alias in lease.aliases}
+    if aliases:
+        named = (by_one_name(pod, facts.scheduler_name, aliases) for pod in pods.items)
+        pods = replace(pods, items=tuple(named))
+    # If pods may be read in one namespace only, everything else is read there too.
     where = namespace or (client.access.namespace if pods.unseen else None)
     groups: Seen[Group] = Seen()
     has_groups, systems = True, frozenset[str]()
@@ -257,7 +288,9 @@ async def _with_pods(client: Client, facts: ClusterFacts, namespace: str | None)
     owners: list[Owner] = []
     follows: list[str] = []
     unseen = ""
-    for resource in OWNERS:
+    operators = await may(discover_operators(client))
+    custom = [] if isinstance(operators, ApiError) else operators
+    for resource in (*OWNERS, *custom):
         got = await may(client.list(resource, namespace=where))
         if isinstance(got, ApiError):
             unseen = refusal(resource.plural, got)
@@ -273,3 +306,163 @@ async def _with_pods(client: Client, facts: ClusterFacts, namespace: str | None)
         has_groups=has_groups,
         systems=systems,
     )
+
+
+_REVIEWS = "/apis/authorization.k8s.io/v1/"
+_WHO = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+_AT_ONCE = 16
+_OPTIONAL = (
+    "scheduling.k8s.io",
+    "scheduling.x-k8s.io",
+    "scheduling.volcano.sh",
+    "scheduling.run.ai",
+    *{each.group: None for each in OPERATORS},
+    HAND_OFFS.group,
+)
+"""API groups that a server may lack. Rights to missing resources are not needed."""
+
+
+async def ask_rights(client: Client, facts: ClusterFacts, account: str | None) -> RightFacts:
+    """The rights of ``account``, or of the scheduler's account, or, if neither can be asked for, of the
+    user."""
+    installed = _installation(facts, account)
+    wanted = account or (installed.subject if installed is not None else None)
+    rights = await _served(client, _needed(facts, installed, wanted))
+    unseen = ""
+    if wanted is not None:
+        found = await _of_account(client, rights, wanted)
+        if account is not None or not found.unseen:
+            return found
+        unseen = f"{found.unseen}; one's own are shown"
+    elif facts.installations.unseen:
+        unseen = (
+            f"the scheduler's account is not known, one's own rights are shown: {facts.installations.unseen}"
+        )
+    try:
+        own = await _who(client)
+        return RightFacts(own, is_own=True, answers=await _ask(client, rights, None), unseen=unseen)
+    except ApiError as error:
+        return RightFacts("", is_own=True, unseen=f"nobody's rights can be asked for: {error}")
+
+
+async def ask_webhook_rights(client: Client, facts: ClusterFacts) -> tuple[RightFacts, ...]:
+    """The rights of the accounts of the webhooks that change pods of this scheduler."""
+    admission = facts.admission
+    asked: dict[str, list[Right]] = {}
+    for hook in admission.hooks_for(facts.scheduler_name):
+        backing = admission.backing(hook)
+        if backing is not None and backing.deployment and backing.parameters:
+            namespace = backing.parameters.partition("/")[0]
+            asked[backing.subject] = [*webhook_rights(configuration=hook.configuration, namespace=namespace)]
+    return tuple([await _of_account(client, await _served(client, asked[who]), who) for who in sorted(asked)])
+
+
+async def _of_account(client: Client, rights: list[Right], account: str) -> RightFacts:
+    try:
+        return RightFacts(account, answers=await _ask(client, rights, account))
+    except ApiError:
+        pass
+    try:
+        access = msgspec.structs.replace(client.access, impersonate=account)
+        async with Client(access, retry=ONCE) as as_account:
+            return RightFacts(account, answers=await _ask(as_account, rights, None))
+    except ApiError:
+        return RightFacts(
+            account,
+            unseen=f"the rights of {account} cannot be asked for: neither subjectaccessreviews nor "
+            "impersonation is allowed",
+        )
+
+
+def _installation(facts: ClusterFacts, account: str | None) -> Installation | None:
+    found = [each for each in facts.installations.items if account in (None, each.subject)]
+    mine = [each for each in found if each.scheduler_name == facts.scheduler_name]
+    if mine or account is not None:
+        return next(iter(mine or found), None)
+    return None
+
+
+def _needed(facts: ClusterFacts, installed: Installation | None, account: str | None) -> tuple[Right, ...]:
+    if installed is not None:
+        # For an unknown lease, assume the chart's default: in the scheduler's own namespace.
+        lease = installed.lease_key or f"{installed.namespace}/{names.SCHEDULER}"
+        rights = needed_rights(
+            lease=None if installed.lease is False else lease, metrics=bool(installed.opens_metrics)
+        )
+        if not facts.admission.hand_over(facts.scheduler_name):
+            return rights
+        return (*rights, *hand_off_rights(lease.partition("/")[0]))
+    own = next(iter(facts.own_leases), None)
+    parts = (account or "").split(":")
+    if own is not None:
+        lease = own.key
+    elif len(parts) == 4:
+        lease = f"{parts[2]}/{names.SCHEDULER}"
+    else:
+        defaults = SchedulerSettings()
+        lease = f"{defaults.lease_namespace}/{defaults.lease_name}"
+    return needed_rights(lease=lease, metrics=False)
+
+
+async def _served(client: Client, rights: Sequence[Right]) -> list[Right]:
+    """The rights without the resources that this server does not have."""
+    there: dict[str, set[str]] = {}
+    for group in _OPTIONAL:
+        there[group] = set()
+        try:
+            for version in await versions_of(client, group):
+                there[group].update(await resources_of(client, group, version))
+        except ApiError:
+            continue
+    found = []
+    for right in rights:
+        if right.group in there:
+            kept = tuple(each for each in right.resources if each in there[right.group])
+            right = msgspec.structs.replace(right, resources=kept)
+        if right.resources:
+            found.append(right)
+    return found
+
+
+async def _ask(client: Client, rights: list[Right], subject: str | None) -> tuple[RightAnswer, ...]:
+    turn = asyncio.Semaphore(_AT_ONCE)
+
+    async def may(attributes: Mapping[str, str]) -> bool:
+        async with turn:
+            return await _review(client, attributes, subject)
+
+    async def answer(right: Right) -> RightAnswer:
+        asked = right.reviews()
+        allowed = await asyncio.gather(*(may(attributes) for _, attributes in asked))
+        lacks = [verb for (verb, _), yes in zip(asked, allowed, strict=True) if not yes]
+        return RightAnswer(right, tuple(dict.fromkeys(lacks)))
+
+    return tuple(await asyncio.gather(*map(answer, rights)))
+
+
+async def _review(client: Client, attributes: Mapping[str, str], subject: str | None) -> bool:
+    spec: dict[str, Any] = {"resourceAttributes": attributes}
+    kind = "SelfSubjectAccessReview"
+    if subject is not None:
+        kind = "SubjectAccessReview"
+        spec |= {"user": subject, "groups": _groups(subject)}
+    body = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
+    answer = await client.request("POST", f"{_REVIEWS}{kind.lower()}s", body=msgspec.json.encode(body))
+    return bool(msgspec.json.decode(answer).get("status", {}).get("allowed"))
+
+
+def _groups(subject: str) -> list[str]:
+    """The groups of an account, which a review must be given explicitly."""
+    parts = subject.split(":")
+    more = ["system:serviceaccounts", f"system:serviceaccounts:{parts[2]}"] if len(parts) == 4 else []
+    return [*more, "system:authenticated"]
+
+
+async def _who(client: Client) -> str:
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    try:
+        answer = await client.request("POST", _WHO, body=msgspec.json.encode(body))
+    except Forbidden:
+        return "whoever asks"
+    status = msgspec.json.decode(answer).get("status", {})
+    return str(status.get("userInfo", {}).get("username") or "whoever asks")

@@ -1,46 +1,56 @@
-"""Look at admission: who changes new pods, what they read, and whether one that asks for a device is told.
+"""Look at admission: which policies and webhooks change new pods, what they read, and whether a pod that
+requests a device gets its variables.
 
-The pod that is tried is a dry run. The server learns of new policies and variables after a moment, so it is
-tried again for a few seconds where somebody is there who should have changed it.
+The test pod is a dry run. The server applies new policies and variables after a moment, so the dry run is
+repeated for a few seconds if a policy or webhook should have changed the pod.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from fluence import names
+from fluence.cluster.layout import DEFAULT
 from fluence.controller.flux_job import FLUX_JOBS, FluxJobStatus
-from fluence.doctor.admission_facts import (
+from fluence.doctor.facts import (
     AdmissionFacts,
     Backing,
+    ClusterFacts,
     Declared,
     Hook,
+    Seen,
     Space,
     Table,
     Trial,
 )
-from fluence.doctor.admission_objects import (
+from fluence.doctor.installations import (
     count_ready,
     read_backing,
     read_binding,
     read_hooks,
     read_policy,
 )
-from fluence.doctor.facts import ClusterFacts
-from fluence.doctor.reading import may, refusal
-from fluence.doctor.seen import Seen
 from fluence.kube.client import Client
-from fluence.kube.discovery import resources_of, status_fields
-from fluence.kube.errors import ApiError, Missing
-from fluence.kube.resource import CONFIG_MAPS, DEPLOYMENTS, HAND_OFFS, NAMESPACES, PODS, Json, Resource
-from fluence.model import resource_document
-from fluence.model.hand_off import BASE, hand_off_variables
+from fluence.kube.errors import ApiError, Missing, Unauthorized
+from fluence.kube.resource import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    HAND_OFFS,
+    NAMESPACES,
+    PODS,
+    Json,
+    Resource,
+    resources_of,
+    status_fields,
+)
+from fluence.model import external_resources
+from fluence.model.external_resources import BASE, hand_off_variables
 from fluence.schedule.settings import SchedulerSettings
 
 _GROUP: Final = "admissionregistration.k8s.io"
@@ -57,7 +67,8 @@ _SLICES: Final[Resource[Json]] = Resource(
 
 
 async def look_at_admission(client: Client, facts: ClusterFacts, namespace: str | None) -> AdmissionFacts:
-    """All facts of admission; a pod is tried in ``namespace``, and only that one's label is looked at."""
+    """All facts of admission. The test pod is created in ``namespace``, and only the labels of that one are
+    read."""
     policies, bindings, configurations = [await _all(client, plural) for plural in _KINDS]
     ours = tuple(each for found in policies.items if (each := read_policy(found)) is not None)
     known = {each.name for each in ours}
@@ -91,7 +102,8 @@ async def _serves(client: Client, group: str, version: str, plural: str) -> bool
 
 
 async def _dropped(client: Client) -> tuple[str, ...]:
-    """What a CRD of another version, or of fluxqueue, does not know of a FluxJob's status."""
+    """The fields of a FluxJob's status that the installed CRD, of another version or of fluxqueue, does not
+    have."""
     got = await may(status_fields(client, FLUX_JOBS))
     written = msgspec.structs.fields(FluxJobStatus)
     return () if isinstance(got, ApiError) else tuple(sorted({x.encode_name for x in written} - got))
@@ -102,13 +114,13 @@ async def _all(client: Client, plural: str) -> Seen[dict[str, Any]]:
         _GROUP, "v1", plural, _KINDS[plural], dict[str, object], namespaced=False
     )
     got = await may(client.list(resource))
-    if isinstance(got, Missing):  # a server that does not know the kind has none
+    if isinstance(got, Missing):  # a server that does not know the kind has no such objects
         return Seen()
     return Seen((), refusal(plural, got)) if isinstance(got, ApiError) else Seen(tuple(got.items or ()))
 
 
 async def _backings(client: Client, hooks: Iterable[Hook]) -> Seen[Backing]:
-    """What is behind each Service."""
+    """The Deployment and the endpoints behind each Service."""
     items: list[Backing] = []
     unseen = ""
     for key in sorted({each.service for each in hooks if each.service}):
@@ -144,7 +156,7 @@ async def _spaces(client: Client, namespace: str | None) -> Seen[Space]:
 
 
 async def _tables(client: Client, wanted: set[str]) -> Seen[Table]:
-    """The HandOffs; where they may not be listed, those that somebody reads."""
+    """The HandOffs. If they may not be listed, only those that admission or the scheduler uses."""
     got = await may(client.list(HAND_OFFS))
     if not isinstance(got, ApiError):
         there = [each for each in got.items or () if each.metadata.name == names.ADMISSION_PARAMETERS]
@@ -162,7 +174,7 @@ async def _tables(client: Client, wanted: set[str]) -> Seen[Table]:
 
 
 async def _declared(client: Client, facts: ClusterFacts) -> Declared:
-    """The devices of this scheduler, by the settings of its Deployment, else by the defaults."""
+    """The devices of this scheduler, by the settings of its Deployment or by the defaults."""
     own = facts.own[0].devices_at if facts.own else SchedulerSettings().resources_configmap
     if own is None:
         return Declared(
@@ -177,14 +189,15 @@ async def _declared(client: Client, facts: ClusterFacts) -> Declared:
     if isinstance(got, ApiError):
         return Declared(own, unseen=refusal(f"the ConfigMap {own}", got))
     try:
-        tree = resource_document.parse((got.data or {}).get(names.RESOURCES_KEY, ""), source=own)
-    except resource_document.InvalidResources as error:
+        document = external_resources.document_of(got.data)
+        tree = external_resources.parse(document, source=own, own_types=DEFAULT.own_types)
+    except external_resources.InvalidResources as error:
         return Declared(own, fault=str(error))
-    return Declared(own, bool(tree.backends), hand_off_variables(tree))
+    return Declared(own, tree.types, hand_off_variables(tree))
 
 
 async def _tried(client: Client, scheduler: str, namespace: str, *, wanted: bool) -> Trial:
-    """What the server makes of a pod that asks for a device. Nothing is stored."""
+    """What the server makes of a pod that requests a device. Nothing is stored."""
     device = {"limits": {f"{names.DEVICE_PREFIX}qpu": "1"}}
     container = {
         "name": "probe",
@@ -210,3 +223,41 @@ async def _tried(client: Client, scheduler: str, namespace: str, *, wanted: bool
         if "FLUXION_BACKEND" in told or not wanted or time.monotonic() >= until:
             return Trial(namespace, told)
         await asyncio.sleep(1.0)
+
+
+T = TypeVar("T")
+
+
+async def may(call: Awaitable[T]) -> T | ApiError:
+    """The answer, or the refusal. Unauthorized is raised, because then nothing can be read."""
+    try:
+        return await call
+    except Unauthorized:
+        raise
+    except ApiError as error:
+        return error
+
+
+def refusal(what: str, error: ApiError) -> str:
+    said = " ".join(error.status.message.split()) or error.reason
+    return f"{what} cannot be read: {said}"
+
+
+async def everywhere(client: Client, resource: Resource[T], what: str, instead: set[str]) -> Seen[T]:
+    """All objects of a kind. If that is not allowed, those of some namespaces."""
+    got = await may(client.list(resource))
+    if not isinstance(got, ApiError):
+        return Seen(tuple(got.items or ()))
+    if isinstance(got, Missing):
+        return Seen()
+    items: list[T] = []
+    for namespace in sorted(filter(None, instead)):
+        items += (await within(client, resource, what, namespace)).items
+    return Seen(tuple(items), refusal(what, got))
+
+
+async def within(client: Client, resource: Resource[T], what: str, namespace: str) -> Seen[T]:
+    got = await may(client.list(resource, namespace=namespace))
+    if isinstance(got, ApiError):
+        return Seen((), refusal(what, got))
+    return Seen(tuple(got.items or ()))

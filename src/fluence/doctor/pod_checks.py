@@ -1,4 +1,5 @@
-"""Checks of what users made: pods that nobody schedules, groups that wait, gates and annotations left."""
+"""Checks of users' work: pods without a scheduler, waiting groups, orphaned gates and annotations, and
+namespaces whose work is queued."""
 
 from __future__ import annotations
 
@@ -8,19 +9,20 @@ from datetime import datetime
 
 from fluence import messages, names
 from fluence.act.conditions import GROUP_CONDITIONS, POD_SCHEDULED
-from fluence.doctor.facts import ClusterFacts
-from fluence.doctor.finding import Check, DoctorFinding, Health
-from fluence.model.group import Group
+from fluence.controller.flux_job import FLUX_JOBS
+from fluence.doctor.admission_checks import flux_jobs_on, install, logs, put_admission_in
+from fluence.doctor.facts import HELD, Check, ClusterFacts, DoctorFinding, Health, Hook, Policy, Space
+from fluence.model.owner import Group
 from fluence.model.pod import Pod
 from fluence.model.reason import Code
-from fluence.schedule.gang import Gang
-from fluence.schedule.gate_dependency import GateDependency, aliases, dependency_of
-from fluence.schedule.groups import Groups
+from fluence.schedule.external_resources.gate_dependency import GateDependency, aliases, dependency_of
+from fluence.schedule.gangs.gang import Gang
+from fluence.schedule.gangs.groups import Groups
 from fluence.units import format_duration
 
 _SHOWN = 5
 _OURS = f"{names.PREFIX}/"
-# Of the predecessors, and understood or passed over in silence.
+# Names of the predecessors, which are understood or silently ignored.
 _OLDER = frozenset(
     _OURS + each
     for each in (
@@ -35,7 +37,7 @@ KNOWN = _OLDER | {each for each in vars(names).values() if isinstance(each, str)
 
 
 def check_pods(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    """Everything about pods and groups, as far as they may be listed."""
+    """All checks of pods and groups that may be listed."""
     yield from _without_scheduler(facts)
     yield from _waiting(facts)
     yield from _gates(facts)
@@ -55,7 +57,7 @@ def _some(items: list[str]) -> str:
     return ", ".join(items[:_SHOWN]) + more
 
 
-# -- pods that nobody schedules ------------------------------------------------------------------------------
+# -- pods without a scheduler --------------------------------------------------------------------------------
 
 
 def _without_scheduler(facts: ClusterFacts) -> Iterator[DoctorFinding]:
@@ -81,9 +83,7 @@ def _without_scheduler(facts: ClusterFacts) -> Iterator[DoctorFinding]:
         return
     idle = next((each for each in facts.own), None)
     if idle is None:
-        cure = "helm install fluence deploy/helm/fluence -n fluence-system --create-namespace"
-        if name != names.SCHEDULER:
-            cure += f" --set settings.scheduler-name={name}"
+        cure = install(facts)
     elif idle.wanted == 0:
         cure = f"kubectl -n {idle.namespace} scale deployment/{idle.name} --replicas=2"
     else:
@@ -91,7 +91,7 @@ def _without_scheduler(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     yield DoctorFinding(check, Health.WRONG, f"{pods}; no scheduler of that name runs", name, cure)
 
 
-# -- groups that wait ----------------------------------------------------------------------------------------
+# -- waiting groups ------------------------------------------------------------------------------------------
 
 
 def _waiting(facts: ClusterFacts) -> Iterator[DoctorFinding]:
@@ -121,7 +121,7 @@ def _waiting(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 
 def _since(gang: Gang) -> datetime | None:
-    """When the first of those that still wait was made; None: nobody waits."""
+    """When the oldest waiting pod was created; None if no pod waits."""
     waiting = [pod.metadata.creation_timestamp for pod in (*gang.members, *gang.gated)]
     return min((each for each in waiting if each is not None), default=None)
 
@@ -138,7 +138,7 @@ def _waits_long(gang: Gang, since: datetime, facts: ClusterFacts) -> DoctorFindi
 
 
 def _why(gang: Gang, *, is_whole: bool) -> tuple[Health, str]:
-    """Why a gang waits. Unless it was read as a whole, only what the scheduler wrote counts."""
+    """Why a gang waits. Unless all of its objects could be read, only what the scheduler wrote counts."""
     if is_whole and gang.fault is not None:
         return Health.WRONG, messages.text(gang.fault)
     if not gang.members and gang.missing is not None and gang.missing.code is Code.WAITS_FOR_PRODUCER:
@@ -156,7 +156,7 @@ def _why(gang: Gang, *, is_whole: bool) -> tuple[Health, str]:
 
 
 def _written(gang: Gang) -> str:
-    """What the scheduler wrote into the group's condition, else into a pod's."""
+    """The message of the scheduler in the group's condition, otherwise in a pod's."""
     for condition in gang.group.conditions if gang.group is not None else ():
         if condition.type in GROUP_CONDITIONS.values() and condition.status == "False" and condition.message:
             return condition.message
@@ -172,12 +172,12 @@ def _written(gang: Gang) -> str:
 
 def _gates(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     check = Check.ORPHANED_GATES
-    alive: dict[str, set[str]] = {}  # namespace -> pods that can still do something, and their groups
+    alive: dict[str, set[str]] = {}  # namespace -> names of pods that have not ended, and of their groups
     for pod in facts.pods.items:
         if not pod.is_terminal:
             waits, goes_by = dependency_of(pod), aliases(pod)
             if isinstance(waits, GateDependency):
-                goes_by.discard(waits.producer)  # nobody is let go by those who wait with them
+                goes_by.discard(waits.producer)  # it waits itself
             alive.setdefault(pod.metadata.namespace, set()).update(goes_by)
     found: dict[tuple[str, str, str], list[Pod]] = {}
     for pod in facts.pods.items:
@@ -195,7 +195,7 @@ def _gates(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 
 def _orphaned(pod: Pod, alive: set[str]) -> str:
-    """Why nobody opens the gates of a pod; "" if somebody does, or nothing says who would."""
+    """Why no program opens the gates of a pod; "" if one does, or if no producer is named."""
     producer = pod.annotations.get(names.DEPENDS_ON_PRODUCER, "").rpartition("/")[2]
     if producer:
         return "" if producer in alive else f"its producer {producer} is gone"
@@ -207,13 +207,14 @@ def _orphaned(pod: Pod, alive: set[str]) -> str:
 
 def _groups_of(pod: Pod) -> list[str]:
     link = pod.spec.scheduling_group
-    found = [link.pod_group_name] if link is not None and link.pod_group_name else []
+    name = link.pod_group_name if link is not None else ""
+    found = [name] if name and not name.endswith(names.POD_GROUP_SUFFIX) else []
     return found + [pod.labels[key] for key in names.GROUP_NAMES if pod.labels.get(key)]
 
 
 def _maker(pod: Pod) -> str:
-    """What to delete so that a pod goes and is not made again."""
-    owner = next((each for each in pod.metadata.owner_references or () if each.controller), None)
+    """The object to delete so that a pod goes and is not created again."""
+    owner = pod.metadata.controller_reference
     return f"{owner.kind.lower()}/{owner.name}" if owner is not None else f"pod/{pod.metadata.name}"
 
 
@@ -237,7 +238,7 @@ def _annotations(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 
 def _unknown(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    """Annotations under our prefix that mean nothing: a misspelt one is silently not used."""
+    """Annotations with our prefix that mean nothing: a misspelt one has silently no effect."""
     where: dict[tuple[str, str, str], list[Pod | Group]] = {}
     for pod in facts.pods.items:
         for key in pod.annotations:
@@ -259,11 +260,11 @@ def _unknown(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 
 def _left_over(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    """Annotations of ours on pods of others: what the user asks for there is not done."""
+    """Our annotations on pods of other schedulers, where they have no effect."""
     ours = {each.scheduler_name for each in facts.installations.items}
     ours |= {each.scheduler_name for each in facts.leases.items}
     if None in ours:
-        return  # there is a Fluence whose name cannot be seen: they may be its
+        return  # a Fluence whose scheduler name cannot be read may own them
     ours.add(facts.scheduler_name)
     where: dict[tuple[str, str, str], list[Pod]] = {}
     for pod in facts.pods.items:
@@ -290,3 +291,109 @@ def _is_unknown(key: str) -> bool:
 def _unannotate(kind: str, space: str, items: Sequence[Pod | Group], keys: Sequence[str]) -> str:
     which = " ".join(_name(each) for each in items[:_SHOWN])
     return f"kubectl -n {space} annotate {kind} {which} {' '.join(f'{key}-' for key in keys)}"
+
+
+_LABEL = names.NAMESPACE_OPT_IN
+_DISABLED = "disabled"
+_CLOSED = "kube-system"
+_APPLY = "kubectl apply -f deploy/crds/fluxjobs.yaml"
+
+
+def check_doors(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    """Whether work that should be queued is held, and whether held work is released."""
+    yield from _doors(facts)
+    yield _flux_jobs(facts)
+
+
+def _doors(facts: ClusterFacts) -> Iterator[DoctorFinding]:
+    check, spaces = Check.DOORS, facts.admission.spaces
+    labelled = [each for each in spaces.items if _LABEL in each.labels]
+    for each in labelled:
+        yield from _space(facts, each)
+    if spaces.unseen:
+        yield DoctorFinding(check, Health.UNSEEN, spaces.unseen)
+    elif not labelled:
+        yield DoctorFinding(check, Health.OK, f"no namespace is labelled {_LABEL}={names.DOORS_ENABLED}")
+
+
+def _space(facts: ClusterFacts, space: Space) -> Iterator[DoctorFinding]:
+    check, seen, about = Check.DOORS, facts.admission, f"namespace {space.name}"
+    value = space.labels[_LABEL]
+    if value == _DISABLED:
+        yield DoctorFinding(check, Health.OK, "its work is never held back, as its label says", about)
+        return
+    if value != names.DOORS_ENABLED:
+        message = f"{_LABEL}={value} means nothing: it is {names.DOORS_ENABLED} or {_DISABLED}"
+        cure = f"kubectl label namespace {space.name} --overwrite {_LABEL}={names.DOORS_ENABLED}"
+        yield DoctorFinding(check, Health.WARN, message, about, cure)
+        return
+    everybody: list[Policy | Hook] = [*seen.policies.items, *seen.hooks.items]
+    holders = [each for each in everybody if each.scope.endswith(HELD) and seen.applies(each, space)]
+    if not holders:
+        yield _unserved(facts, space)
+        return
+    yield from _let_go(facts, space, holders)
+
+
+def _unserved(facts: ClusterFacts, space: Space) -> DoctorFinding:
+    check, seen, about = Check.DOORS, facts.admission, f"namespace {space.name}"
+    if seen.unseen:
+        message = f"whether somebody holds its work back is not known: {seen.unseen}"
+        return DoctorFinding(check, Health.UNSEEN, message, about)
+    off = f"kubectl label namespace {space.name} {_LABEL}-"
+    if space.name == _CLOSED:
+        message = "it is labelled, and nothing is ever held back there"
+        return DoctorFinding(check, Health.WRONG, message, about, off)
+    message = "it is labelled, and no policy or webhook holds its work back: it starts at once, unqueued"
+    by = "webhook" if seen.hooks_for(facts.scheduler_name) else ""
+    return DoctorFinding(check, Health.WRONG, message, about, put_admission_in(facts, by, doors=True))
+
+
+def _let_go(facts: ClusterFacts, space: Space, holders: list[Policy | Hook]) -> Iterator[DoctorFinding]:
+    """Held work waits forever unless a scheduler with FluxJobs runs."""
+    check, about = Check.DOORS, f"namespace {space.name}"
+    schedulers = sorted({name for each in holders for name in each.schedulers})
+    if len(schedulers) > 1:
+        message = f"admission for several schedulers holds its work back: {', '.join(schedulers)}"
+        yield DoctorFinding(check, Health.WARN, message, about, "leave one of them without doors")
+    unseen = facts.installations.unseen or facts.leases.unseen or facts.reports.unseen
+    is_ours = facts.scheduler_name in schedulers
+    if is_ours and unseen:
+        message = f"its work is held back; whether it is let go is not known: {unseen}"
+        yield DoctorFinding(check, Health.UNSEEN, message, about)
+    elif is_ours and facts.own and all(each.flux_jobs is False for each in facts.own):
+        message = f"its work is held back, and {facts.scheduler_name} does not let it go: flux-jobs is off"
+        yield DoctorFinding(check, Health.WRONG, message, about, flux_jobs_on(facts))
+    elif is_ours and facts.runs() is False:
+        message = f"its work is held back, and no scheduler named {facts.scheduler_name} runs to let it go"
+        yield DoctorFinding(check, Health.WRONG, message, about, logs(facts))
+    elif len(schedulers) < 2:
+        message = f"its work is held back until {''.join(schedulers) or 'a scheduler'} starts it"
+        unseen = facts.admission.unseen
+        if unseen:
+            message += f"; whether something else holds it too is not known: {unseen}"
+        yield DoctorFinding(check, Health.UNSEEN if unseen else Health.OK, message, about)
+
+
+def _flux_jobs(facts: ClusterFacts) -> DoctorFinding:
+    check, kind = Check.FLUX_JOBS, FLUX_JOBS.name
+    there = facts.admission.has_flux_jobs
+    dropped = ", ".join(f"status.{each}" for each in facts.admission.dropped)
+    if there and dropped and any(each.flux_jobs for each in facts.own):
+        message = f"{kind} is of another version, and the server drops what it does not know: {dropped}"
+        return DoctorFinding(check, Health.WARN, message, cure=_APPLY)
+    if there:
+        return DoctorFinding(check, Health.OK, f"{kind} is installed")
+    if there is None:
+        return DoctorFinding(check, Health.UNSEEN, f"whether {kind} is installed cannot be seen")
+    if facts.installations.unseen or any(each.flux_jobs is None for each in facts.own):
+        why = facts.installations.unseen or "its settings cannot be read"
+        message = f"{kind} is not installed; whether a scheduler keeps FluxJobs is not known: {why}"
+        return DoctorFinding(check, Health.UNSEEN, message)
+    if not any(each.flux_jobs for each in facts.own):
+        why = "flux-jobs is off" if facts.own else "no Deployment of ours wants it"
+        return DoctorFinding(check, Health.OK, f"{kind} is not installed, and {why}")
+    message = (
+        f"{kind} is not installed, and flux-jobs is on: nobody sees where held work stands, or can cancel it"
+    )
+    return DoctorFinding(check, Health.WARN, message, cure=_APPLY)

@@ -1,7 +1,8 @@
-"""Rights: what the scheduler's account must be allowed, each with its reason, read from the chart's roles.
+"""Rights: what the scheduler's account must be allowed to do, each with its reason, read from the chart's
+roles.
 
-`rbac.yaml` and `admission-rbac.yaml` beside this file are written by `make manifests` from the chart: the
-rules that an installation has are those that are asked for, and the comments above them are the reasons.
+`make manifests` writes `rbac.yaml` and `admission-rbac.yaml` beside this file from the chart. So the doctor
+checks exactly the rules that an installation has, and the comments above them are the reasons.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from importlib import resources
 
 import msgspec
 import yaml
+
+from fluence.kube.resource import HAND_OFFS
 
 _FOR_METRICS = ("authentication.k8s.io", "authorization.k8s.io")
 _LEASES = "leases"
@@ -29,12 +32,12 @@ class Right(msgspec.Struct, frozen=True):
 
     @property
     def is_for_metrics(self) -> bool:
-        """Needed only where the metrics are open to others."""
+        """Whether it is needed only for metrics that others may read."""
         return self.group in _FOR_METRICS
 
     @property
     def spelled(self) -> str:
-        """As kubectl names the resources: `pods/binding`, `podgroups.scheduling.k8s.io/status`."""
+        """The resources as kubectl spells them: `pods/binding`, `podgroups.scheduling.k8s.io/status`."""
         return ",".join(_spelled(self.group, each) for each in self.resources)
 
     def reviews(self) -> list[tuple[str, dict[str, str]]]:
@@ -49,13 +52,13 @@ class Right(msgspec.Struct, frozen=True):
         return asked
 
     def grant(self, subject: str) -> str:
-        """The command that gives it to an account, or to a user."""
+        """The command that grants it to an account or a user."""
         parts = subject.split(":")
         if subject.startswith("system:serviceaccount:") and len(parts) == 4:
             to = f"--serviceaccount={parts[2]}:{parts[3]}"
         else:
             to = f"--user={shlex.quote(subject)}"
-        # One role per account and right, so that no other's is in the way.
+        # One role per account and right, so that the names do not collide.
         words = [parts[-1], *self.resources, *self.verbs]
         name = shlex.quote("-".join(words).replace("/", "-"))
         kind, where = ("role", f" -n {self.namespace}") if self.namespace else ("clusterrole", "")
@@ -67,7 +70,8 @@ class Right(msgspec.Struct, frozen=True):
 
 
 def needed_rights(*, lease: str | None, metrics: bool) -> tuple[Right, ...]:
-    """What a scheduler with this lease (namespace/name; None: without one) and open metrics or not needs."""
+    """The rights of a scheduler with this lease (namespace/name; None: without one), with or without open
+    metrics."""
     namespace, _, name = (lease or "").partition("/")
     found = []
     for right in _chart_rights():
@@ -84,7 +88,7 @@ def needed_rights(*, lease: str | None, metrics: bool) -> tuple[Right, ...]:
 
 
 def _once(rights: list[Right]) -> tuple[Right, ...]:
-    """What several parts need is one right, with all their reasons."""
+    """Merge rights that several parts need into one, with all their reasons."""
     found: dict[tuple[object, ...], Right] = {}
     for each in rights:
         key = (each.group, each.resources, each.verbs, each.namespace, each.name)
@@ -95,21 +99,22 @@ def _once(rights: list[Right]) -> tuple[Right, ...]:
 
 
 def hand_off_rights(namespace: str) -> tuple[Right, ...]:
-    """What the scheduler needs where admission hands devices over: to keep the HandOff in this namespace."""
+    """The rights that the scheduler needs if admission hands devices over: to keep the HandOff in this
+    namespace."""
     return tuple(
         msgspec.structs.replace(each, namespace=namespace)
         for each in _file_rights("admission-rbac.yaml")
-        if each.verbs in (("create",), ("patch",))
+        if not {"create", "patch"}.isdisjoint(each.verbs) and each.group == HAND_OFFS.group
     )
 
 
 def webhook_rights(*, configuration: str, namespace: str) -> tuple[Right, ...]:
-    """What a webhook needs: to tell its certificate, and to read the HandOff in this namespace."""
+    """The rights of a webhook: to publish its certificate, and to read the HandOff in this namespace."""
     found = []
     for each in _file_rights("admission-rbac.yaml"):
         if each.resources == ("mutatingwebhookconfigurations",):
             found.append(msgspec.structs.replace(each, name=configuration))
-        elif "list" in each.verbs:
+        elif "list" in each.verbs and "patch" not in each.verbs:
             found.append(msgspec.structs.replace(each, namespace=namespace))
     return tuple(found)
 
@@ -124,7 +129,7 @@ def _file_rights(name: str) -> tuple[Right, ...]:
 
 
 def read_rights(text: str) -> tuple[Right, ...]:
-    """The rules of all roles on resources, each with the comment above it, or above its role."""
+    """The rules of all roles on resources, each with the comment above it or above its role."""
     found = []
     for part in text.split("\n---\n"):
         document = yaml.safe_load(part)
@@ -132,7 +137,7 @@ def read_rights(text: str) -> tuple[Right, ...]:
             continue
         for rule, reason in zip(document["rules"], _reasons(part), strict=True):
             if "resources" not in rule:
-                continue  # what others need to read the metrics
+                continue  # needed by readers of the metrics
             names = rule.get("resourceNames") or [""]
             found += [
                 Right(
@@ -150,7 +155,7 @@ def read_rights(text: str) -> tuple[Right, ...]:
 
 
 def _reasons(part: str) -> list[str]:
-    """The comment above each rule; a rule without one has that of the rule before it."""
+    """The comment above each rule. A rule without one has that of the rule before it."""
     found: list[str] = []
     said: list[str] = []
     reason = ""

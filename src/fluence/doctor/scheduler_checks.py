@@ -1,20 +1,29 @@
-"""Checks of the scheduler: its rights, its replicas, its lease, whether it is the only one of its name."""
+"""Checks of the scheduler: its rights, its replicas, its lease, and whether it is the only one with its
+name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 
-from fluence.doctor.facts import ClusterFacts, Installation, LeaseFacts, RightAnswer
-from fluence.doctor.finding import Check, DoctorFinding, Health
+from fluence.doctor.admission_checks import install
+from fluence.doctor.facts import (
+    Check,
+    ClusterFacts,
+    DoctorFinding,
+    Health,
+    Installation,
+    LeaseFacts,
+    RightAnswer,
+)
 from fluence.units import format_duration
 
 HANDOVER = timedelta(seconds=60)
-"""How long after a new holder took the lease a former one may still send what it had queued."""
+"""How long after a change of leader the former one may still send queued events."""
 
 
 def check_scheduler(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    """Everything about the program itself."""
+    """All checks of the program itself."""
     yield from _rights(facts)
     yield from _deployments(facts)
     yield from _versions(facts)
@@ -40,7 +49,7 @@ def _right(answer: RightAnswer, account: str, *, says_nothing: bool) -> DoctorFi
     what = f"{right.spelled}{name}{where}: {right.reason}"
     if not answer.lacks:
         return DoctorFinding(Check.RIGHTS, Health.OK, f"may {','.join(right.verbs)} {what}", object=account)
-    # One's own rights say nothing of the scheduler's, and nobody needs both.
+    # The rights of the user say nothing about those of the scheduler, and nothing needs both.
     verdict = Health.UNSEEN if says_nothing else Health.WRONG
     message = f"may not {','.join(answer.lacks)} {what}"
     return DoctorFinding(
@@ -55,6 +64,12 @@ def _deployments(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     check, seen = Check.DEPLOYMENT, facts.installations
     for each in facts.own:
         yield _deployment(each)
+    for replica in facts.replicas.items:
+        if replica.trouble:
+            namespace, _, name = replica.key.partition("/")
+            pod = f"kubectl -n {namespace}"
+            cure = f"{pod} describe pod/{name} && {pod} logs pod/{name} --previous"
+            yield DoctorFinding(check, Health.WRONG, replica.trouble, f"pod {replica.key}", cure)
     for each in seen.items:
         if each.scheduler_name is None:
             message = "runs a Fluence scheduler; its name and lease are in settings that cannot be read"
@@ -70,7 +85,7 @@ def _deployments(facts: ClusterFacts) -> Iterator[DoctorFinding]:
         if facts.runs():
             yield DoctorFinding(check, Health.OK, f"{message}; one runs outside of any Deployment")
         else:
-            yield DoctorFinding(check, Health.WARN, message, cure=_install())
+            yield DoctorFinding(check, Health.WARN, message, cure=install(facts))
 
 
 def _deployment(each: Installation) -> DoctorFinding:
@@ -82,13 +97,21 @@ def _deployment(each: Installation) -> DoctorFinding:
     if each.ready == 0:
         cure = f"kubectl -n {each.namespace} describe deployment/{each.name} && {_logs(each)}"
         return DoctorFinding(check, Health.WRONG, state, name, cure)
+    if each.rollout.stuck:
+        message = f"{state}; the newest template does not become ready: {each.rollout.stuck}"
+        return DoctorFinding(check, Health.WRONG, message, name, _logs(each))
     if each.ready < each.wanted:
         return DoctorFinding(check, Health.WARN, state, name, _logs(each))
+    if each.rollout.updated is not None and each.rollout.updated < each.wanted:
+        updated = f"{each.rollout.updated} of {each.wanted} have the newest template"
+        message = f"{state}; {updated}: a rollout is under way"
+        cure = f"kubectl -n {each.namespace} rollout status deployment/{each.name}"
+        return DoctorFinding(check, Health.WARN, message, name, cure)
     return DoctorFinding(check, Health.OK, state, name)
 
 
 def _versions(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    """Replicas whose images differ: an update that goes on, or one that is stuck."""
+    """Replicas whose images differ: an update is in progress or stuck."""
     check = Check.REPLICA_VERSIONS
     unseen = facts.replicas.unseen or facts.installations.unseen
     running: dict[str, list[str]] = {}
@@ -131,14 +154,14 @@ def _leases(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     elif not found and not leaseless:
         verdict = Health.WRONG if any(each.wanted and each.lease for each in facts.own) else Health.WARN
         message = f"no lease of a scheduler named {facts.scheduler_name}: it has never led here"
-        cure = _logs(facts.own[0]) if facts.own else _install()
+        cure = _logs(facts.own[0]) if facts.own else install(facts)
         yield DoctorFinding(Check.LEASE, verdict, message, cure=cure)
 
 
 def _lease(each: LeaseFacts, facts: ClusterFacts) -> DoctorFinding:
     check, name, age = Check.LEASE, f"lease {each.key}", each.age_s(facts.now)
     wanted = next((one for one in facts.own if one.lease_key == each.key), None)
-    cure = _logs(wanted) if wanted is not None else _install()
+    cure = _logs(wanted) if wanted is not None else install(facts)
     if not each.holder:
         message = "nobody holds it: it was given back when the last scheduler stopped"
         verdict = Health.WRONG if wanted is not None and wanted.wanted else Health.WARN
@@ -157,7 +180,7 @@ def _lease(each: LeaseFacts, facts: ClusterFacts) -> DoctorFinding:
 
 
 def _one_scheduler(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    """Two of one name bind each other's pods: gangs start in part, and nodes are given away twice."""
+    """Two schedulers with one name bind each other's pods: gangs start in part, and nodes are used twice."""
     check, name = Check.ONE_SCHEDULER, facts.scheduler_name
     found = [*_two_leases(facts), *_two_deployments(facts), *_foreign_reports(facts)]
     yield from found
@@ -178,7 +201,7 @@ def _two_leases(facts: ClusterFacts) -> Iterator[DoctorFinding]:
         return
     held = "; ".join(f"{each.key} by {each.holder}" for each in alive)
     by_key = {each.lease_key: each for each in facts.own}
-    # The one that is stopped: not the oldest, and one that a command can stop.
+    # Stop one that is not the oldest and that a command can stop.
     alive.sort(key=lambda each: (each.key not in by_key, str(each.acquired or "")))
     stop = next((by_key[each.key] for each in reversed(alive) if each.key in by_key), None)
     cure = (
@@ -216,7 +239,8 @@ def _two_deployments(facts: ClusterFacts) -> Iterator[DoctorFinding]:
 
 
 def _foreign_reports(facts: ClusterFacts) -> Iterator[DoctorFinding]:
-    """Events in our name by somebody who does not hold the lease, while another holds it."""
+    """Events in the scheduler's name from an instance that does not hold the lease, while another one
+    does."""
     alive = [each for each in facts.own_leases if each.is_alive(facts.now)]
     if len(alive) == 1 and alive[0].acquired is not None:
         lease, since = alive[0], alive[0].acquired + HANDOVER
@@ -225,7 +249,7 @@ def _foreign_reports(facts: ClusterFacts) -> Iterator[DoctorFinding]:
         )
         why = f"while {lease.holder} holds the lease {lease.key}"
     elif not facts.own_leases and not facts.leases.unseen and not _unnamed(facts):
-        # Without a lease. With one, two that lead in turns are as it should be.
+        # Without a lease. With one, two replicas that lead in turns are normal.
         others = _interleaved(facts)
         why = "in turns"
     else:
@@ -244,7 +268,7 @@ def _unnamed(facts: ClusterFacts) -> bool:
 
 
 def _interleaved(facts: ClusterFacts) -> list[str]:
-    """Instances that reported, fell silent while another did, and reported again: no restart does that."""
+    """Instances that reported in turns with another one. A restart does not look like that."""
     spans: dict[str, tuple[datetime, datetime]] = {}
     for report in sorted(facts.reports.items, key=lambda each: each.at):
         first, _ = spans.get(report.instance, (report.at, report.at))
@@ -260,10 +284,6 @@ def _interleaved(facts: ClusterFacts) -> list[str]:
 
 
 # -- cures ---------------------------------------------------------------------------------------------------
-
-
-def _install() -> str:
-    return "helm install fluence deploy/helm/fluence -n fluence-system --create-namespace"
 
 
 def _logs(each: Installation) -> str:

@@ -1,10 +1,10 @@
-"""The resource graph: what there is, who holds it and when, and its file formats.
+"""The resource graph, the ledger of allocations, and file formats.
 
-Pure: no clock, no I/O beyond the text handed in, no Kubernetes. Lower than `match`, which searches it.
+Pure: no clock, no Kubernetes, and no I/O except reading and writing graph files. `match`, above it, searches
+the graph.
 """
 
-from fluence.graph.batch import Batch
-from fluence.graph.graph import ResourceGraph
+from fluence.graph.graph import Batch, ResourceGraph
 from fluence.graph.tree import Tree
 
 __all__ = ["Batch", "ResourceGraph", "Tree"]

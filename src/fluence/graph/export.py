@@ -1,4 +1,4 @@
-"""Write a whole graph: to be read again (jgf), as if one job held it all (R, lines), or to be drawn.
+"""Write a whole graph: for reading it again (jgf), as if one job held all of it (R, lines), or for drawing.
 
 ===============  ============================================================================
 jgf              every vertex and edge of every subsystem; defaults left out
@@ -81,7 +81,7 @@ def _jgf(graph: ResourceGraph, *, verbose: bool = False) -> str:
             metadata["status"] = 0 if graph.up[v] else 1
         nodes.append({"id": str(graph.uniq_id[v]), "metadata": metadata})
     if len({node["id"] for node in nodes}) != len(nodes):
-        # Grown from several files: the row tells the vertices apart, and the uniq_id moves inside.
+        # If the graph comes from several files, the row identifies a vertex, and the uniq_id becomes a field.
         for v, node in zip(_alive(graph), nodes, strict=True):
             node["id"] = f"v{v}"
             node["metadata"]["uniq_id"] = int(graph.uniq_id[v])

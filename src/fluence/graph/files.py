@@ -1,6 +1,6 @@
-"""Read and write resource graphs in files, by the name of a format or by what the file looks like.
+"""Read and write graph files, in a given format or in the format that the content suggests.
 
-The programs call it for their `-L` and graph arguments, and `ResourceGraph.load` for programs of users.
+The programs use it for `-L` and for graph arguments, and `ResourceGraph.load` for user programs.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ import msgspec
 
 from fluence.errors import InvalidGraph, InvalidInput
 from fluence.graph import export, jgf
-from fluence.graph.batch import Batch
-from fluence.graph.graph import ResourceGraph
+from fluence.graph.graph import Batch, ResourceGraph
 
 FORMATS = ("grug", "jgf", "hwloc", "rv1exec", "rv1exec_force", "jgf_shorthand")
 
@@ -22,7 +21,7 @@ _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 
 
 class _FileKeys(msgspec.Struct):
-    """The keys that tell one JSON format from the other; their values are skipped, not decoded."""
+    """The keys that distinguish the JSON formats; their values are skipped, not decoded."""
 
     graph: msgspec.Raw = msgspec.Raw()
     execution: msgspec.Raw = msgspec.Raw()
@@ -55,7 +54,7 @@ def parse(text: bytes, format_: str, *, source: str = "graph", allow: Collection
 def graph_of(
     text: bytes, format_: str | None, *, source: str, allow: Collection[str] | None = None
 ) -> ResourceGraph:
-    """The graph that a text describes; without a format, in the one that it looks like."""
+    """The graph that a text describes; without a format, the format is guessed."""
     text = _readable(text, source)
     if format_ is None:
         format_ = guess(text, source=source)
@@ -73,7 +72,7 @@ def graph_of(
 
 
 def _readable(text: bytes, source: str) -> bytes:
-    """The text without a byte order mark; JSON must be UTF-8, whatever a Windows editor made of it."""
+    """The text without a byte order mark. Some Windows editors write UTF-16, but JSON must be UTF-8."""
     text = text.removeprefix(_BYTE_ORDER_MARK)
     if text.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InvalidGraph("is UTF-16 text: save it as UTF-8", where=source)
@@ -88,7 +87,7 @@ def _readable(text: bytes, source: str) -> bytes:
 
 
 def guess(text: bytes, *, source: str = "graph") -> str:
-    """The format that a text looks like; where it does not tell, what the file's name says."""
+    """The format of a text, from its content, else from the name of the file."""
     start = text[:4096].lstrip()
     if start.startswith(b"<"):
         if b"<graphml" in start:
@@ -99,7 +98,7 @@ def guess(text: bytes, *, source: str = "graph") -> str:
         try:
             keys = msgspec.json.decode(text, type=_FileKeys)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            # Broken JSON: which reader gets to say where hardly matters.
+            # Invalid JSON: either reader reports the place of the error.
             return "rv1exec" if b'"R_lite"' in start else "jgf"
         return "rv1exec" if bytes(keys.execution) and not bytes(keys.graph) else "jgf"
     suffix = Path(source).suffix.lower()

@@ -1,8 +1,8 @@
-"""Pruning filters: which types are counted below which vertices, as Fluxion's option `-p` says.
+"""Pruning filters: the types that are counted below each type of vertex, as in Fluxion's option `-p`.
 
-The index counts every type, so a filter never changes what fits. It still decides two things that show: the
-order in which a `first` search visits vertices follows the *last* type of a vertex's filter, and a request is
-checked against the number of nodes that are up only if nodes are counted. `find` shows what a filter counts.
+The index counts every type, so a filter never changes whether a request fits. It has two visible effects: the
+order of a `first` search follows the *last* type of a vertex's filter, and a request is checked against the
+number of nodes that are up only if nodes are counted. `find` shows the counts of a filter.
 """
 
 from __future__ import annotations
@@ -46,8 +46,9 @@ class Filters:
         return filters
 
     def prime(self, graph: ResourceGraph, tree: Tree) -> None:
-        """Count every leaf type of the tree at the cluster, as Fluxion does by itself. A leaf has nothing
-        below it in any subsystem: a pdu that feeds nodes is not a leaf, though in the containment it is."""
+        """Count every leaf type of the tree at the cluster, as Fluxion does by default. A leaf has nothing
+        below it in any subsystem: a pdu that feeds nodes is not a leaf, although it is one in the
+        containment."""
         cluster = graph.types.code("cluster")
         childless = np.ones(graph.rows, np.bool_)
         for each in graph.trees.values():
@@ -62,7 +63,8 @@ class Filters:
         return code in self.everywhere or any(code in types for types in self.below.values())
 
     def types(self, type_: int) -> list[int]:
-        """What a vertex of this type counts below itself, in Fluxion's order; never its own type."""
+        """The types that a vertex of this type counts below itself, in the order of Fluxion; never its own
+        type."""
         own = sorted(self.below.get(type_, ()))
         return [code for code in (*own, *sorted(self.everywhere)) if code != type_]
 

@@ -1,31 +1,96 @@
 """The resource graph in columns: one row per vertex, one tree of edges per subsystem.
 
-The readers in this package make a graph, `fluence.match` and `fluence.cluster` search it and change it. A
-vertex is a row number that never changes while the graph lives; a removed vertex keeps its row and is marked
-dead. Each change counts up a generation, by which others see that what they derived is out of date.
+The readers in this package make a graph; `fluence.match` and `fluence.cluster` search and change it. A vertex
+is a row number that never changes; a removed vertex keeps its row and is marked dead. Each change increments
+a generation, from which caches see that they are out of date.
+
+A `Batch` has vertices and edges that are added to a graph together. The readers of files make batches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from fluence.errors import InvalidGraph, NotFound
-from fluence.graph.batch import Batch
-from fluence.graph.columns import NO_ROWS, Ints, Mask, Rows, scalars
-from fluence.graph.intern import BUILT_IN_TYPES, Interner
+from fluence.graph.columns import BUILT_IN_TYPES, NO_ROWS, Interner, Ints, Mask, Rows, scalars
 from fluence.graph.tree import CONTAINMENT, Tree
+
+
+@dataclass(slots=True)
+class Batch:
+    """Vertices and edges to be added together; rows and edge ends are numbered within the batch.
+
+    An edge end below zero, ``~row``, names a vertex that the graph already has.
+    """
+
+    type: list[str] = field(default_factory=list)
+    basename: list[str] = field(default_factory=list)
+    name: list[str] = field(default_factory=list)
+    id: list[int] = field(default_factory=list)
+    uniq_id: list[int] = field(default_factory=list)
+    rank: list[int] = field(default_factory=list)
+    size: list[int] = field(default_factory=list)
+    unit: list[str] = field(default_factory=list)
+    up: list[bool] = field(default_factory=list)
+    properties: dict[int, dict[str, str]] = field(default_factory=dict)
+    paths: dict[str, dict[int, str] | list[str]] = field(default_factory=dict)
+    edges: dict[str, tuple[list[int], list[int]]] = field(default_factory=dict)
+    roots: dict[str, int] = field(default_factory=dict)
+
+    def vertex(
+        self,
+        type_: str,
+        *,
+        id: int,  # noqa: A002 - the field's own name
+        uniq_id: int,
+        basename: str | None = None,
+        name: str | None = None,
+        rank: int = -1,
+        size: int = 1,
+        unit: str = "",
+        up: bool = True,
+        properties: dict[str, str] | None = None,
+        paths: dict[str, str] | None = None,
+    ) -> int:
+        """Add one vertex and return its row in the batch."""
+        row = len(self.type)
+        base = type_ if basename is None else basename
+        self.type.append(type_)
+        self.basename.append(base)
+        self.name.append(name if name is not None else base if id == -1 else f"{base}{id}")
+        self.id.append(id)
+        self.uniq_id.append(uniq_id)
+        self.rank.append(rank)
+        self.size.append(size)
+        self.unit.append(unit)
+        self.up.append(up)
+        if properties:
+            self.properties[row] = properties
+        for subsystem, path in (paths or {}).items():
+            known = self.paths.setdefault(subsystem, {})
+            assert isinstance(known, dict)
+            known[row] = path
+        return row
+
+    def edge(self, source: int, target: int) -> None:
+        """Add one edge; edges of a vertex keep the order in which they are added."""
+        sources, targets = self.edges.setdefault(CONTAINMENT, ([], []))
+        sources.append(source)
+        targets.append(target)
+
 
 __all__ = ["CONTAINMENT", "NO_ROWS", "Batch", "Ints", "Mask", "ResourceGraph", "Rows", "Tree", "scalars"]
 
-_DEEPEST = 200  # levels; a search goes down level by level, and so does the stack
-_MOST = 2**62  # the sizes of a graph together, so that no sum of them leaves 64 bits
+_DEEPEST = 200  # levels: a search uses the stack for each level
+_MAX_TOTAL = 2**62  # of all sizes of a graph, so that sums fit into 64 bits
 
 
 class ResourceGraph:
-    """Vertices in columns, a tree per subsystem, and what a vertex carries: status and properties."""
+    """Vertices in columns, one tree per subsystem, and the status and properties of vertices."""
 
     def __init__(self) -> None:
         self.types = Interner(BUILT_IN_TYPES)
@@ -44,7 +109,7 @@ class ResourceGraph:
         self.properties: dict[int, dict[str, str]] = {}
         self.trees: dict[str, Tree] = {}
         self.nodes_up = 0
-        self.shape_generation = 0  # vertices or edges came or went
+        self.shape_generation = 0  # vertices or edges were added or removed
         self.state_generation = 0  # a status changed, or anything else did
         self.property_generation = 0  # a property changed, or the shape did
         self._given_paths: dict[str, dict[int, str]] = {}
@@ -63,7 +128,7 @@ class ResourceGraph:
         *,
         allow: Collection[str] | None = None,
     ) -> ResourceGraph:
-        """Read a file: grug, jgf, hwloc or rv1exec; without a format, by what the file looks like.
+        """Read a file: grug, jgf, hwloc or rv1exec; without a format, it is guessed from the content.
 
         ``allow`` keeps only these types of an hwloc topology.
         """
@@ -113,7 +178,7 @@ class ResourceGraph:
         return tree.shape()
 
     def path(self, vertex: int, subsystem: str = CONTAINMENT) -> str | None:
-        """The path of a vertex in a subsystem, None where it has none."""
+        """The path of a vertex in a subsystem; None if it has none."""
         given = self._given_paths.get(subsystem)
         if given is not None and vertex in given:
             return given[vertex]
@@ -168,13 +233,13 @@ class ResourceGraph:
     # -- changing --------------------------------------------------------------------------------------------
 
     def extend(self, batch: Batch) -> Rows:
-        """Add a batch of vertices and edges; on an error the graph is as it was. Returns the new rows."""
+        """Add a batch of vertices and edges; returns the new rows. An error leaves the graph unchanged."""
         base, count = self.rows, len(batch.type)
         edges = {
             subsystem: (_ends(ends[0], base), _ends(ends[1], base)) for subsystem, ends in batch.edges.items()
         }
         trees = self._grown_trees(batch, edges, base, count)
-        if sum(batch.size) + int(self.size.sum()) > _MOST:
+        if sum(batch.size) + int(self.size.sum()) > _MAX_TOTAL:
             raise InvalidGraph("the sizes of all vertices together must stay below 2^62: use a larger unit")
 
         node = self.types.code("node")
@@ -192,8 +257,7 @@ class ResourceGraph:
         self.size = np.concatenate((self.size, size))
         self.up = np.concatenate((self.up, up))
         self.alive = np.concatenate((self.alive, np.ones(count, np.bool_)))
-        # Nodes that arrive down count as up, as in Fluxion: only a change of status moves the counter.
-        self.nodes_up += int(size[types == node].sum())
+        self.nodes_up += int(size[(types == node) & up].sum())
         self.name.extend(batch.name)
         for row, properties in batch.properties.items():
             self.properties[base + row] = properties
@@ -204,7 +268,7 @@ class ResourceGraph:
         return np.arange(base, base + count, dtype=np.int32)
 
     def remove(self, vertices: Sequence[int] | Rows) -> None:
-        """Take vertices out of the graph; what hangs below them must be among them."""
+        """Remove vertices from the graph; everything below them must be included."""
         gone = np.asarray(vertices, np.int32)
         self.alive[gone] = False
         node = self.types.code("node")
@@ -238,7 +302,7 @@ class ResourceGraph:
         self.property_generation += 1
 
     def remove_property(self, vertex: int, key: str) -> bool:
-        """Take a property away; True if it was there."""
+        """Remove a property; returns whether it existed."""
         found = self.properties.get(vertex)
         if found is None or key not in found:
             return False
@@ -293,7 +357,7 @@ class ResourceGraph:
         return grown
 
     def _keep_paths(self, batch: Batch, base: int) -> None:
-        """Keep only the paths that do not follow from the names on the way down."""
+        """Keep only the paths that differ from the names along the edges."""
         names = self.name
         for subsystem, given in batch.paths.items():
             kept = self._given_paths.setdefault(subsystem, {})
@@ -307,10 +371,10 @@ class ResourceGraph:
                 continue
             parents = tree.parent[list(rows)].tolist() if len(paths) else []
             if base == 0 and not isinstance(given, dict):
-                # A whole graph at once: the path above stands in the same list.
+                # A whole graph at once: the path of the parent is in the same list.
                 start, before = "", -1
                 for vertex, (path, name, parent) in enumerate(zip(paths, names, parents, strict=True)):
-                    if parent != before:  # siblings mostly stand together
+                    if parent != before:  # siblings are usually adjacent
                         start, before = f"{paths[parent]}/", parent
                     if parent < 0 or path != start + name:
                         kept[vertex] = path

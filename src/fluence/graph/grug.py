@@ -21,12 +21,12 @@ import numpy as np
 
 from fluence.errors import InvalidGraph
 from fluence.graph import markup
-from fluence.graph.batch import Batch
 from fluence.graph.columns import Ints
+from fluence.graph.graph import Batch
 from fluence.graph.markup import Element
 from fluence.graph.tree import CONTAINMENT
 
-MAX_VERTICES = 10_000_000  # five times the largest machine; a typing error in a scale is far above
+MAX_VERTICES = 10_000_000  # five times the largest machine; typing errors in a scale give far more
 
 _NODE_DEFAULTS = {
     "root": "0",
@@ -55,7 +55,7 @@ _LONG = (0, 2**63 - 1)
 
 @dataclass(slots=True, frozen=True)
 class VertexKind:
-    """A node of the recipe: what its vertices are like."""
+    """A node of the recipe: the attributes of its vertices."""
 
     is_root: bool
     type: str
@@ -68,7 +68,7 @@ class VertexKind:
 
 @dataclass(slots=True, frozen=True)
 class GrowthStep:
-    """An edge of the recipe: how the vertices of its target come about."""
+    """An edge of the recipe: how the vertices of its target are made."""
 
     source: int
     target: int
@@ -95,9 +95,9 @@ class Recipe:
 def read(text: str | bytes, *, source: str = "grug", links: bool = False, limit: int = MAX_VERTICES) -> Batch:
     """The vertices and edges that a recipe describes; more than ``limit`` vertices are refused.
 
-    An association can give a vertex a second parent in a subsystem, and Fluxion walks such a vertex below
-    each. That is not a tree, so it is refused, unless ``links`` asks for these edges too. The path of the
-    vertex is then that below its last parent, while what it contained before keeps the old one.
+    An association can give a vertex a second parent in a subsystem, and Fluxion visits such a vertex below
+    each parent. That is not a tree, so it is refused, unless ``links`` allows such edges. The path of the
+    vertex is then the one below its last parent, while vertices that were already below it keep their paths.
     """
     recipe = _recipe(markup.parse(text, source=source), source)
     growth = _Growth(recipe, links, limit)
@@ -173,7 +173,7 @@ class _Growth:
         self._grown[step.target] = self._methods[step.method](step)
 
     def _root(self, kind: VertexKind) -> int:
-        """The root of the kind's subsystem, made now unless there is one already."""
+        """The root of the kind's subsystem; it is made if it does not exist."""
         found = self.batch.roots.get(kind.subsystem)
         if found is not None:
             return found
@@ -200,7 +200,8 @@ class _Growth:
         self._connect(step.subsystem, parents, rows)
         self._above.setdefault(kind.subsystem, {}).update(zip(rows, parents, strict=True))
         if kind.subsystem != step.subsystem or kind.subsystem in self._further:
-            # Edge and path are in different subsystems, or there are several ways down: say the path.
+            # Edge and path are in different subsystems, or there are several paths: write the path
+            # explicitly.
             given = self.batch.paths.setdefault(kind.subsystem, {})
             assert isinstance(given, dict)
             given.update((row, self._path(row, kind.subsystem)) for row in rows)
@@ -221,7 +222,7 @@ class _Growth:
         )
 
     def _join(self, step: GrowthStep, targets_of: Callable[[int], list[int]]) -> list[int]:
-        """Put vertices that are there already below the sources, in the step's subsystem."""
+        """Put existing vertices below the sources, in the subsystem of the step."""
         sources = self._grown.get(step.source, [])
         self._check_sources(step, sources)
         parents = self._parent.setdefault(step.subsystem, {})
@@ -240,7 +241,7 @@ class _Growth:
         return joined
 
     def _say_paths(self, subsystem: str, source: int, rows: list[int]) -> None:
-        """Vertices that join a source have their path below it, whatever it was before."""
+        """Vertices that join a source get a new path below it."""
         prefix, names = self._path(source, subsystem), self.batch.name
         above, given = self._above.setdefault(subsystem, {}), self.batch.paths.get(subsystem)
         for row in rows:
@@ -265,7 +266,7 @@ class _Growth:
                     f"{names[row]!r} would contain itself in subsystem {subsystem!r}", where=step.where
                 )
         if subsystem not in self._further:
-            # Paths are made once: what the vertices contain keeps the paths it has now.
+            # Paths are made once: the contents of the vertices keep their paths.
             given = self.batch.paths.setdefault(subsystem, {})
             assert isinstance(given, dict)
             given.update((row, self._path(row, subsystem)) for row in self._above[subsystem])
@@ -278,7 +279,7 @@ class _Growth:
                 targets.append(row)
 
     def _ancestors(self, row: int, subsystem: str) -> set[int]:
-        """The vertex and all that contain it, by any way."""
+        """The vertex and all vertices that contain it, on any path."""
         parents, further = self._parent.get(subsystem, {}), self._further.get(subsystem, {})
         found: set[int] = set()
         todo = [row]
@@ -342,7 +343,7 @@ class _Growth:
         return (step.id_start + block[:, None] + within[None, :]).ravel().tolist()
 
     def _path(self, row: int, subsystem: str) -> str:
-        """The path of a row in a subsystem, empty where it has none."""
+        """The path of a row in a subsystem, or empty."""
         above, paths = self._above.get(subsystem, {}), self._paths
         chain: list[int] = []
         path = ""

@@ -1,7 +1,7 @@
 """hwloc XML, the topology of one machine, as a cluster with one node: no libhwloc needed.
 
-hwloc does not hand out what the file says but what its library makes of it, and Fluxion reads the latter.
-So a topology is read in three steps:
+Fluxion reads the topology as the hwloc library presents it, not as the file has it. So a topology is read in
+three steps:
 
 1. *import*: objects are sorted into normal, memory, I/O and misc children. In files of hwloc 1 a NUMA node
    contains cores; in hwloc 2 it is a memory child beside them, below a group where its parent is larger.
@@ -19,10 +19,11 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from fluence.errors import InvalidGraph
-from fluence.graph import hostname, markup
-from fluence.graph.batch import Batch
+from fluence.graph import markup
+from fluence.graph.graph import Batch
 from fluence.graph.markup import Element
 from fluence.graph.tree import CONTAINMENT
+from fluence.model.hostlist import split
 
 Place = Literal["normal", "memory", "io", "misc"]
 
@@ -41,8 +42,8 @@ _OTHER_NAMES = {
     "tile": "group",
     "module": "group",
 }
-# Levels of these kinds go when they repeat a neighbour. Of two such levels the one with the higher number
-# stays, of two with equal numbers the upper.
+# Levels of these kinds are removed if they repeat a neighbour. Of two such levels, the one with the higher
+# number stays; if the numbers are equal, the upper one.
 _REDUCIBLE = {"group": 0} | {kind: 19 if "i" in kind else 20 for kind in _CACHES}
 _NEVER = 100
 _MAX_LEVELS = 1000
@@ -111,7 +112,7 @@ def read(
 
 
 def _vertex(batch: Batch, found: Object, allow: Collection[str], rank: int) -> int | None:
-    """The vertex of an object, or None if it is of no interest."""
+    """The vertex of an object, or None if it is not used."""
 
     def add(type_: str, basename: str = "", *, id: int = found.index, size: int = 1) -> int | None:  # noqa: A002
         basename = basename or type_
@@ -150,7 +151,7 @@ def _node(batch: Batch, machine: Object, allow: Collection[str], rank: int) -> i
     name = machine.info("HostName")
     if not name or (allow and "node" not in allow):
         return None
-    base, number = hostname.split(name, where=machine.where)
+    base, number = split(name, where=machine.where)
     return batch.vertex(
         "node",
         basename=base,
@@ -162,7 +163,7 @@ def _node(batch: Batch, machine: Object, allow: Collection[str], rank: int) -> i
 
 
 def _gpu_id(device: Object, name: str) -> int:
-    """The number in the name, for hwloc numbers all devices together: cuda0, rsmi1, opencl0d2."""
+    """The number in the name, because hwloc numbers all devices together: cuda0, rsmi1, opencl0d2."""
     if name.startswith(("cuda", "rsmi")):
         return _c_integer(name[4:])
     if name.startswith("opencl"):
@@ -177,7 +178,7 @@ def _gpu_id(device: Object, name: str) -> int:
 
 
 def _storage_size(device: Object) -> int:
-    """In GB; hwloc says kB."""
+    """In GB; hwloc uses kB."""
     text = device.info("Size")
     if text is None:
         raise InvalidGraph(
@@ -193,7 +194,7 @@ def _storage_size(device: Object) -> int:
 
 
 def _c_integer(text: str) -> int:
-    """A number as C reads it: what begins the text counts, and nothing is zero."""
+    """A number as C parses it: the leading digits of the text; without digits, 0."""
     found = _C_INTEGER.match(text)
     return 0 if found is None else max(-_LONG_MAX, min(int(found[1]), _LONG_MAX))
 
@@ -228,7 +229,7 @@ def _import(document: Element, source: str) -> Object:
     is_old = version.startswith("1")
     root = _object(first, None, source)
     root, into = _root(root, is_old)
-    # What is still to do: an element, and the object that its own object goes below.
+    # The remaining work: an element, and the parent of its object.
     stack = [(child, into) for child in reversed(list(first.named("object")))]
     imported: list[Object] = [into]
     while stack:
@@ -238,11 +239,21 @@ def _import(document: Element, source: str) -> Object:
         stack.extend((e, below) for e in reversed(list(element.named("object"))))
     for found in imported:
         _sort(found.normal)
+    if not any(found.memory for found in imported) and not root.memory:
+        _add_memory(root)
     return root
 
 
+def _add_memory(root: Object) -> None:
+    """Add a NUMA node to a machine without one, as the library does: below the lowest object that covers the
+    whole machine."""
+    inside = root.normal[0] if len(root.normal) == 1 else root
+    holder = inside if inside.cpuset == root.cpuset and inside.kind != "pu" else root
+    holder.memory.append(Object("numanode", root.element, root.where, root.cpuset, root.complete_cpuset))
+
+
 def _root(root: Object, is_old: bool) -> tuple[Object, Object]:
-    """The topmost object, and the one that the others go below."""
+    """The topmost object, and the parent of the other objects."""
     if root.kind == "machine":
         return root, root
     if root.kind == "numanode" and is_old:  # hwloc 1 could leave the machine out
@@ -281,7 +292,7 @@ def _object(element: Element, parent: Object | None, source: str) -> Object:
 
 
 def _insert(child: Object, parent: Object, imported: list[Object], is_old: bool) -> Object:
-    """Put an object where hwloc 2 has it; returns what its children go below."""
+    """Put an object where hwloc 2 has it; returns the parent of its children."""
     place, above = _PLACES[child.kind], _PLACES[parent.kind]
     fits = {
         "normal": above == "normal",
@@ -292,7 +303,7 @@ def _insert(child: Object, parent: Object, imported: list[Object], is_old: bool)
     if not fits:
         raise InvalidGraph(f"it lies inside a {parent.kind}, where it cannot be", where=child.where)
     if child.kind == "osdev" and _whole(child, "osdev_type") == _DMA:
-        return parent  # of no importance to hwloc; what it contains moves up
+        return parent  # ignored by hwloc; its contents move up
     if child.kind == "group" and is_old and "complete_cpuset" not in child.element.attributes:
         return parent  # hwloc before 1.8 wrote incomplete groups around devices
     if child.kind == "numanode" and is_old:
@@ -318,18 +329,18 @@ def _insert(child: Object, parent: Object, imported: list[Object], is_old: bool)
 
 
 def _is_beside(child: Object, parent: Object) -> bool:
-    """Fast memory without processors of its own is a neighbour of the one normal memory that is there."""
+    """Fast memory without processors becomes a sibling of the only normal memory."""
     kind = child.attribute("subtype") or child.info("Type")
     return kind == "MCDRAM" and not child.complete_cpuset and len(parent.memory) == 1
 
 
 def _sort(siblings: list[Object]) -> None:
-    """In the order of their first processors; those without any come last."""
+    """Sort by the first processor; objects without processors come last."""
     siblings.sort(key=lambda o: (not o.complete_cpuset, o.complete_cpuset & -o.complete_cpuset))
 
 
 def _bitmap(text: str, where: str) -> int:
-    """A set of processors as an integer, from words of 32 bits; ``0xf...f`` stands for all that follow."""
+    """A set of processors as an integer, from words of 32 bits; ``0xf...f`` means all following bits."""
     if len(text) > 100_000:
         raise InvalidGraph("the cpuset is too long", where=where)
     words = text.split(",")
@@ -377,14 +388,14 @@ def _reduce(root: Object) -> None:
 
 
 def _worth(level: list[Object]) -> int:
-    """Which of two levels that say the same stays: the one that is worth more."""
+    """Which of two equal levels stays: the one with the higher number."""
     if any(found.attribute("dont_merge") == "1" for found in level):
         return _NEVER
     return _REDUCIBLE.get(level[0].kind, _NEVER)
 
 
 def _replace(levels: list[list[Object]], at: int) -> None:
-    """Put the objects of a level in the places of their parents."""
+    """Replace the parents of a level by the objects of the level."""
     instead = dict(zip(map(id, levels[at - 1]), levels[at], strict=True))
     for level in levels[: at - 1]:
         for found in level:
@@ -397,7 +408,8 @@ def _replace(levels: list[list[Object]], at: int) -> None:
 
 
 def _repeats(upper: list[Object], lower: list[Object]) -> bool:
-    """Each of the upper level contains exactly one of the lower, and memory stays above processors."""
+    """Whether each object of the upper level contains exactly one of the lower level, with memory above
+    processors."""
     keep_memory = lower[0].kind == "pu"
     return len(upper) == len(lower) and all(
         len(parent.normal) == 1 and parent.normal[0] is child and not (keep_memory and parent.memory)
@@ -406,7 +418,7 @@ def _repeats(upper: list[Object], lower: list[Object]) -> bool:
 
 
 def _restrict(root: Object, allowed: int) -> None:
-    """Take away the parts of processors that may not be used."""
+    """Remove the parts of processors that may not be used."""
     order = [root]
     for found in order:
         order.extend(found.normal)
@@ -439,7 +451,7 @@ def _levels(root: Object) -> list[list[Object]]:
 
 
 def _number_devices(root: Object) -> None:
-    """Number memory, I/O and misc objects, each kind by itself, in the order of the walk."""
+    """Number memory, I/O and misc objects, each kind separately, in the order of the walk."""
     counts: dict[str, int] = {}
     stack = [root]
     while stack:

@@ -18,9 +18,8 @@ import msgspec
 import numpy as np
 
 from fluence.errors import InvalidGraph
-from fluence.graph.batch import Batch
 from fluence.graph.columns import Ints, Mask
-from fluence.graph.graph import ResourceGraph
+from fluence.graph.graph import Batch, ResourceGraph
 from fluence.graph.tree import CONTAINMENT
 
 _PIECE = 4_000_000  # bytes that are decoded together
@@ -135,7 +134,7 @@ class Document:
         for first, vertices in self._pieces(self._nodes, "graph.nodes", _vertices, _vertex):
             for number, vertex in enumerate(vertices, first):
                 if vertex.metadata.id is None or vertex.metadata.uniq_id is None:
-                    self._check_inferred(number, vertex)  # what is given was checked by the decoder
+                    self._check_inferred(number, vertex)  # the decoder checked explicit values
             yield vertices
 
     def edges(self) -> Iterator[Edge]:
@@ -202,7 +201,7 @@ class Document:
 def read(text: str | bytes, *, source: str = "jgf", into: ResourceGraph | None = None) -> Batch:
     """The batch of vertices and edges that a document adds, to an empty graph or to ``into``.
 
-    A vertex whose path and rank the graph already has stands for that vertex; this is how a graph grows.
+    A vertex with the path and rank of an existing vertex means that vertex; this is how a graph grows.
     """
     with _no_collection():
         document = Document(text, source=source)
@@ -213,12 +212,11 @@ def read(text: str | bytes, *, source: str = "jgf", into: ResourceGraph | None =
 
 
 def _read_columns(document: Document) -> tuple[Batch, dict[str, int]] | None:
-    """The quick way, a column at a time; None where a vertex has several paths or stands there twice.
-
-    With the vertices come the document's ids, each with its row.
+    """The fast way, one column at a time; None if a vertex has several paths or occurs twice. Also returns
+    the row of each id of the document.
     """
     batch = Batch()
-    known: dict[str, str] = {}  # equal names share one string: "core7" stands on every node
+    known: dict[str, str] = {}  # equal names share one string: every node has a "core7"
     ids: list[str] = []
     paths: list[str] = []
     for vertices in document.vertex_pieces():
@@ -260,7 +258,7 @@ def _read_columns(document: Document) -> tuple[Batch, dict[str, int]] | None:
 
 
 def _read_one_by_one(document: Document, into: ResourceGraph | None) -> tuple[Batch, dict[str, int]]:
-    """The same for any document; a vertex that the graph has already comes with ~row of the graph."""
+    """The same for any document; an existing vertex of the graph is returned as ~row."""
     batch = Batch()
     rows: dict[str, int] = {}
     present: dict[tuple[str, int], int] = {}
@@ -317,7 +315,8 @@ def _find(meta: _Metadata, present: Mapping[tuple[str, int], int], into: Resourc
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Nothing here forms cycles, and looking for them takes longer than the reading itself."""
+    """Pause the garbage collector: nothing here forms cycles, and the search for them takes longer than the
+    reading."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -346,8 +345,8 @@ def _read_edges(
     ids, numbers = list(rows), list(rows.values())
     for first, edges in document.edge_pieces():
         ends = [edge.target for edge in edges]
-        # Most writers list edges in the order of their targets, the root being none: to compare is quicker
-        # than to look up.
+        # Most writers list edges in the order of their targets, without the root: comparing is faster than a
+        # lookup.
         likely = slice(first + 1, first + 1 + len(ends))
         try:
             sources += [rows[edge.source] for edge in edges]
@@ -363,7 +362,7 @@ def _read_edges(
         kinds |= dict.fromkeys([CONTAINMENT if meta is None else meta.subsystem for meta in metas])
     source, target = np.array(sources, np.int64), np.array(targets, np.int64)
     for subsystem in kinds:
-        keep = (source >= 0) | (target >= 0)  # between two that are there already it adds nothing
+        keep = (source >= 0) | (target >= 0)  # an edge between two existing vertices adds nothing
         if len(kinds) > 1:
             keep &= np.array([_subsystem(edge) == subsystem for edge in document.edges()], np.bool_)
         if not _is_tree(target[keep], batch.roots.get(subsystem)):
@@ -382,7 +381,7 @@ def _subsystem(edge: Edge) -> str:
 
 
 def _is_tree(target: Ints, root: int | None) -> bool:
-    """Whether every vertex is the target of one edge at most, and the root of none."""
+    """Whether every vertex is the target of at most one edge, and the root of none."""
     if not len(target) or int(target.min()) < 0:
         return False
     counts = np.bincount(target)
@@ -390,7 +389,7 @@ def _is_tree(target: Ints, root: int | None) -> bool:
 
 
 def _drop_ways_back(source: Ints, target: Ints, keep: Mask, deep: Ints) -> None:
-    """Older writers add the way back up beside each edge; the tree says it anyway."""
+    """Drop reverse edges, which older writers add to each edge; the tree implies them."""
     upward = np.flatnonzero(keep & (deep[target] >= 0) & (deep[source] > deep[target]))
     if len(upward):
         down = set(zip(source[keep].tolist(), target[keep].tolist(), strict=True))
@@ -398,8 +397,8 @@ def _drop_ways_back(source: Ints, target: Ints, keep: Mask, deep: Ints) -> None:
 
 
 def _depths(batch: Batch, subsystem: str, into: ResourceGraph | None) -> Ints:
-    """How deep each vertex lies by its path, indexed by row; those of the graph count from the end, as ~row
-    does. A vertex without a path is as deep as the other end wishes."""
+    """The depth of each vertex by its path, indexed by row; vertices of the graph are at the end, at ~row. A
+    vertex without a path has any depth that fits."""
     paths = batch.paths.get(subsystem, {})
     known = 0 if into is None else into.rows
     deep = np.full(len(batch.type) + known, -1, np.int64)
@@ -416,7 +415,8 @@ def _depths(batch: Batch, subsystem: str, into: ResourceGraph | None) -> Ints:
 
 
 def _check_acyclic(sources: list[int], targets: list[int], batch: Batch, where: str) -> None:
-    """Where vertices have several parents, the tree alone does not show that an edge leads back up."""
+    """Refuse cycles: if vertices have several parents, the tree alone does not show that an edge leads back
+    up."""
     below: dict[int, list[int]] = {}
     above: dict[int, int] = {}
     for source, target in zip(sources, targets, strict=True):
@@ -436,7 +436,7 @@ def _check_acyclic(sources: list[int], targets: list[int], batch: Batch, where: 
 def _check_siblings(
     sources: list[int], targets: list[int], batch: Batch, into: ResourceGraph | None, where: str
 ) -> None:
-    """Siblings are told apart by uniq_id; Fluxion answers EEXIST where two have the same."""
+    """Siblings must have different uniq_ids; Fluxion returns EEXIST otherwise."""
     if into is None and len(set(batch.uniq_id)) == len(batch.uniq_id) and len(set(targets)) == len(targets):
         return
     keys = [(s, batch.uniq_id[t]) for s, t in zip(sources, targets, strict=True) if t >= 0]

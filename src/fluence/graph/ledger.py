@@ -1,33 +1,51 @@
-"""Who holds which vertex, from when to when: spans in columns, linked per vertex.
+"""The ledger: the only record of allocations and reservations, by job and vertex, with their times.
 
-A span says that a job touches a vertex during [start, end). An exclusive span takes an amount of it; a
-shared span takes nothing and only keeps others from having the vertex for themselves. Spans are rows of
-numbers: a job over fifty thousand vertices is written and erased by a handful of array operations. Each
-vertex heads a doubly linked list of its spans, so that asking one vertex about one window costs only what
-that vertex carries. The matcher and the gang placer write to it, every search reads it.
+A span records that a job uses a vertex during [start, end). An exclusive span takes an amount of the vertex.
+A shared span takes nothing, but prevents other jobs from getting the vertex exclusively. Spans are rows of
+numbers: a few array operations write or erase a job with fifty thousand vertices. Each vertex has a doubly
+linked list of its spans, so the cost of a query about a vertex depends only on its own spans. The matcher and
+the gang placer write to the ledger, and every search reads it.
+
+The times of a job are stored only here: allocations of the queue and holdings of gangs are handles to a
+`LedgerJob`. All changes since a `mark` can be undone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from fluence.errors import Conflict, NotFound
 from fluence.graph.columns import Ints, Mask, Rows, scalars
 
+_FEW_SPANS = 4096  # dead spans that are always allowed
+NO_SPANS: Rows = np.empty(0, np.int32)
 
-@dataclass(slots=True)
+Watcher = Callable[["LedgerJob", int], None]  # a job was added (+1), or is about to be removed (-1)
+
+
+@dataclass(slots=True, eq=False)
 class LedgerJob:
-    """What a job holds, and when."""
+    """The spans of a job and its times. Before it is written to a ledger, it has no slot and no spans."""
 
     id: int
     start: int
     end: int
-    reserved: bool  # promised for later; False: allocated
-    slot: int
-    spans: Rows  # rows of the ledger
+    reserved: bool  # a reservation; False: an allocation
+    slot: int = -1
+    spans: Rows = field(default_factory=lambda: NO_SPANS)  # rows of the ledger
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The state of a job before a change."""
+
+    job: LedgerJob
+    end: int
+    columns: tuple[Rows, Ints, Mask] | None  # its resources, if it was removed
+    was_there: bool
 
 
 class Ledger:
@@ -54,6 +72,8 @@ class Ledger:
         self.job_at: list[LedgerJob | None] = []
         self._free_slots: list[int] = []
         self._times: list[int] | None = None
+        self.watchers: list[Watcher] = []
+        self._changes: list[_Change] | None = None  # None: no mark is set
         self._views()
 
     # -- writing ---------------------------------------------------------------------------------------------
@@ -69,54 +89,49 @@ class Ledger:
         needs: Ints,
         exclusive: Mask,
     ) -> LedgerJob:
-        """Record what a job holds; each vertex at most once."""
-        if job in self.jobs:
-            raise Conflict(f"job {job} already holds resources: cancel it first or choose another id")
-        count = len(vertices)
-        self._reserve_spans(count)
-        first, last = self._used, self._used + count
-        spans = np.arange(first, last, dtype=np.int32)
-        slot = self._take_slot()
-        self.vertex[first:last] = vertices
-        self.owner[first:last] = slot
-        self.needs[first:last] = needs
-        self.exclusive[first:last] = exclusive
-        heads = self.head[vertices]
-        self.next[first:last] = heads
-        self.previous[first:last] = -1
-        behind = heads >= 0
-        self.previous[heads[behind]] = spans[behind]
-        self.head[vertices] = spans
-        self._used = last
-        record = LedgerJob(job, start, end, reserved, slot, spans)
-        self.start[slot], self.end[slot], self.allocated[slot] = start, end, not reserved
-        self.job_at[slot] = record
-        self.jobs[job] = record
-        self._touched()
+        """Record the resources of a job; each vertex at most once."""
+        record = LedgerJob(job, start, end, reserved)
+        self.write(record, vertices, needs, exclusive)
         return record
 
-    def remove(self, job: int) -> LedgerJob:
-        """Erase all that a job holds."""
-        record = self.job(job)
+    def write(self, record: LedgerJob, vertices: Rows, needs: Ints, exclusive: Mask) -> None:
+        """Record a job that the caller has made; each vertex at most once."""
+        if record.id in self.jobs:
+            raise Conflict(f"job {record.id} already holds resources: cancel it first or choose another id")
+        self._note(record, was_there=False)
+        self._insert(record, vertices, needs, exclusive)
+
+    def rewrite(self, record: LedgerJob, vertices: Rows, needs: Ints, exclusive: Mask) -> None:
+        """Replace the vertices of a job. This cannot be undone: only events do it, never a search."""
+        self._leaving(record)
         self._unlink(record.spans)
-        self._drop(record)
+        record.spans = NO_SPANS
+        self._compact_if_sparse()
+        self._link(record, vertices, needs, exclusive)
+        self._arrived(record)
+
+    def remove(self, job: int) -> LedgerJob:
+        """Remove a job with all its spans."""
+        record = self.job(job)
+        self._note(record, was_there=True, with_columns=True)
+        self._delete(record)
         return record
 
     def stretch(self, job: int, end: int) -> None:
-        """A job lasts until another time than was thought."""
+        """Change the end of a job."""
         record = self.job(job)
-        record.end = self.end[record.slot] = end
-        self._touched()
+        self._note(record, was_there=True)
+        self._set_end(record, end)
 
     def release(self, job: int, spans: Rows) -> None:
-        """Erase some spans of a job; the job stays, even with none."""
+        """Remove some spans of a job; the job stays, even without spans."""
         record = self.job(job)
         self._unlink(spans)
         record.spans = np.setdiff1d(record.spans, spans).astype(np.int32)
         self._touched()
 
     def clear(self, vertices: Rows) -> dict[int, Rows]:
-        """Erase every span on some vertices; says which vertices each job lost there."""
+        """Remove every span on some vertices; returns the vertices that each job lost."""
         lost: dict[int, Rows] = {}
         gone = np.zeros(len(self.head), np.bool_)
         gone[vertices] = True
@@ -135,10 +150,38 @@ class Ledger:
         self._views()
         self._touched()
 
-    # -- asking one vertex -----------------------------------------------------------------------------------
+    # -- undoing ---------------------------------------------------------------------------------------------
 
-    def is_untouched(self, vertex: int) -> bool:
-        return self.heads[vertex] < 0
+    def mark(self) -> int:
+        """A position to which `undo` can return, until `settle`."""
+        if self._changes is None:
+            self._changes = []
+        return len(self._changes)
+
+    def undo(self, mark: int) -> list[tuple[LedgerJob, bool]]:
+        """Undo what was added, removed and stretched since a mark, the last first. Returns the jobs that were
+        removed (False) or restored (True)."""
+        changes, self._changes = self._changes or [], None
+        undone: list[tuple[LedgerJob, bool]] = []
+        for change in reversed(changes[mark:]):
+            record = change.job
+            if not change.was_there:
+                self._delete(record)
+                undone.append((record, False))
+            elif change.columns is not None:
+                record.end = change.end
+                self._insert(record, *change.columns)
+                undone.append((record, True))
+            else:
+                self._set_end(record, change.end)
+        self._changes = changes[:mark]
+        return undone
+
+    def settle(self) -> None:
+        """Keep all changes: they cannot be undone any more."""
+        self._changes = None
+
+    # -- asking one vertex -----------------------------------------------------------------------------------
 
     def is_shared(self, vertex: int, start: int, end: int) -> bool:
         """Whether any job touches the vertex during a window."""
@@ -152,7 +195,7 @@ class Ledger:
         return False
 
     def is_allocated(self, vertex: int) -> bool:
-        """Whether a job that runs now has the vertex for itself, be it past its end."""
+        """Whether a running job holds the vertex exclusively, even if it is past its end."""
         span = self.heads[vertex]
         while span >= 0:
             if self.exclusives[span] and self.allocated[self.owners[span]]:
@@ -161,7 +204,7 @@ class Ledger:
         return False
 
     def available(self, vertex: int, start: int, end: int) -> int:
-        """How much of the vertex is free throughout a window."""
+        """The amount of the vertex that is free during a whole window."""
         size = self.sizes[vertex]
         span = self.heads[vertex]
         if span < 0:
@@ -178,24 +221,12 @@ class Ledger:
             span = self.nexts[span]
         if not held:
             return size
-        held.sort()  # at one instant, what ends is given back before what starts is taken
+        held.sort()  # at one instant, ends come before starts
         most = now = 0
         for _, change in held:
             now += change
             most = max(most, now)
         return size - most
-
-    def spans_at(self, vertex: int) -> Iterator[int]:
-        """The spans on a vertex, newest first."""
-        span = self.heads[vertex]
-        while span >= 0:
-            yield span
-            span = self.nexts[span]
-
-    def jobs_at(self, vertex: int) -> list[LedgerJob]:
-        """The jobs that touch a vertex."""
-        found = (self.job_at[self.owners[span]] for span in self.spans_at(vertex))
-        return [job for job in found if job is not None]
 
     # -- asking many -----------------------------------------------------------------------------------------
 
@@ -205,12 +236,13 @@ class Ledger:
         except KeyError:
             raise NotFound(f"no job {job} holds or awaits resources") from None
 
-    def overlapping(self, start: int, end: int) -> list[LedgerJob]:
-        """The jobs whose time meets a window."""
-        return [job for job in self.jobs.values() if job.start < end and job.end > start]
+    def columns(self, record: LedgerJob) -> tuple[Rows, Ints, Mask]:
+        """The resources of a job: vertices, amounts, and whether each is exclusive."""
+        spans = record.spans
+        return self.vertex[spans], self.needs[spans], self.exclusive[spans]
 
     def spans_in(self, start: int, end: int, *, running: bool) -> tuple[Rows, Rows]:
-        """The spans that meet a window; and, if asked for, the others of jobs that run."""
+        """The spans that overlap a window; and, with ``running``, the other spans of running jobs."""
         owner = self.owner[: self._used]
         alive = owner >= 0
         slot = np.where(alive, owner, 0)
@@ -230,6 +262,58 @@ class Ledger:
 
     # -- inside ----------------------------------------------------------------------------------------------
 
+    def _note(self, record: LedgerJob, *, was_there: bool, with_columns: bool = False) -> None:
+        if self._changes is not None:
+            columns = self.columns(record) if with_columns else None
+            self._changes.append(_Change(record, record.end, columns, was_there))
+
+    def _insert(self, record: LedgerJob, vertices: Rows, needs: Ints, exclusive: Mask) -> None:
+        slot = record.slot = self._take_slot()
+        self.start[slot], self.end[slot], self.allocated[slot] = record.start, record.end, not record.reserved
+        self.job_at[slot] = record
+        self.jobs[record.id] = record
+        self._link(record, vertices, needs, exclusive)
+        self._arrived(record)
+
+    def _delete(self, record: LedgerJob) -> None:
+        self._leaving(record)
+        self._unlink(record.spans)
+        self._drop(record)
+
+    def _set_end(self, record: LedgerJob, end: int) -> None:
+        self._leaving(record)
+        record.end = self.end[record.slot] = end
+        self._arrived(record)
+
+    def _leaving(self, record: LedgerJob) -> None:
+        for watcher in self.watchers:
+            watcher(record, -1)
+        self._touched()
+
+    def _arrived(self, record: LedgerJob) -> None:
+        self._touched()
+        for watcher in self.watchers:
+            watcher(record, 1)
+
+    def _link(self, record: LedgerJob, vertices: Rows, needs: Ints, exclusive: Mask) -> None:
+        """Put new spans of a job at the heads of the lists of their vertices."""
+        count = len(vertices)
+        self._reserve_spans(count)
+        first, last = self._used, self._used + count
+        spans = np.arange(first, last, dtype=np.int32)
+        self.vertex[first:last] = vertices
+        self.owner[first:last] = record.slot
+        self.needs[first:last] = needs
+        self.exclusive[first:last] = exclusive
+        heads = self.head[vertices]
+        self.next[first:last] = heads
+        self.previous[first:last] = -1
+        behind = heads >= 0
+        self.previous[heads[behind]] = spans[behind]
+        self.head[vertices] = spans
+        self._used = last
+        record.spans = spans
+
     def _unlink(self, spans: Rows) -> None:
         """Take spans of one job out of their lists; no two of them are on one vertex."""
         before, after, vertices = self.previous[spans], self.next[spans], self.vertex[spans]
@@ -242,12 +326,11 @@ class Ledger:
         self._dead += len(spans)
 
     def _drop(self, record: LedgerJob) -> None:
+        """Forget a job whose spans are unlinked."""
         del self.jobs[record.id]
         self.job_at[record.slot] = None
         self._free_slots.append(record.slot)
-        if self._dead > 4096 and self._dead * 2 > self._used:
-            self._compact()
-        self._touched()
+        self._compact_if_sparse()
 
     def _take_slot(self) -> int:
         if self._free_slots:
@@ -270,10 +353,14 @@ class Ledger:
             setattr(self, column, new)
         self._views()
 
+    def _compact_if_sparse(self) -> None:
+        if self._dead > _FEW_SPANS and self._dead * 2 > self._used:
+            self._compact()
+
     def _compact(self) -> None:
-        """Move the living spans together and renumber the links."""
+        """Remove dead spans and renumber the links."""
         keep = np.flatnonzero(self.owner[: self._used] >= 0)
-        place = np.full(self._used + 1, -1, np.int32)  # the last entry stands for "none"
+        place = np.full(self._used + 1, -1, np.int32)  # the last entry means "none"
         place[keep] = np.arange(len(keep), dtype=np.int32)
         for column in ("vertex", "owner", "needs", "exclusive"):
             values = getattr(self, column)

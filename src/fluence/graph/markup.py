@@ -17,7 +17,7 @@ MAX_DEPTH = 500  # real documents stay below 40
 
 @dataclass(slots=True)
 class Element:
-    """One element: its local name, its attributes, what it contains, and where it begins."""
+    """One element: its local name, its attributes, its contents, and the line where it begins."""
 
     tag: str
     attributes: dict[str, str]

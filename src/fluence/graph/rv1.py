@@ -1,7 +1,7 @@
 """R version 1 (RFC 20): execution targets, their hosts, and the cores and GPUs of each.
 
-The graph it makes is flat, ``cluster0 > node > core, gpu``: R says which cores a host has, not how they lie
-in it. The ranks of all entries, sorted, pair up with the hosts of ``nodelist``::
+The graph is flat, ``cluster0 > node > core, gpu``: R lists the cores of a host, but not its inner structure.
+The ranks of all entries, sorted, pair up with the hosts of ``nodelist``::
 
     R_lite    [{"rank": "0,2", "children": {"core": "0-3"}}, {"rank": "1", "children": {"core": "0"}}]
     nodelist  ["a[7-9]"]                                           rank 0 is a7, 1 is a8, 2 is a9
@@ -18,10 +18,10 @@ from itertools import pairwise
 import msgspec
 
 from fluence.errors import InvalidGraph, InvalidInput
-from fluence.graph import hostname
-from fluence.graph.batch import Batch
+from fluence.graph.graph import Batch
 from fluence.graph.tree import CONTAINMENT
 from fluence.model import hostlist, idset
+from fluence.model.hostlist import split
 
 MAX_VERTICES = 10_000_000  # also a bound on ranks and hosts
 
@@ -36,27 +36,22 @@ class RLiteEntry:
 
 @dataclass(frozen=True, slots=True)
 class R:
-    """What R says, spelled out; times are seconds since the epoch, 0 where R sets no limit."""
+    """The contents of R, expanded; times are seconds since the epoch, 0 if R sets no limit."""
 
     entries: tuple[RLiteEntry, ...]
     hosts: Mapping[int, str]  # by rank
     properties: Mapping[int, tuple[str, ...]]  # names, by rank
     starttime: float
     expiration: float
-    scheduling: object | None  # what a scheduler added, JGF in Fluxion's case
-
-    @property
-    def ranks(self) -> list[int]:
-        """All ranks, ascending."""
-        return sorted(self.hosts)
+    scheduling: object | None  # data of the scheduler; JGF for Fluxion
 
 
 def read(text: str | bytes, *, force: bool = False, source: str = "R", limit: int = MAX_VERTICES) -> Batch:
     """A cluster with the hosts of R.
 
-    ``force`` is what the format ``rv1exec_force`` asks for: never to use the ``scheduling`` key. This reader
-    never does, with or without it, as in Fluxion; a program that prefers the JGF in that key to ``execution``
-    looks at it with :func:`decode` and must not when ``force`` is set.
+    ``force`` (the format ``rv1exec_force``) forbids the use of the ``scheduling`` key. This reader never uses
+    it, as in Fluxion. A program that prefers the JGF in that key to ``execution`` reads it with
+    :func:`decode`, and must not do so if ``force`` is set.
     """
     del force
     r = decode(text, source=source, limit=limit)
@@ -80,7 +75,7 @@ def _add_entry(batch: Batch, entry: RLiteEntry, r: R, where: str) -> None:
     sources, targets = batch.edges.setdefault(CONTAINMENT, ([], []))
     for rank in entry.ranks:
         host = r.hosts[rank]
-        base, number = hostname.split(host, where=where)
+        base, number = split(host, where=where)
         node = len(batch.type)
         batch.type += ["node", *types]
         batch.basename += [base, *types]
@@ -122,9 +117,9 @@ def decode(text: str | bytes, *, source: str = "R", limit: int = MAX_VERTICES) -
     )
 
 
-def decode_ranks(text: str | bytes, *, source: str = "R") -> list[int]:
+def decode_ranks(text: str | bytes) -> list[int]:
     """The ranks of R, ascending: all that a partial cancel needs, so hosts and children may be missing."""
-    document = _RDocument(_load(text, source), source)
+    document = _RDocument(_load(text, "R"), "R")
     budget = _Budget(MAX_VERTICES)
     ranks: set[int] = set()
     for place, item in document.entries(document.execution()):
@@ -135,7 +130,7 @@ def decode_ranks(text: str | bytes, *, source: str = "R") -> list[int]:
 def _hosts(
     entries: list[RLiteEntry], execution: dict[str, object], document: _RDocument, budget: _Budget
 ) -> dict[int, str]:
-    """Hosts by rank: the n-th name of the node list is the n-th smallest rank's."""
+    """Hosts by rank: the n-th name of the node list belongs to the n-th smallest rank."""
     place = f"{document.source}: execution.nodelist"
     nodelist = execution.get("nodelist")
     if not isinstance(nodelist, list):
@@ -173,7 +168,7 @@ def _properties(
 
 
 class _Budget:
-    """Text like ``0-4000000`` is short and what it names is not: what may still be spelled out."""
+    """The number of ids that may still be expanded: a short text such as ``0-4000000`` means many."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -202,7 +197,8 @@ class _Budget:
 
 
 class _RDocument:
-    """The JSON of R, asked for its parts by name; what is missing or of another type is named by its path."""
+    """The JSON of R, with access to its parts by name; an error names the path of a missing or invalid
+    part."""
 
     def __init__(self, root: dict[str, object], source: str) -> None:
         self.root = root

@@ -1,7 +1,7 @@
-"""The answer of a search: which vertices, how much of each, and whether exclusively.
+"""The result of a search: the chosen vertices, their amounts, and whether each is exclusive.
 
-The walk marks what it chose (`trace`), the index collects columns (`gathered`). The ledger records the
-selection, and the writers print it.
+The walk marks the vertices that it chose (`trace`), the index collects columns (`gathered`). The ledger
+records the selection, and the writers print it.
 """
 
 from __future__ import annotations
@@ -58,9 +58,10 @@ def trace(
     *,
     keep_shared: bool = False,
 ) -> Selection:
-    """Follow the marks from the root down and keep what is held: a vertex counts if it, or something below
-    it, is exclusive; with ``keep_shared``, all that is marked counts. Below a vertex of a ``whole`` type
-    everything belongs to the job, marked or not.
+    """Follow the marks from the root down and keep the held vertices.
+
+    A vertex is held if it, or a vertex below it, is exclusive; with ``keep_shared``, every marked vertex is.
+    Below a vertex of a ``whole`` type everything belongs to the job, marked or not.
     """
     held: list[tuple[int, int, bool, int, int]] = []  # vertex, needs, exclusive, parent, depth
     types, sizes = scalars(graph.type), scalars(graph.size)
@@ -110,12 +111,12 @@ def gathered(
     whole: frozenset[int],
     keep_shared: bool,
 ) -> Selection:
-    """The same as `trace`, from columns: the rows that were taken, how much of each, and whether exclusively;
-    with the way to them and all that belongs to them, where anything of it is held."""
+    """The same as `trace`, from columns: the taken rows, their amounts, and whether each is exclusive;
+    together with the path to them and everything that belongs to them, if it is held."""
     rows, amounts, alone = _with_all_below(graph, tree, _with_ways(graph, tree, taken), whole)
     if keep_shared:
         return Selection.of(tree, rows, amounts, alone, labels)
-    # A vertex is recorded if it, or something below it, is exclusive.
+    # A vertex is recorded if it, or a vertex below it, is exclusive.
     pre, end = tree.pre[rows], tree.end[rows]
     held = np.sort(pre[alone])
     keep = np.searchsorted(held, end) > np.searchsorted(held, pre)
@@ -142,7 +143,7 @@ def _with_ways(graph: ResourceGraph, tree: Tree, taken: tuple[Rows, Ints, Mask])
         return taken
     way = np.concatenate(ways).astype(np.int32)
     needs = graph.size[way].copy()
-    needs[way == tree.root] = 1  # nobody asked for the root by name
+    needs[way == tree.root] = 1  # the request does not name the root
     return (
         np.concatenate((rows, way)),
         np.concatenate((amounts, needs)),
@@ -153,7 +154,7 @@ def _with_ways(graph: ResourceGraph, tree: Tree, taken: tuple[Rows, Ints, Mask])
 def _with_all_below(
     graph: ResourceGraph, tree: Tree, taken: tuple[Rows, Ints, Mask], whole: frozenset[int]
 ) -> tuple[Rows, Ints, Mask]:
-    """Vertices of ``whole`` types come with everything below them, and for the job alone."""
+    """Add everything below vertices of ``whole`` types, exclusively."""
     if not whole:
         return taken
     rows, amounts, alone = taken
@@ -176,7 +177,7 @@ def _with_all_below(
 
 
 def merged(tree: Tree, parts: list[Selection]) -> Selection:
-    """Several selections of one tree as one: what is taken adds up, what is shared is shared."""
+    """Merge several selections of one tree: amounts add up, and shared vertices stay shared."""
     amounts: dict[int, tuple[int, bool]] = {}
     labels: dict[int, str] = {}
     for part in parts:

@@ -1,7 +1,7 @@
 """The edges of one subsystem as a tree: a parent column, and the shape that follows from it.
 
-Children, preorder and depth are derived from the parent column when they are first asked for, and derived
-again when the column has changed::
+Children, preorder and depth are derived from the parent column on first use, and again after a change of the
+column::
 
     row        0        1      2      3      4      5
     type       cluster  rack   node   core   core   node
@@ -25,8 +25,8 @@ CONTAINMENT = "containment"
 class Tree:
     """The edges of one subsystem, as a parent column, and the shape derived from it.
 
-    A vertex may hang below several others, as a burst buffer shared by racks does. Its first edge is the one
-    of the tree; the others are kept aside as links, and `is_tree` is False.
+    A vertex may have several parents, such as a burst buffer shared by racks. Its first edge belongs to the
+    tree; the others are kept as links, and `is_tree` is False.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class Tree:
             vertex = int(parent[vertex])
 
     def subtree(self, vertex: int) -> Rows:
-        """A vertex and all that is below it, in preorder."""
+        """A vertex and all vertices below it, in preorder."""
         return self.order[self.pre[vertex] : self.end[vertex]]
 
     def __contains__(self, vertex: int) -> bool:
@@ -126,7 +126,7 @@ class Tree:
         pre = np.full(rows, -1, np.int32)
         pre[self.root] = 0
         for level in levels[1:]:
-            # Siblings lie side by side in `below`: a running sum gives each its offset under the parent.
+            # Siblings are adjacent in `below`: a running sum gives each its offset under the parent.
             running = np.cumsum(weight[level]) - weight[level]
             up = parent[level]
             heads = np.concatenate(([True], up[1:] != up[:-1]))

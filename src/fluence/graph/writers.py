@@ -1,10 +1,10 @@
-"""Write what a job got, in each of Fluxion's formats, for `resource-query`, `fluence match` and programs.
+"""Write the resources of a job in the formats of Fluxion, for `resource-query`, `fluence match` and programs.
 
 ==============  =================================================================================
 simple          a line per vertex, children first: `---core0[1:x]` (x exclusive, s shared)
 pretty_simple   the same, root first, with the words written out
 jgf             the vertices and edges as a graph
-jgf_shorthand   without what lies below an exclusive vertex, which follows from it
+jgf_shorthand   without the vertices below an exclusive vertex, which follow from it
 rlite           per execution target, the ids of its cores and gpus (the R_lite of RFC 20)
 rv1_nosched     R version 1 without a graph
 rv1             R version 1 with the graph under `scheduling`
@@ -27,13 +27,14 @@ from fluence.graph.tree import CONTAINMENT
 from fluence.model import hostlist, idset
 
 Json: TypeAlias = dict[str, Any]
+SHORTHAND = "fluxion:jgf_shorthand"
 _MARGIN = "      "
 _IN_R = ("core", "gpu")  # the types that R lists below an execution target
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A selection, when it holds, and what else a writer may be asked to say about it."""
+    """A selection with its times, and further data for writers."""
 
     graph: ResourceGraph
     selection: Selection
@@ -42,6 +43,8 @@ class Grant:
     subsystem: str = CONTAINMENT
     queue: str | None = None
     extra: Mapping[int, Mapping[str, str]] = field(default_factory=dict)  # more metadata, per vertex
+    is_found: bool = False  # by `find`: all of it is written, in the shorthand formats too
+    is_shortened: bool = False  # name the shorthand in any case: an earlier document needed it
 
 
 def formats() -> list[str]:
@@ -55,11 +58,6 @@ def write(grant: Grant, format_: str) -> str:
     if writer is None:
         raise InvalidInput(f"{format_!r} is not a valid format: choose one of {', '.join(_writers)}")
     return writer(grant) if len(grant.selection) else ""
-
-
-def value(grant: Grant, format_: str) -> Any:
-    """The JSON value of a grant in one of the JSON formats."""
-    return _values[format_](grant)
 
 
 # -- lines ---------------------------------------------------------------------------------------------------
@@ -105,7 +103,7 @@ def jgf_value(grant: Grant, *, shorthand: bool = False, verbose: bool = False) -
         chosen.parents.tolist(),
         strict=True,
     ):
-        if shorthand and above in alone:
+        if shorthand and above in alone and not grant.is_found:
             dropped = True
             continue
         metadata = vertex_metadata(graph, v, size=needs, exclusive=x, verbose=verbose)
@@ -117,8 +115,8 @@ def jgf_value(grant: Grant, *, shorthand: bool = False, verbose: bool = False) -
         if above >= 0:
             edges.append(_edge(graph, above, v, grant.subsystem, verbose=verbose))
     document: Json = {"graph": {"nodes": nodes, "edges": edges}}
-    if dropped:
-        document["writer"] = "fluxion:jgf_shorthand"
+    if dropped or (shorthand and grant.is_shortened):
+        document["writer"] = SHORTHAND
     return document
 
 
@@ -164,7 +162,7 @@ def _edge(graph: ResourceGraph, source: int, target: int, subsystem: str, *, ver
 
 @dataclass(slots=True)
 class _Targets:
-    """What R says of execution targets: who has which cores and gpus, names and properties."""
+    """The data of execution targets in R: their cores and gpus, names and properties."""
 
     children: dict[int, dict[str, str]] = field(default_factory=dict)  # rank -> type -> ids
     names: dict[int, str] = field(default_factory=dict)
@@ -172,7 +170,7 @@ class _Targets:
 
 
 def _targets(grant: Grant) -> _Targets:
-    """Gather the cores and gpus that come before each node: post-order puts what is in a node before it."""
+    """Collect the cores and gpus of each node: in post-order, they come before the node."""
     graph, targets = grant.graph, _Targets()
     rows = grant.selection.vertices
     node = graph.types.code("node")
@@ -199,8 +197,9 @@ def _targets(grant: Grant) -> _Targets:
             ids.clear()
         targets.children[rank] = children
         targets.names[rank] = graph.name[vertex]
-        for property_ in graph.properties.get(vertex, ()):
-            targets.properties.setdefault(property_, []).append(rank)
+        for key_, value_ in graph.properties.get(vertex, {}).items():
+            said = f"{key_}={value_}" if value_ else key_
+            targets.properties.setdefault(said, []).append(rank)
     return targets
 
 

@@ -1,7 +1,7 @@
-"""Access: where the API server is and who we are there, read from a kubeconfig or from inside a pod.
+"""Access: the address of the API server and our credentials, from a kubeconfig or from inside a pod.
 
-The rules are client-go's: ``--kubeconfig`` alone, else every file of ``KUBECONFIG`` merged (the first to say
-a thing wins), else ``~/.kube/config``, else the service account of the pod we run in. Relative paths in a
+The rules are those of client-go: ``--kubeconfig`` alone, else all files of ``KUBECONFIG`` merged (the first
+value wins), else ``~/.kube/config``, else the service account of the pod. Relative paths in a
 kubeconfig are relative to that file.
 """
 
@@ -123,14 +123,9 @@ def find_access(
 ) -> Access:
     """The access that a command without options means; ``kubeconfig`` and ``context`` are its options."""
     env = os.environ if env is None else env
-    if kubeconfig is not None:
-        return _load([Path(kubeconfig)], context, explicit=True)
-    if listed := env.get("KUBECONFIG"):
-        return _load([Path(each) for each in listed.split(os.pathsep) if each], context, explicit=False)
-    home = Path(env["HOME"]) if env.get("HOME") else Path.home()
-    default = home / ".kube" / "config"
-    if default.exists():
-        return _load([default], context, explicit=True)
+    paths, explicit, default = _files(kubeconfig, env)
+    if paths:
+        return _load(paths, context, explicit=explicit)
     account = Path(env.get(IN_CLUSTER_DIR) or IN_CLUSTER)
     if env.get("KUBERNETES_SERVICE_HOST") and (account / "token").exists():
         return in_cluster(env=env, directory=account)
@@ -138,6 +133,26 @@ def find_access(
         f"no cluster is configured: {default} does not exist, KUBECONFIG is not set and this is not a pod; "
         "pass --kubeconfig FILE, or start a cluster of your own with `fluence sandbox up`"
     )
+
+
+def context_names(kubeconfig: str | os.PathLike[str] | None = None) -> list[str]:
+    """The contexts of the kubeconfig that a command means."""
+    paths, _, _ = _files(kubeconfig, os.environ)
+    documents = [_parse(path) for path in paths if path.exists()]
+    return list(dict.fromkeys(entry.name for document in documents for entry in document.contexts or ()))
+
+
+def _files(
+    kubeconfig: str | os.PathLike[str] | None, env: Mapping[str, str]
+) -> tuple[list[Path], bool, Path]:
+    """The files of a kubeconfig, whether each of them must exist, and where it is by default."""
+    home = Path(env["HOME"]) if env.get("HOME") else Path.home()
+    default = home / ".kube" / "config"
+    if kubeconfig is not None:
+        return [Path(kubeconfig)], True, default
+    if listed := env.get("KUBECONFIG"):
+        return [Path(path) for path in listed.split(os.pathsep) if path], False, default
+    return ([default] if default.exists() else []), True, default
 
 
 def in_cluster(*, env: Mapping[str, str] | None = None, directory: Path = IN_CLUSTER) -> Access:
@@ -177,8 +192,8 @@ def _load(paths: list[Path], context: str | None, *, explicit: bool) -> Access:
             clusters.setdefault(one.name, (one.cluster or _Cluster(), path.parent))
         for person in document.users or ():
             users.setdefault(person.name, (person.user or _User(), path.parent))
-        for each in document.contexts or ():
-            contexts.setdefault(each.name, each.context or _Context())
+        for entry in document.contexts or ():
+            contexts.setdefault(entry.name, entry.context or _Context())
     source = ":".join(read)
     if not read:
         shown = ", ".join(map(str, paths))

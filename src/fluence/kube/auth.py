@@ -39,7 +39,7 @@ class _ExecCredential(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Credentials(msgspec.Struct, frozen=True):
-    """What to send now. ``cert`` and ``key`` change only when an exec plugin hands out certificates."""
+    """The current credentials. ``cert`` and ``key`` change only if an exec plugin returns certificates."""
 
     header: str | None = None
     cert: bytes | None = None
@@ -50,7 +50,7 @@ class Credentials(msgspec.Struct, frozen=True):
 
 
 class Authenticator:
-    """Hands out the current credentials; ``refresh`` forces new ones."""
+    """Returns the current credentials; ``refresh`` forces new ones."""
 
     def __init__(self, access: Access, *, clock: Clock | None = None) -> None:
         self._access = access
@@ -73,7 +73,7 @@ class Authenticator:
         return fresh.header != rejected.header or fresh.cert != rejected.cert
 
     def expired(self, rejected: Credentials) -> str:
-        """After a final 401: what of these credentials has run out, and the cure; "" if nothing shows it.
+        """After a final 401: which of these credentials has expired, and what to do; "" if that is unknown.
 
         The server says "Unauthorized" and no more; a token and a certificate carry their ends in them.
         """
@@ -84,7 +84,10 @@ class Authenticator:
                 where = f"that the exec plugin {self._access.exec_plugin.command!r} of {source} gave"
                 cure = "log in again with it"
             elif self._access.token_file is not None:
-                where, cure = f"in {self._access.token_file}", "whoever writes that file must renew it"
+                where, cure = (
+                    f"in {self._access.token_file}",
+                    "its writer must renew it",
+                )
             else:
                 where, cure = f"in {source}", "log in again, or put a new one there (`kubectl create token`)"
             return f"the token {where} expired at {_time(end)}: {cure}"
@@ -97,7 +100,7 @@ class Authenticator:
     async def _renew(self, stale: Credentials | None) -> Credentials:
         async with self._lock:
             if self._held is not None and self._held is not stale:
-                return self._held  # somebody renewed while we waited
+                return self._held  # another task renewed it meanwhile
             self._held, self._good_until = await self._make()
             return self._held
 
@@ -140,7 +143,7 @@ class Authenticator:
             spec["cluster"] = self._cluster_info()
         info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
         env = dict(os.environ)
-        env.update({each.name: each.value for each in plugin.env or ()})
+        env.update({variable.name: variable.value for variable in plugin.env or ()})
         env["KUBERNETES_EXEC_INFO"] = msgspec.json.encode(info).decode()
         process = await asyncio.create_subprocess_exec(
             plugin.command,
@@ -162,8 +165,8 @@ class Authenticator:
                 f"{source}: the exec plugin {plugin.command!r} did not answer in {EXEC_TIMEOUT_S:.0f} s"
             ) from None
         if process.returncode != 0:
-            said = " ".join(err.decode("utf-8", "replace").split())[:300] or "it printed nothing"
-            raise Misconfigured(f"{source}: the exec plugin {plugin.command!r} failed: {said}")
+            message = " ".join(err.decode("utf-8", "replace").split())[:300] or "it printed nothing"
+            raise Misconfigured(f"{source}: the exec plugin {plugin.command!r} failed: {message}")
         return self._read_exec(plugin, out)
 
     def _read_exec(self, plugin: ExecPlugin, out: bytes) -> tuple[Credentials, float | None]:
@@ -220,20 +223,20 @@ class _Claims(msgspec.Struct, frozen=True):
 
 
 def token_end(header: str) -> float | None:
-    """When a bearer token ends, if it is a JWT that says so (RFC 7519 §4.1.4). Its signature is the server's
-    business."""
+    """When a bearer token expires, if it is a JWT with an expiry (RFC 7519 §4.1.4). The server checks its
+    signature."""
     parts = header.removeprefix("Bearer ").split(".")
     if len(parts) != 3:
         return None
     try:
         claims = base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4))
         return msgspec.json.decode(claims, type=_Claims).exp
-    except (ValueError, msgspec.DecodeError):  # a token of another make
+    except (ValueError, msgspec.DecodeError):  # not a JWT
         return None
 
 
 def certificate_end(pem: bytes | None) -> float | None:
-    """When a certificate ends; None if there is none that can be read."""
+    """When a certificate expires; None if it is missing or cannot be parsed."""
     if pem is None:
         return None
     from cryptography import x509  # NB 20 ms that only a refused client pays

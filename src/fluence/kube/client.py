@@ -4,9 +4,8 @@
         pods = await client.list(PODS, namespace="default")
         await client.bind(pods.items[0], "node-1", annotations={"example.org/why": "it fits"})
 
-A call that may have been carried out although no answer came is sent again only where that is safe; a 409 to
-the second try then carries ``ambiguous``: it may be the echo of the first.
-"""
+If no answer came, a call may have been carried out. It is sent again only if that is safe. A 409 to the
+second try then has ``ambiguous`` set, because the first try may have succeeded."""
 
 from __future__ import annotations
 
@@ -24,12 +23,52 @@ import msgspec
 
 from fluence.clock import Clock, SystemClock
 from fluence.kube.access import Access
-from fluence.kube.errors import ApiConflict, KubeError, Missing, ServerFault, TimedOut, Unreachable
-from fluence.kube.limit import TokenBucket
+from fluence.kube.errors import (
+    ONCE,
+    ApiConflict,
+    KubeError,
+    Missing,
+    RetryPolicy,
+    ServerFault,
+    TimedOut,
+    Unreachable,
+)
 from fluence.kube.resource import PODS, Json, ListMeta, Page, Resource
-from fluence.kube.retry import ONCE, RetryPolicy
 from fluence.kube.transport import Transport
 from fluence.model.pod import Pod
+
+
+class TokenBucket:
+    """``rate`` tokens a second, at most ``burst`` saved up."""
+
+    def __init__(self, rate: float, burst: float, *, clock: Clock) -> None:
+        if rate <= 0 or burst < 1:
+            raise ValueError("rate must be above 0 and burst at least 1")
+        self.rate = rate
+        self.burst = float(burst)
+        self._clock = clock
+        self._tokens = float(burst)
+        self._at = clock.monotonic()
+
+    def take(self) -> bool:
+        """Take a token if one is available."""
+        self._fill()
+        if self._tokens < 1.0:
+            return False
+        self._tokens -= 1.0
+        return True
+
+    def reserve(self) -> float:
+        """Take a token, possibly a future one; returns the seconds until it is available."""
+        self._fill()
+        self._tokens -= 1.0
+        return max(0.0, -self._tokens / self.rate)
+
+    def _fill(self) -> None:
+        now = self._clock.monotonic()
+        self._tokens = min(self.burst, self._tokens + (now - self._at) * self.rate)
+        self._at = now
+
 
 T = TypeVar("T")
 
@@ -72,11 +111,12 @@ class Client:
         self._held: Callable[[], bool] | None = None
 
     def only_while(self, held: Callable[[], bool]) -> Client:
-        """The same client, whose writes go out only while this holds. It is asked last of all, as the first
-        byte is sent: a process may be stopped, or busy, while a write waits for its turn."""
-        found = copy.copy(self)
-        found._held = held
-        return found
+        """A copy of the client that writes only while ``held`` returns True. It is called as late as
+        possible, when the first byte is sent, because a process may be stopped or busy while a write
+        waits."""
+        guarded = copy.copy(self)
+        guarded._held = held
+        return guarded
 
     async def __aenter__(self) -> Self:
         return self
@@ -147,12 +187,11 @@ class Client:
         *,
         namespace: str | None = None,
         dry_run: bool = False,
-        field_manager: str = "",
     ) -> T:
         """Create from JSON-like data or a struct. With generateName it is never sent twice."""
         content = msgspec.json.encode(body)
         name = msgspec.json.decode(content, type=_Named).metadata.name
-        params = {"dryRun": "All" if dry_run else "", "fieldManager": field_manager}
+        params = {"dryRun": "All" if dry_run else ""}
         path = resource.path(namespace=namespace)
         answer = await self.request("POST", path, params=params, body=content, repeatable=bool(name))
         return resource.decoder.decode(answer)
@@ -164,10 +203,9 @@ class Client:
         body: object,
         *,
         namespace: str | None = None,
-        subresource: str = "",
     ) -> T:
-        """PUT. With a resourceVersion in the body, a 409 says that somebody was faster."""
-        path = resource.path(name, namespace=namespace, subresource=subresource)
+        """PUT. With a resourceVersion in the body, a 409 means that the object has changed."""
+        path = resource.path(name, namespace=namespace)
         return resource.decoder.decode(await self.request("PUT", path, body=msgspec.json.encode(body)))
 
     async def patch(
@@ -181,20 +219,25 @@ class Client:
         subresource: str = "",
         field_manager: str = "",
         force: bool = False,
+        dry_run: bool = False,
     ) -> T:
         """Change some fields. Server-side apply needs a ``field_manager``; ``force`` takes fields from
-        others."""
+        others; with ``dry_run`` the server checks it and changes nothing."""
         if kind is PatchType.APPLY and not field_manager:
             field_manager = "fluence"
         content = msgspec.json.encode(body)
-        # A list of JSON patch operations may not be the same twice; a 409 to a patch that pins no version is
-        # only the server tired of merging, and may be sent again.
+        # A list of JSON patch operations may have another effect the second time. A 409 to a patch without a
+        # version only means that the server gave up merging; it may be sent again.
         is_json = kind is PatchType.JSON
         pinned = is_json or b'"resourceVersion"' in content or kind is PatchType.APPLY
         answer = await self.request(
             "PATCH",
             resource.path(name, namespace=namespace, subresource=subresource),
-            params={"fieldManager": field_manager, "force": "true" if force else ""},
+            params={
+                "fieldManager": field_manager,
+                "force": "true" if force else "",
+                "dryRun": "All" if dry_run else "",
+            },
             body=content,
             content_type=kind.value,
             repeatable=not is_json,
@@ -226,12 +269,14 @@ class Client:
         namespace: str | None = None,
         uid: str = "",
         grace_s: int | None = None,
-        propagation: str = "Background",
         missing_ok: bool = True,
+        dry_run: bool = False,
     ) -> None:
-        """Delete one object; with ``uid`` only that very one. Already gone is success unless asked
-        otherwise."""
-        options: Json = {"propagationPolicy": propagation}
+        """Delete one object; with ``uid``, only the object with this uid. By default it is a success if the
+        object is already gone. With ``dry_run`` the server only checks the request."""
+        options: Json = {"propagationPolicy": "Background"}
+        if dry_run:
+            options["dryRun"] = ["All"]
         if grace_s is not None:
             options["gracePeriodSeconds"] = grace_s
         if uid:
@@ -255,8 +300,9 @@ class Client:
     ) -> None:
         """Bind a pod to a node, with annotations and labels in the same write.
 
-        The uid goes along, so that a pod deleted and made anew under its name is refused (409). When an
-        answer was lost and the second try is refused, the pod itself tells whether the first one did it.
+        The request has the uid, so that a pod that was deleted and created again under the same name is
+        refused (409). If an answer was lost and the second try is refused, the pod is read to see whether the
+        first try succeeded.
         """
         meta = pod.metadata
         metadata: Json = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
@@ -276,13 +322,13 @@ class Client:
         except ApiConflict as conflict:
             if not conflict.ambiguous:
                 raise
-            found = await self.get(PODS, meta.name, namespace=meta.namespace)
-            if found.metadata.uid != meta.uid or found.spec.node_name != node:
+            current = await self.get(PODS, meta.name, namespace=meta.namespace)
+            if current.metadata.uid != meta.uid or current.spec.node_name != node:
                 raise
 
     async def evict(self, pod: Pod) -> None:
-        """Have a pod deleted if its PodDisruptionBudgets allow it; 429 if they do not, and it is not tried
-        again here. The uid goes along, so that a pod made anew under its name is left alone."""
+        """Evict a pod if its PodDisruptionBudgets allow it; otherwise the server answers 429, which is not
+        retried here. The request has the uid, so that a new pod under the same name is not evicted."""
         meta = pod.metadata
         body = {
             "apiVersion": "policy/v1",

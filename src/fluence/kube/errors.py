@@ -1,4 +1,4 @@
-"""What an API server, or the way to it, can answer instead of what was asked.
+"""Failures of an API server or of the connection to it, and which of them to retry.
 
     KubeError
     ├── Misconfigured        kubeconfig, certificate, exec plugin: nothing was sent
@@ -6,23 +6,26 @@
     ├── Unreachable          no answer: refused, reset, name not found, certificate not trusted
     │   └── TimedOut         no answer in time
     └── ApiError             an answer, with its status
-        ├── Unauthorized     401: who are you
-        ├── Forbidden        403: you may not
+        ├── Unauthorized      401: the credentials are not accepted
+        ├── Forbidden         403: the user lacks a right
         ├── Missing          404: no such object, or no such kind
-        ├── ApiConflict      409: somebody was faster, or the object forbids it
+        ├── ApiConflict      409: the object has changed, or does not allow it
         │   └── AlreadyExists
         ├── Gone             410: that version is compacted away; list again
         ├── Invalid          400, 422: the server refuses the content
         ├── TooManyRequests  429: later, perhaps after ``retry_after``
         └── ServerFault      5xx
 
-Every message is one line: what was asked, what came back, and what to do.
-"""
+Every message is one line: the request, the answer, and what to do."""
 
 from __future__ import annotations
 
+import random
+import re
+
 import msgspec
 
+from fluence.backoff import Backoff
 from fluence.errors import FluenceError
 
 
@@ -39,7 +42,7 @@ class NotHeld(KubeError):
 
 
 class Unreachable(KubeError):
-    """No answer came; ``sent`` says whether the server may have acted all the same."""
+    """No answer came; ``sent``: the server may have carried out the request nevertheless."""
 
     def __init__(self, message: str, *, sent: bool = True) -> None:
         super().__init__(message)
@@ -73,7 +76,7 @@ class Status(msgspec.Struct, frozen=True):
 
 
 class ApiError(KubeError):
-    """The server answered, but not with what was asked."""
+    """The server answered with an error."""
 
     def __init__(
         self,
@@ -85,13 +88,13 @@ class ApiError(KubeError):
         ambiguous: bool = False,
     ) -> None:
         cure = cure or self.cure(status)
-        said = " ".join(status.message.split()) or status.reason or "no message"
-        super().__init__(f"{request}: {status.code} {said}" + (f"; {cure}" if cure else ""))
+        message = " ".join(status.message.split()) or status.reason or "no message"
+        super().__init__(f"{request}: {status.code} {message}" + (f"; {cure}" if cure else ""))
         self.status = status
         self.code = status.code
         self.reason = status.reason
         self.retry_after = retry_after
-        # True: an earlier try of the same call got no answer, so this refusal may be of our own success.
+        # True: an earlier try of the same call got no answer, and may have succeeded and caused this refusal.
         self.ambiguous = ambiguous
 
     def cure(self, status: Status) -> str:
@@ -113,11 +116,20 @@ class Forbidden(ApiError):
             return ""
         return "bind a Role or ClusterRole with this verb and resource to that user"
 
+    def for_user(self, subject: str, namespace: str, *, role: str) -> str:
+        """One line: the right that the user lacks, and the standard role that has it. A refusal by an
+        admission policy has its own text."""
+        found = re.search(r'cannot (\w+) resource "([\w/.]+)"', self.status.message)
+        if found is None:
+            return f"{subject}: {self}"
+        right = f"you may not {found[1]} {found[2]} in namespace {namespace}"
+        return f"{subject}: {right}; you need the role `{role}` there"
+
     @property
     def is_ending(self) -> bool:
-        """The namespace is being deleted: nothing new may come into it, whoever asks."""
+        """The namespace is being deleted: nothing new can be created in it."""
         causes = (self.status.details.causes if self.status.details is not None else None) or ()
-        return any(each.reason == "NamespaceTerminating" for each in causes)
+        return any(cause.reason == "NamespaceTerminating" for cause in causes)
 
 
 class Missing(ApiError):
@@ -133,7 +145,7 @@ class AlreadyExists(ApiConflict):
 
 
 class Gone(ApiError):
-    """410: the version asked for is no longer held; list again."""
+    """410: the server no longer has the requested version; list again."""
 
 
 class Invalid(ApiError):
@@ -170,9 +182,8 @@ def error_for(
     retry_after: str | None = None,
     ambiguous: bool = False,
 ) -> ApiError:
-    """The exception for one refusal. The body may be a Status, or whatever a proxy on the way made up.
-
-    ``cure`` is what the caller knows better than the kind of refusal does.
+    """The exception for an error response. The body may be a Status, or any text of a proxy. ``cure`` is
+    advice of the caller that is better than the default for this kind of error.
     """
     try:
         status = msgspec.json.decode(body, type=Status)
@@ -197,3 +208,45 @@ def _seconds(text: str | None) -> float | None:
         return max(0.0, float(text)) if text else None
     except ValueError:
         return None
+
+
+class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True):
+    """``tries`` in all; pauses grow from ``base_s`` to ``cap_s`` with full jitter, unless the server names
+    one."""
+
+    tries: int = 6
+    base_s: float = 0.1
+    cap_s: float = 5.0
+
+    def pause(
+        self,
+        error: KubeError,
+        *,
+        attempt: int,
+        repeatable: bool,
+        retry_conflict: bool = False,
+        rng: random.Random,
+    ) -> float | None:
+        """Seconds to wait before try ``attempt + 1`` (the first is 1); None if this failure is final.
+
+        ``repeatable``: the call may be sent again although the first one may have been carried out.
+        """
+        if attempt >= self.tries:
+            return None
+        backoff = Backoff(self.base_s, self.cap_s).jittered(attempt + 1, rng)
+        match error:
+            case TooManyRequests():  # refused before it was carried out: always safe
+                return max(error.retry_after or 0.0, backoff)
+            case ServerFault():
+                if not repeatable or error.code == 501:
+                    return None
+                return max(error.retry_after or 0.0, backoff)
+            case Unreachable():
+                return backoff if repeatable or not error.sent else None
+            case ApiConflict() if retry_conflict:
+                return backoff
+            case _:
+                return None
+
+
+ONCE = RetryPolicy(tries=1)

@@ -1,9 +1,9 @@
-"""Events: what users see in ``kubectl describe``, aggregated and bounded (events.k8s.io/v1).
+"""Events for users, as in ``kubectl describe``, aggregated and bounded (events.k8s.io/v1).
 
-The same thing said again about the same object becomes a series on one Event: the second time is written at
-once, later ones at most every ``series_s``. One object may have ``per_object`` new events in a row, the
-process ``rate`` writes a second; what is over is counted and dropped, never queued without end. Recording
-never waits and never fails.
+A repeated event about the same object becomes a series on one Event: the second occurrence is written at
+once, later ones at most every ``series_s``. One object may have ``per_object`` new events in a row, and the
+process may make ``rate`` writes per second. More events are counted and dropped; the queue is bounded.
+Recording never waits and never fails.
 """
 
 from __future__ import annotations
@@ -17,28 +17,30 @@ from typing import Literal
 import msgspec
 
 from fluence.clock import Clock
-from fluence.kube.client import Client
+from fluence.kube.client import Client, TokenBucket
 from fluence.kube.errors import Forbidden, KubeError, Missing, NotHeld
-from fluence.kube.limit import TokenBucket
 from fluence.kube.resource import EVENTS, Json
 from fluence.units import rfc3339
 
 logger = logging.getLogger(__name__)
 
 NOTE_BYTES = 1024  # the server's limit
-REMEMBERED = 4096  # series kept in memory
-KEPT_S = 600.0  # a series that rests longer starts anew
-TRICKLE_S = 0.25  # between two events while there is more urgent work
+MAX_SERIES = 4096  # series kept in memory
+REPEAT_SECONDS = 30.0  # between two writes of one series
+SERIES_SECONDS = 600.0  # after a longer pause, a new series starts
+LOW_PRIORITY_PAUSE_S = 0.25  # between two events while more urgent writes wait
 
 
 class Ref(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """The object that an event is about."""
+    """The object that an event is about. `kubectl events --for` compares the API version, also of a Pod.
+    ``resource_version`` is the version of the object that was read; it does not affect aggregation."""
 
     kind: str
     name: str
-    namespace: str = ""
-    uid: str = ""
-    api_version: str = "v1"
+    namespace: str
+    uid: str
+    api_version: str
+    resource_version: str = ""
 
 
 class _Series(msgspec.Struct, eq=False):
@@ -56,7 +58,8 @@ class _Series(msgspec.Struct, eq=False):
 
 
 class Recorder:
-    """``record`` from anywhere in the loop; ``run`` writes until cancelled, ``flush`` writes what is left."""
+    """``record`` can be called anywhere in the loop; ``run`` writes until it is cancelled, ``flush`` writes
+    the rest."""
 
     def __init__(
         self,
@@ -67,7 +70,6 @@ class Recorder:
         rate: float = 20.0,
         burst: float = 200.0,
         per_object: int = 25,
-        series_s: float = 30.0,
         queue: int = 1000,
         is_busy: Callable[[], bool] = lambda: False,
         clock: Clock | None = None,
@@ -81,7 +83,6 @@ class Recorder:
         self._instance = instance[:128]
         self._limit = TokenBucket(rate, burst, clock=self._clock)
         self._per_object = per_object
-        self._series_s = series_s
         self._queue_limit = queue
         self._is_busy = is_busy
         self._queue: deque[_Series] = deque()
@@ -98,27 +99,27 @@ class Recorder:
         action: str,
         note: str,
         kind: Literal["Normal", "Warning"] = "Normal",
-        related: Ref | None = None,
     ) -> None:
-        """Say something about an object. Reason and action are CamelCase words, the note is a sentence."""
+        """Record an event about an object. Reason and action are CamelCase words, the note is a sentence."""
         now = self._clock.monotonic()
-        key = (regarding, kind, reason, action, note, related)
+        about = msgspec.structs.replace(regarding, resource_version="")
+        key = (about, kind, reason, action, note)
         known = self._known.get(key)
-        if known is not None and now - known.seen_at < KEPT_S:
+        if known is not None and now - known.seen_at < SERIES_SECONDS:
             known.count += 1
             known.seen_at = now
             self._known.move_to_end(key)
-            if known.count == 2 or now - known.told_at >= self._series_s:
+            if known.count == 2 or now - known.told_at >= REPEAT_SECONDS:
                 self._enqueue(known)
             return
-        if len(self._queue) >= self._queue_limit or not self._bucket(regarding).take():
+        if len(self._queue) >= self._queue_limit or not self._bucket(about).take():
             self.dropped += 1
             return
-        series = self._new(regarding, kind=kind, reason=reason, action=action, note=note, related=related)
+        series = self._new(regarding, kind=kind, reason=reason, action=action, note=note)
         series.seen_at = series.told_at = now
         if self._enqueue(series):
             self._known[key] = series
-            while len(self._known) > REMEMBERED:
+            while len(self._known) > MAX_SERIES:
                 self._known.popitem(last=False)
 
     async def run(self) -> None:
@@ -126,12 +127,12 @@ class Recorder:
             await self._wake.wait()
             self._wake.clear()
             while self._queue:
-                if wait := max(self._limit.reserve(), TRICKLE_S if self._is_busy() else 0.0):
+                if wait := max(self._limit.reserve(), LOW_PRIORITY_PAUSE_S if self._is_busy() else 0.0):
                     await asyncio.sleep(wait)
                 await self._write(self._queue.popleft())
 
     async def flush(self, timeout_s: float = 5.0) -> None:
-        """Write what is queued, and the counts of series that grew, for as long as ``timeout_s``."""
+        """Write the queued events and the new counts of series, for at most ``timeout_s``."""
         for series in self._known.values():
             if series.count > series.told and not series.is_queued:
                 self._queue.append(series)
@@ -158,14 +159,12 @@ class Recorder:
         bucket = self._objects.get(regarding)
         if bucket is None:
             bucket = self._objects[regarding] = TokenBucket(1 / 300, self._per_object, clock=self._clock)
-            while len(self._objects) > REMEMBERED:
+            while len(self._objects) > MAX_SERIES:
                 self._objects.popitem(last=False)
         self._objects.move_to_end(regarding)
         return bucket
 
-    def _new(
-        self, regarding: Ref, *, kind: str, reason: str, action: str, note: str, related: Ref | None
-    ) -> _Series:
+    def _new(self, regarding: Ref, *, kind: str, reason: str, action: str, note: str) -> _Series:
         # Names are unique by time, as client-go makes them; two within one tick get two ticks.
         self._last_stamp = max(self._last_stamp + 1, int(self._clock.now() * 1e9))
         name = f"{regarding.name[:230].rstrip('-.')}.{self._last_stamp:x}"
@@ -183,8 +182,6 @@ class Recorder:
             "reportingController": self._controller,
             "reportingInstance": self._instance,
         }
-        if related is not None:
-            body["related"] = related
         return _Series(name, namespace, body)
 
     async def _write(self, series: _Series) -> None:
@@ -194,7 +191,7 @@ class Recorder:
             self.written += 1
             series.told, series.told_at = count, self._clock.monotonic()
         except NotHeld:
-            self.dropped += 1  # another leads, and says what there is to say
+            self.dropped += 1  # another replica leads and writes its own events
         except Forbidden as error:
             self.failed += 1
             if not error.is_ending:
@@ -211,7 +208,7 @@ class Recorder:
                 await self._client.patch(EVENTS, series.name, patch, namespace=series.namespace)
                 return
             except Missing:
-                pass  # events live for an hour: this one ran out and begins anew
+                pass  # events expire after an hour: start a new one
         body = {**series.body, "series": since} if since is not None else series.body
         await self._client.create(EVENTS, body, namespace=series.namespace)
         series.is_created = True

@@ -5,19 +5,18 @@
     v1alpha2   1.36   PodGroup; pods say spec.schedulingGroup; disruptionMode is a word
     v1beta1    1.37   PodGroup; disruptionMode is an object, the template link has another name
 
-The API moves every release and is off by default, so the server is asked what it has, and asked again with a
-dry run whether pods keep the field: an API server whose gate is off drops it without a word.
+The API changes with every release and is off by default. So the server is asked which APIs it has, and a dry
+run shows whether pods keep the field: an API server whose gate is off drops it silently.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from fluence.kube.discovery import dropped_fields, resources_of, versions_of
 from fluence.kube.errors import ApiError
-from fluence.kube.resource import PODS, Json, Resource
-from fluence.model.group import Group
+from fluence.kube.resource import PODS, Json, Resource, dropped_fields, resources_of, versions_of
 from fluence.model.meta import Condition, ObjectMeta, Wire
+from fluence.model.owner import Group, controller_of
 from fluence.model.pod import Pod
 
 if TYPE_CHECKING:
@@ -104,27 +103,6 @@ class Workload(Wire, frozen=True):
     spec: _WorkloadSpec = _WorkloadSpec()
 
 
-class GangApi(Protocol):
-    """What the rest of Fluence knows of a native gang API."""
-
-    version: str
-
-    def groups(self, item: PodGroup | Workload) -> tuple[Group, ...]:
-        """The groups that one object on the server declares."""
-
-    def group_of(self, pod: Pod) -> str | None:
-        """The name of the Group that the pod belongs to."""
-
-    def instance_of(self, pod: Pod) -> str | None:
-        """The name of the one gang that must start together; in 1.35 a group has replicas, each a gang."""
-
-    def pod_link(self, group: str) -> Json:
-        """The part of a pod's spec that makes it a member."""
-
-    def manifest(self, group: Group) -> Json:
-        """The object to create for this group."""
-
-
 class NoGangs:
     """The server has no native gang API that we can use; ``reason`` says why."""
 
@@ -136,23 +114,28 @@ class NoGangs:
         self.reason = reason
 
     def groups(self, item: PodGroup | Workload) -> tuple[Group, ...]:
+        """The groups that one object on the server declares."""
         return ()
 
     def group_of(self, pod: Pod) -> str | None:
+        """The name of the Group that the pod belongs to."""
         return None
 
     def instance_of(self, pod: Pod) -> str | None:
+        """The name of the one gang that must start together; in 1.35 a group has replicas, each a gang."""
         return None
 
     def pod_link(self, group: str) -> Json:
+        """The part of a pod's spec that makes it a member."""
         return {}
 
     def manifest(self, group: Group) -> Json:
+        """The object to create for this group."""
         raise ValueError(f"no native gang API: {self.reason}")
 
 
 class Workloads135:
-    """v1alpha1: names are ``workload/podGroup``; a replica key makes each replica a gang of its own. A name
+    """v1alpha1: names are ``workload/podGroup``; with a replica key, each replica is a separate gang. A name
     without a slash is written as a workload with one group of that name."""
 
     version = "v1alpha1"
@@ -167,17 +150,17 @@ class Workloads135:
         return tuple(
             Group(
                 namespace=meta.namespace,
-                name=f"{meta.name}/{each.name}",
+                name=f"{meta.name}/{template.name}",
                 uid=meta.uid,
-                min_count=each.policy.gang.min_count if each.policy.gang is not None else None,
+                min_count=template.policy.gang.min_count if template.policy.gang is not None else None,
                 workload=meta.name,
-                template=each.name,
+                template=template.name,
                 is_deleting=meta.deletion_timestamp is not None,
                 created=meta.creation_timestamp,
                 annotations=meta.annotations,
                 source=f"{GROUP}/{self.version}",
             )
-            for each in item.spec.pod_groups or ()
+            for template in item.spec.pod_groups or ()
         )
 
     def group_of(self, pod: Pod) -> str | None:
@@ -233,7 +216,8 @@ class _PodGroups:
                 topology_key=topology[0].key if topology else None,
                 workload=workload,
                 template=template,
-                claims=tuple(each.name for each in spec.resource_claims or ()),
+                controller=controller_of(meta),
+                claims=tuple(claim.name for claim in spec.resource_claims or ()),
                 is_scheduled=self._scheduled(item.status.conditions),
                 conditions=tuple(item.status.conditions or ()),
                 is_deleting=meta.deletion_timestamp is not None,
@@ -269,8 +253,10 @@ class _PodGroups:
         }
 
     def _scheduled(self, conditions: list[Condition] | None) -> bool | None:
-        found = next((each for each in conditions or () if each.type == self.condition), None)
-        return None if found is None else found.status == "True"
+        scheduled = next(
+            (condition for condition in conditions or () if condition.type == self.condition), None
+        )
+        return None if scheduled is None else scheduled.status == "True"
 
     def _template(self, spec: _GroupSpec) -> tuple[str | None, str | None]:
         raise NotImplementedError
@@ -301,7 +287,7 @@ class PodGroups136(_PodGroups):
 
 
 class PodGroups137(_PodGroups):
-    """v1beta1; the condition is terminal here: once True it never goes back."""
+    """v1beta1; the condition is terminal: once True, it never changes."""
 
     version = "v1beta1"
     condition = "PodGroupInitiallyScheduled"
@@ -320,8 +306,8 @@ class _SigSpec(Wire, frozen=True):
 
 
 class SigPodGroup(Wire, frozen=True):
-    """The PodGroup of the coscheduling plugin, a custom resource; the first Fluence made these. Volcano and
-    KAI have PodGroups of their own, in which this field has the same name."""
+    """The PodGroup of the coscheduling plugin, a custom resource; the first Fluence created these. Volcano
+    and KAI have their own PodGroups, in which this field has the same name."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: _SigSpec = _SigSpec()
@@ -402,14 +388,14 @@ async def discover_gangs(client: Client, *, probe_namespace: str | None = "defau
 
 async def discover_coscheduling(client: Client) -> CustomGroups | None:
     """The adapter for the coscheduling plugin's PodGroups, if that custom resource is installed."""
-    found = Coscheduling()
-    return found if await _is_served(client, found.resource) else None
+    coscheduling = Coscheduling()
+    return coscheduling if await _is_served(client, coscheduling.resource) else None
 
 
 async def discover_custom(client: Client) -> list[CustomGroups]:
     """The adapters for all PodGroups that are installed as custom resources."""
     known: tuple[CustomGroups, ...] = (Coscheduling(), Volcano(), Kai())
-    return [each for each in known if await _is_served(client, each.resource)]
+    return [api for api in known if await _is_served(client, api.resource)]
 
 
 async def _is_served(client: Client, where: Resource[SigPodGroup]) -> bool:
@@ -419,7 +405,8 @@ async def _is_served(client: Client, where: Resource[SigPodGroup]) -> bool:
 
 
 async def probe(client: Client, adapter: Native, *, namespace: str) -> list[str] | None:
-    """The fields that a pod in a group loses on this server; nothing is created. None: we may not ask."""
+    """The fields that this server drops from a pod in a group; nothing is created. None: we lack the right to
+    check."""
     link = adapter.pod_link(
         "fluence-probe/fluence-probe" if adapter.version == "v1alpha1" else "fluence-probe"
     )
@@ -434,4 +421,4 @@ async def probe(client: Client, adapter: Native, *, namespace: str) -> list[str]
         got = await client.create(PODS.raw(), pod, namespace=namespace, dry_run=True)
     except ApiError:
         return None
-    return [each for each in dropped_fields(pod, got) if each.split(".")[1:2] and each.split(".")[1] in link]
+    return [path for path in dropped_fields(pod, got) if path.split(".")[1:2] and path.split(".")[1] in link]

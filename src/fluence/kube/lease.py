@@ -1,24 +1,24 @@
 """Lease: at most one holder at a time, by a coordination.k8s.io/v1 Lease, and a new one within its duration.
 
-Who holds the lease writes it every ``retry_s``. A holder counts itself as such only until ``renew_s`` after
-the moment it *began* its last successful write, and says so in an annotation; another takes the lease when it
-has seen no change for ``renew_s + retry_s`` since it *received* the last one. As every write is seen after it
-began, the two never overlap, whatever the wall clocks say and however long a call hangs or a process sleeps:
+The holder writes the lease every ``retry_s``. It considers itself the holder only until ``renew_s`` after it
+*began* its last successful write, and publishes this in an annotation. A candidate takes the lease when it
+has seen no change for ``renew_s + retry_s`` since it *received* the last one. A write is always seen after it
+began, so the two never overlap, independent of wall clocks, hanging calls and sleeping processes:
 
     holder      ├─write begins──────── renew_s ─────────┤ not holder any more
     candidate          ├─sees the write─────── renew_s + retry_s ─────────┤ takes, and holds …
                 ├───────────────────────── duration_s ──────────────────────────────────────┤ … before this
 
-A candidate looks every ``retry_s / 2`` or so, and at the very moment when the lease runs out, so the takeover
-is complete within ``duration_s`` of the last renewal as long as calls take less than what is left. A holder
-that says nothing of when it stops (another program) is given the whole of its leaseDurationSeconds.
+A candidate reads the lease about every ``retry_s / 2``, and at the moment when it expires. So the takeover is
+complete within ``duration_s`` of the last renewal, if calls take less than the remaining time. A holder
+without the annotation (another program) gets its whole leaseDurationSeconds.
 
-Both measure with a clock that only grows. ``held`` is to be asked before every write: a process that was
-stopped (SIGSTOP, a sleeping machine) finds itself no longer the holder the moment it wakes. It may be asked
-from any thread; all else belongs to one loop, which need not be that of the work: see ``live.leadership``.
+Both use a monotonic clock. Check ``held`` before every write: a process that was stopped (SIGSTOP, a sleeping
+machine) finds that it is no longer the holder as soon as it wakes up. ``held`` can be read from any thread;
+everything else belongs to one loop, which can be another than that of the work: see ``live.threads``.
 
-A lease is held without a gap or lost: what ran out, or was another's meanwhile, is not taken up again by
-``keep``, although it may be free. Work that was begun under it is no longer covered.
+A lease is held without a gap, or lost: ``keep`` does not take a lease again that has expired or had another
+holder meanwhile, even if it is free. Work that was begun under it is no longer protected.
 """
 
 from __future__ import annotations
@@ -37,14 +37,13 @@ import msgspec
 
 from fluence.clock import Clock
 from fluence.kube.client import Client
-from fluence.kube.errors import ApiConflict, Forbidden, KubeError, Missing, Unauthorized
+from fluence.kube.errors import ONCE, ApiConflict, Forbidden, KubeError, Missing, Unauthorized
 from fluence.kube.resource import LEASES, Resource
-from fluence.kube.retry import ONCE
 from fluence.units import rfc3339
 
 logger = logging.getLogger(__name__)
 
-# "IDENTITY SECONDS": who wrote it, and how long after the beginning of a write it counts itself the holder.
+# "IDENTITY SECONDS": the writer, and how long after the beginning of a write it is the holder.
 RENEW = "fluence.flux-framework.org/renew-seconds"
 
 
@@ -89,14 +88,14 @@ class LeaseTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaseCandidate:
-    """The decisions, without I/O: what we saw, what we hold, what to write next."""
+    """The decisions, without I/O: the last seen record, our own state, and the next write."""
 
     def __init__(self, identity: str, *, terms: LeaseTerms, clock: Clock) -> None:
         self.identity = identity
         self.terms = terms
         self._clock = clock
         self._seen: tuple[str | None, LeaseSpec] | None = None  # version and content of the record last seen
-        self._free_at = 0.0  # when the record last seen runs out
+        self._free_at = 0.0  # when the last seen record expires
         self._valid_until: float | None = None
 
     @property
@@ -111,7 +110,7 @@ class LeaseCandidate:
         return self._valid_until
 
     def observe(self, lease: LeaseObject) -> None:
-        """A record came from the server. Only a change restarts the other holder's time."""
+        """A record was read from the server. Only a change restarts the time of the other holder."""
         seen = (lease.metadata.resource_version, lease.spec)
         if seen != self._seen:
             self._seen = seen
@@ -132,18 +131,18 @@ class LeaseCandidate:
 
     @property
     def holder(self) -> str:
-        """Who held the lease when it was last seen."""
+        """The holder of the lease when it was last read."""
         return (self._seen[1].holder_identity if self._seen is not None else None) or ""
 
     def may_take(self) -> bool:
-        """After ``observe``: is the lease free, ours, or run out?"""
+        """After ``observe``: whether the lease is free, ours, or expired."""
         if self._seen is None or self._seen[1].holder_identity in (None, "", self.identity):
             return True
         return self._clock.monotonic() >= self._free_at
 
     def pause(self, rng: random.Random) -> float:
-        """How long a candidate waits before it looks again: not beyond the moment when the lease runs out."""
-        # Jitter, or candidates that started together would collide at every turn.
+        """How long a candidate waits before it reads the lease again: at most until it expires."""
+        # Jitter, because candidates that started together would collide every time.
         pause = self.terms.retry_s * rng.uniform(0.4, 0.6)
         left = self._free_at - self._clock.monotonic()
         return min(pause, left) if left > 0 else pause
@@ -167,7 +166,8 @@ class LeaseCandidate:
         )
 
     def wrote(self, lease: LeaseObject, *, began: float) -> None:
-        """Our write, begun at ``began``, was accepted. What ran out before is not ours again by it."""
+        """Our write, begun at ``began``, was accepted. It does not restore a lease that had expired
+        before."""
         ran_out = self._valid_until is not None and not self.held
         self.observe(lease)
         self._valid_until = None if ran_out else began + self.terms.renew_s
@@ -177,11 +177,11 @@ class LeaseCandidate:
 
 
 class Elector:
-    """Stands for a lease, keeps it, gives it back.
+    """Acquires a lease, keeps it, and releases it.
 
     await elector.stand()
-    why = await elector.keep()  # beside the work, which asks ``elector.held`` before it writes
-    await elector.release()  # the next holder need not wait for it to run out
+    why = await elector.keep()  # in parallel to the work, which checks ``elector.held`` before it writes
+    await elector.release()  # the next holder need not wait until it expires
     """
 
     def __init__(
@@ -222,8 +222,8 @@ class Elector:
         logger.info("lease %s/%s is held by %s", self.namespace, self.name, self.identity)
 
     async def keep(self, dead: Callable[[], str] = lambda: "") -> str:
-        """Renew until the lease is lost, and say why. It is lost as well once ``dead`` says that nobody works
-        under it any more: then another shall have it."""
+        """Renew until the lease is lost, and return the reason. It is also given up if ``dead`` reports that
+        the work under it has stopped, so that another replica can take it."""
         while True:
             await asyncio.sleep(self.terms.retry_s)
             while True:
@@ -238,7 +238,7 @@ class Elector:
                     self.candidate.lost()
                     why = self.last_error or "the process stood still"
                     return f"the lease was not renewed within {self.terms.renew_s:g} s: {why}"
-                # Half of what is left: if a connection hangs, there is time for another one.
+                # Half of the remaining time: if a connection hangs, there is time for another one.
                 if await self._try(max(left / 2, min(left, self.terms.retry_s))):
                     break
                 await asyncio.sleep(min(left, self.terms.retry_s * self._rng.uniform(0.2, 0.5)))
@@ -256,7 +256,7 @@ class Elector:
             self.last_error = str(error)
             logger.error("lease %s/%s: %s", self.namespace, self.name, error)
         except ApiConflict as error:
-            self.last_error = str(error)  # somebody else wrote: read again next time
+            self.last_error = str(error)  # another replica wrote it: read it again next time
         except KubeError as error:
             self.last_error = str(error)
             logger.warning("lease %s/%s: %s", self.namespace, self.name, error)
@@ -305,7 +305,7 @@ class Elector:
         return msgspec.json.decode(answer, type=LeaseObject)
 
     async def release(self) -> None:
-        """Give the lease back if it is still ours; failing that it runs out by itself."""
+        """Release the lease if it is still ours; if that fails, it expires."""
         left = (self.candidate.valid_until or 0.0) - self._clock.monotonic()
         self.candidate.lost()
         if left <= 0:

@@ -1,15 +1,14 @@
-"""Reflector: keeps a store equal to what the server holds, through every fault that API servers and networks
-have.
+"""Reflector: keeps a store equal to the objects of the server, through all faults of servers and networks.
 
     start ──► streaming list (1.34+) ──┐         ┌──────────────── watch ends, connection lost
               or paged list ───────────┴──► watch┘
                  ▲                           │
                  └────── 410 Gone, ERROR ────┘   after a pause that grows: 0.8 s to 30 s, full jitter
 
-The rules: a list replaces the store at once, so that a gap yields the deletes we missed; a watch goes on
-from the last version seen, bookmarks included; versions are only echoed; every stream has a time limit on
-both ends, since a half-open connection says nothing for ever; 403 and 404 are retried slowly and loudly,
-never in a hot loop.
+The rules: a list replaces the store at once, so that deletes during a gap are found. A watch continues from
+the last seen version, including bookmarks. Versions are only passed back, never compared. Every stream has a
+time limit on both ends, because a half-open connection stays silent forever. 403 and 404 are retried slowly
+and logged, never in a hot loop.
 """
 
 from __future__ import annotations
@@ -17,14 +16,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import AsyncGenerator, Iterable
+import sys
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from fluence.backoff import Backoff
 from fluence.kube.client import Client
 from fluence.kube.errors import (
+    ONCE,
     ApiError,
     Forbidden,
     Gone,
@@ -36,15 +38,15 @@ from fluence.kube.errors import (
     Unreachable,
     error_for,
 )
-from fluence.kube.lines import LineSplitter
 from fluence.kube.resource import Page, Resource
-from fluence.kube.retry import ONCE, backoff
 from fluence.kube.store import HasMeta, Key, Store, key_of
+from fluence.kube.transport import LineSplitter
 from fluence.model.meta import KubeObject
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=HasMeta)
+S = TypeVar("S")
 
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
@@ -54,7 +56,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
     base_s: float = 0.8
     cap_s: float = 30.0
-    slow_s: float = 30.0  # after 403 and 404: somebody has to change something first
+    slow_s: float = 30.0  # after 403 and 404: an administrator must change something first
     healthy_s: float = 60.0  # a stream that lived this long clears the count of failures
     watch_min_s: float = 240.0
     watch_max_s: float = 480.0
@@ -63,7 +65,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Stats(msgspec.Struct):
-    """What a metrics page shows of one reflector."""
+    """The metrics of one reflector."""
 
     lists: int = 0
     watches: int = 0
@@ -83,10 +85,12 @@ class _WatchEvent(msgspec.Struct, frozen=True):
 
 _event_decoder = msgspec.json.Decoder(_WatchEvent)
 _meta_decoder = msgspec.json.Decoder(KubeObject)
+_raw_decoder = msgspec.json.Decoder(Page[msgspec.Raw])
+_DEEPEST = 10_000  # nesting levels of a document that the API server accepts
 
 
 class _Ended(Exception):
-    """The stream ended as streams do."""
+    """The stream ended normally."""
 
 
 class Reflector(Generic[T]):
@@ -118,8 +122,8 @@ class Reflector(Generic[T]):
         self._selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         self._streaming = streaming_list
         self._page_size = page_size
-        self._may_be_denied = may_be_denied  # what we may not read is as if it were not there
-        self._optional = optional  # a kind that comes and goes: while the server has none, there are none
+        self._may_be_denied = may_be_denied  # without the right to read the kind, the store is empty
+        self._optional = optional  # the kind may be missing: then the store is empty
         self._timing = timing or Timing()
         self._rng = rng or random.Random()
         self._version: str | None = None  # where to watch from; None: list first
@@ -139,17 +143,17 @@ class Reflector(Generic[T]):
             except asyncio.CancelledError:
                 if this is None or this.cancelling():
                     raise
-                # else by ``refresh``: the next turn is a list
+                # else by ``refresh``: list next
 
     async def refresh(self) -> None:
-        """List at once, whatever is under way, and wait for it. A watch may be late, hang, or wait for its
-        next try; afterwards the store shows all that was there when this was called."""
+        """List now, even during a watch, and wait for the result. A watch may be late, hang, or wait for its
+        next try; after this call, the store has all objects that existed when it was called."""
         before, listed = self._listed, asyncio.Event()
         self._listed, self._version, self._failures = listed, None, 0
         if self._turn is not None:
             self._turn.cancel()
         await listed.wait()
-        before.set()  # whoever asked earlier has it as well
+        before.set()  # earlier callers have it as well
 
     async def _once(self) -> None:
         """A list or a watch, and the pause after it."""
@@ -166,7 +170,8 @@ class Reflector(Generic[T]):
                 await self._paged_list()
                 return
         except _Ended:
-            # A stream that ends at once and brings nothing is a fault too: without a pause it is a hot loop.
+            # A stream that ends at once without events is a failure too: without a pause there would be a hot
+            # loop.
             if self.stats.events + self.stats.bookmarks == events and clock.monotonic() - began < 1.0:
                 pause = self._failed(None)
         except (KubeError, msgspec.DecodeError) as error:
@@ -177,18 +182,16 @@ class Reflector(Generic[T]):
             await asyncio.sleep(pause)
 
     def _failed(self, error: Exception | None) -> float:
-        """Note a failure, decide where to go on, and how long to wait before."""
+        """Record a failure, and decide where to continue and how long to wait before that."""
         stats, timing = self.stats, self._timing
         stats.failures += 1
         if error is not None:
             stats.last_error = str(error)
         self._failures += 1
-        pause = backoff(self._failures, base_s=timing.base_s, cap_s=timing.cap_s, rng=self._rng)
+        pause = Backoff(timing.base_s, timing.cap_s).jittered(self._failures, self._rng)
         match error:
             case Gone():
-                self._version = (
-                    None  # a list is the cure; the pause only keeps a confused server from a hot loop
-                )
+                self._version = None  # list again; the pause only prevents a hot loop with a confused server
             case TooManyRequests():
                 pause = max(pause, error.retry_after or 0.0)
             case Forbidden() | Missing() | Unauthorized():
@@ -212,9 +215,9 @@ class Reflector(Generic[T]):
                 self._stream_faults += self._version is None
                 self._version = None
             case Unreachable() | None:
-                pass  # go on where we were
+                pass  # continue from the last version
             case _:
-                self._version = None  # a document we cannot read: start from a list
+                self._version = None  # a document that cannot be parsed: list again
         logger.warning(
             "%s: %s; next try in %.1f s", self._resource.name, error or "the watch ended at once", pause
         )
@@ -223,7 +226,8 @@ class Reflector(Generic[T]):
     # Lists
 
     async def _paged_list(self) -> None:
-        """All pages, then the store at once. A list that expires half-way twice is asked for in one piece."""
+        """Read all pages, then replace the store at once. If a list expires half-way twice, it is read
+        without pages."""
         self.stats.lists += 1
         unread: list[Key] = []
         try:
@@ -244,8 +248,8 @@ class Reflector(Generic[T]):
         self._replace(page.items or (), unread, page.metadata.resource_version)
 
     async def _stream_list(self) -> None:
-        """WatchList (KEP-3157): the initial objects come as events, a bookmark ends them, and the watch goes
-        on."""
+        """WatchList (KEP-3157): the initial objects come as events, a bookmark ends them, and the watch
+        continues."""
         self.stats.lists += 1
         initial: dict[Key, T] = {}
         unread: list[Key] = []
@@ -331,7 +335,7 @@ class Reflector(Generic[T]):
                 self.stats.bytes_read += len(chunk)
                 lines = splitter.feed(chunk)
                 for count, line in enumerate(lines, 1):
-                    event = _event_decoder.decode(line)
+                    event = _shallow_or_deep(_event_decoder.decode, line)
                     if event.type == "ERROR":
                         raise _error_event(self._resource.name, event.object)
                     yield event.type, event.object
@@ -347,21 +351,35 @@ class Reflector(Generic[T]):
         self.stats.bytes_read += len(content)
         try:
             return self._resource.page_decoder.decode(content)
-        except msgspec.ValidationError:
+        except (msgspec.ValidationError, RecursionError):
             # One object that does not fit our struct must not hide the other 499.
-            page = msgspec.json.decode(content, type=Page[msgspec.Raw])
+            page = _shallow_or_deep(_raw_decoder.decode, content)
             items = [item for raw in page.items or () if (item := self._decode(raw, unread)) is not None]
             return Page(page.metadata, items)
 
     def _decode(self, raw: msgspec.Raw, unread: list[Key]) -> T | None:
         try:
-            return self._resource.decoder.decode(raw)
+            return _shallow_or_deep(self._resource.decoder.decode, raw)
         except msgspec.ValidationError as error:
             meta = _meta_decoder.decode(raw).metadata
             self.stats.undecodable += 1
             unread.append((meta.namespace, meta.name))
             logger.error("%s %s/%s cannot be read: %s", self._resource.name, meta.namespace, meta.name, error)
             return None
+
+
+def _shallow_or_deep(decode: Callable[[Any], S], content: Any) -> S:
+    """What a decoder makes of a document. One of a custom resource may be nested as deeply as the API server
+    takes it, and is read all the same: it must not hide others."""
+    try:
+        return decode(content)
+    except RecursionError:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(max(limit, 4 * _DEEPEST))
+        try:
+            return decode(content)
+        finally:
+            sys.setrecursionlimit(limit)
 
 
 def _error_event(name: str, raw: msgspec.Raw) -> ApiError:

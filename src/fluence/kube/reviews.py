@@ -1,13 +1,14 @@
-"""Reviews: whether the bearer of a token may get a path, asked of the API server and remembered for a while.
+"""Reviews: whether the bearer of a token may get a path, decided by the API server and cached for a while.
 
-As kube-rbac-proxy and controller-runtime do it: a TokenReview says who it is, a SubjectAccessReview whether
-RBAC lets them get this nonResourceURL. The asker needs the right to create both.
+As in kube-rbac-proxy and controller-runtime, a TokenReview identifies the user, and a SubjectAccessReview
+decides whether RBAC allows this nonResourceURL. Our account needs the right to create both.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from cachetools import TTLCache
@@ -19,14 +20,16 @@ logger = logging.getLogger(__name__)
 
 _TOKENS = "/apis/authentication.k8s.io/v1/tokenreviews"
 _ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
-_KEPT_S = 60.0  # a right that was taken away ends so much later
-_KEPT = 1000  # bearers; more only cost calls
-_LONGEST = 16_384  # characters of a token; a service account's has about 1,200
+_CACHE_SECONDS = 60.0  # a right that was taken away ends so much later
+_CACHE_SIZE = 1000  # bearers; more only cost calls
+MAX_TOKEN_LENGTH = 16_384  # characters of a token; a service account's has about 1,200
 
 OK, UNAUTHORIZED, FORBIDDEN, UNKNOWN = 200, 401, 403, 503
 
 
-class _Reviewed(msgspec.Struct, frozen=True):
+class Reviewed(msgspec.Struct, frozen=True):
+    """Whose a token is."""
+
     username: str = ""
     uid: str = ""
     groups: list[str] = []
@@ -35,7 +38,7 @@ class _Reviewed(msgspec.Struct, frozen=True):
 
 class _TokenStatus(msgspec.Struct, frozen=True):
     authenticated: bool = False
-    user: _Reviewed = _Reviewed()
+    user: Reviewed = Reviewed()
 
 
 class _TokenReview(msgspec.Struct, frozen=True):
@@ -57,39 +60,67 @@ class Reviews:
     def __init__(self, client: Client, *, path: str) -> None:
         self._client = client
         self._path = path
-        self._known: TTLCache[bytes, int] = TTLCache(_KEPT, _KEPT_S, timer=client.clock.monotonic)
+        self._known: TTLCache[bytes, int] = TTLCache(
+            _CACHE_SIZE, _CACHE_SECONDS, timer=client.clock.monotonic
+        )
 
     async def __call__(self, token: str) -> int:
-        if len(token) > _LONGEST:
+        if len(token) > MAX_TOKEN_LENGTH:
             return UNAUTHORIZED
         key = hashlib.sha256(token.encode()).digest()  # a secret is not kept
         known = self._known.get(key)
         if known is not None:
             return known
         try:
-            found = await self._ask(token)
+            status = await self._ask(token)
         except KubeError as error:
             logger.warning("who asks for %s cannot be found out: %s", self._path, error)
             return UNKNOWN
-        self._known[key] = found
-        return found
+        self._known[key] = status
+        return status
 
     async def _ask(self, token: str) -> int:
-        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
-        said = msgspec.json.decode(await self._create(_TOKENS, review), type=_TokenReview).status
-        if not said.authenticated:
+        user = await review_token(self._client, token)
+        if user is None:
             return UNAUTHORIZED
-        user = said.user
-        spec = {
-            "user": user.username,
-            "uid": user.uid,
-            "groups": user.groups,
-            "extra": user.extra,
-            "nonResourceAttributes": {"path": self._path, "verb": "get"},
-        }
-        asked = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
-        answer = msgspec.json.decode(await self._create(_ACCESS, asked), type=_AccessReview)
-        return OK if answer.status.allowed else FORBIDDEN
+        allowed = await review_access(
+            self._client,
+            user=user.username,
+            uid=user.uid,
+            groups=user.groups,
+            extra=user.extra,
+            path={"path": self._path, "verb": "get"},
+        )
+        return OK if allowed else FORBIDDEN
 
-    async def _create(self, path: str, body: object) -> bytes:
-        return await self._client.request("POST", path, body=msgspec.json.encode(body), timeout_s=10.0)
+
+async def review_token(client: Client, token: str) -> Reviewed | None:
+    """The user of a token; None: it is not valid."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}}
+    status = msgspec.json.decode(await _create(client, _TOKENS, review), type=_TokenReview).status
+    return status.user if status.authenticated else None
+
+
+async def review_access(
+    client: Client,
+    *,
+    user: str,
+    uid: str = "",
+    groups: Sequence[str] = (),
+    extra: Mapping[str, Sequence[str]] | None = None,
+    resource: Mapping[str, str] | None = None,
+    path: Mapping[str, str] | None = None,
+) -> bool:
+    """Whether a user may do something with a resource, or with a nonResourceURL."""
+    spec: dict[str, object] = {"user": user, "uid": uid, "groups": groups, "extra": extra or {}}
+    if resource is not None:
+        spec["resourceAttributes"] = resource
+    if path is not None:
+        spec["nonResourceAttributes"] = path
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+    answer = msgspec.json.decode(await _create(client, _ACCESS, review), type=_AccessReview)
+    return answer.status.allowed
+
+
+async def _create(client: Client, path: str, body: object) -> bytes:
+    return await client.request("POST", path, body=msgspec.json.encode(body), timeout_s=10.0)

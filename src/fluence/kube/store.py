@@ -1,7 +1,7 @@
-"""Store: the objects of one kind, held by name, with indexes, and handlers that get (old, new).
+"""Store: the objects of one kind by name, with indexes, and handlers that get (old, new).
 
-An object deleted and made anew under its name while nobody looked is two changes: (old, None), then (None,
-new). Versions are opaque: two are equal or not, never older or newer.
+An object that was deleted and created again under the same name between two lists is two changes: (old,
+None), then (None, new). Versions are opaque: they are equal or not, never older or newer.
 """
 
 from __future__ import annotations
@@ -79,7 +79,8 @@ class Store(Generic[T]):
         return True
 
     def remove(self, key: Key, *, last: T | None = None) -> bool:
-        """The object is gone; ``last`` is its last state, if the server told. False if we did not hold it."""
+        """Remove an object; ``last`` is its last state, if the server sent it. Returns False if the store did
+        not have it."""
         old = self._items.pop(key, None)
         if old is None:
             return False
@@ -90,9 +91,8 @@ class Store(Generic[T]):
         return True
 
     def replace(self, items: Iterable[T], *, keep: Iterable[Key] = ()) -> tuple[int, int, int]:
-        """Become exactly this list: what is missing from it was deleted while we did not look.
-
-        ``keep`` names objects that are there but could not be read. Returns (added, changed, removed).
+        """Replace the contents by this list: objects that are not in it were deleted. ``keep`` names objects
+        that exist but could not be parsed. Returns (added, changed, removed).
         """
         fresh = {key_of(item): item for item in items}
         kept = set(keep)

@@ -1,4 +1,4 @@
-"""Transport: one HTTP exchange with the API server: TLS, proxies, keep-alive, and failures in one line."""
+"""Transport: one HTTP exchange with the API server: TLS, proxies, keep-alive, and the lines of a watch."""
 
 from __future__ import annotations
 
@@ -25,15 +25,38 @@ from fluence.kube.access import Access
 from fluence.kube.auth import Authenticator, Credentials
 from fluence.kube.errors import ApiError, Misconfigured, NotHeld, TimedOut, Unreachable, error_for
 
+
+class LineSplitter:
+    """Splits chunks into lines; a chunk is never copied more than once, even for very long lines."""
+
+    def __init__(self) -> None:
+        self._partial: list[bytes] = []
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        first, *rest = chunk.split(b"\n")
+        if not rest:
+            self._partial.append(first)
+            return []
+        self._partial.append(first)
+        lines = [b"".join(self._partial), *rest[:-1]]
+        self._partial = [rest[-1]] if rest[-1] else []
+        return [line for line in lines if line]
+
+    @property
+    def pending(self) -> int:
+        """Bytes of a line that has no end yet: not zero at the end of a stream means that it was cut."""
+        return sum(map(len, self._partial))
+
+
 USER_AGENT = "fluence"
 _CLOSING_TURNS = 100
 
 
 class Connector(aiohttp.TCPConnector):
-    """Connections that are gone when ``close`` returns.
+    """Connections that are closed when ``close`` returns.
 
-    aiohttp forgets a connection as soon as a call is given up or its keep-alive has run out, while TLS still
-    says farewell: until the server answers, up to 30 s, its socket is open, and would outlive the loop.
+    aiohttp forgets a connection as soon as a call is given up or its keep-alive has expired, while TLS still
+    shuts down: until the server answers, up to 30 s, its socket is open, and would outlive the loop.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -47,20 +70,20 @@ class Connector(aiohttp.TCPConnector):
 
     async def close(self, *, abort_ssl: bool = True) -> None:
         await super().close(abort_ssl=abort_ssl)
-        for each in self._made:
+        for connection in self._made:
             with contextlib.suppress(OSError):  # closed, or not connected yet
-                each.shutdown(socket.SHUT_RDWR)  # its transport sees the end at the loop's next turn
+                connection.shutdown(socket.SHUT_RDWR)  # its transport sees the end at the loop's next turn
         for turn in range(_CLOSING_TURNS):
-            if all(each.fileno() == -1 for each in self._made):
+            if all(connection.fileno() == -1 for connection in self._made):
                 return
             await asyncio.sleep(0 if turn < _CLOSING_TURNS // 2 else 0.01)
 
 
 class GuardedBody(aiohttp.BytesPayload):
-    """A body that is sent only while something holds, asked as the first byte is written.
+    """A body that is sent only if ``held`` returns True when the first byte is written.
 
-    aiohttp writes it, and the headers with it, in a task of its own once there is a connection: an earlier
-    look would be stale by a turn of the loop, which may run a cycle, or by as long as the process is stopped.
+    aiohttp writes it, with the headers, in a separate task after it has connected. An earlier check would be
+    stale by an iteration of the loop, which may run a cycle, or by the time that the process is stopped.
     """
 
     def __init__(self, body: bytes, held: Callable[[], bool]) -> None:
@@ -76,8 +99,7 @@ class GuardedBody(aiohttp.BytesPayload):
 
 
 class Transport:
-    """Connections to one API server. Watches have connections of their own, so they never starve plain
-    calls."""
+    """Connections to one API server. Watches have their own connections, so they never block plain calls."""
 
     def __init__(self, access: Access, *, clock: Clock, connections: int = 64) -> None:
         self.access = access
@@ -139,7 +161,7 @@ class Transport:
     async def stream(
         self, target: str, *, headers: Mapping[str, str], idle_s: float, request: str
     ) -> AsyncIterator[aiohttp.StreamReader]:
-        """An answer that is read as it comes; ``idle_s`` without a byte is a failure (a half-open
+        """An answer that is read as it arrives; ``idle_s`` without a byte is a failure (a half-open
         connection)."""
         if self._streams is None:
             self._streams = self._session(0)
@@ -164,7 +186,7 @@ class Transport:
             except (aiohttp.ClientError, TimeoutError, OSError) as error:
                 raise self._unreachable(request, error, idle_s) from error
             finally:
-                # Not a polite TLS goodbye: nobody reads the rest, and a loop that ends soon would leak the
+                # Without a TLS shutdown: the rest is not read, and a loop that ends soon would leak the
                 # socket.
                 if answer.connection is not None and answer.connection.transport is not None:
                     answer.connection.transport.abort()
@@ -329,7 +351,7 @@ def _bypassed(server: str, no_proxy: str) -> bool:
         address: ipaddress.IPv4Address | ipaddress.IPv6Address | None = ipaddress.ip_address(host)
     except ValueError:
         address = None
-    for rule in (each.strip() for each in no_proxy.split(",")):
+    for rule in (entry.strip() for entry in no_proxy.split(",")):
         if not rule:
             continue
         if rule == "*":

@@ -6,16 +6,20 @@ Everything is decided before anything is sent.
 
 from __future__ import annotations
 
+from fluence import startup
+
 
 def main() -> None:
     """Run the program."""
-    from fluence.entry import kubectl_fluence
+    startup.start()
+    from fluence.kubectl.commands import run
 
-    kubectl_fluence()
+    startup.run(run)
 
 
 def complete() -> None:
     """Complete a command line for kubectl (the program `kubectl_complete-fluence`)."""
-    from fluence.entry import kubectl_complete
+    startup.start()
+    from fluence.kubectl.complete import run
 
-    kubectl_complete()
+    startup.run(run)

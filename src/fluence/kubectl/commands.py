@@ -1,4 +1,4 @@
-"""The commands of `kubectl fluence`: select, apply, create, resources, history, doctor, version and help."""
+"""The commands of `kubectl fluence`: those that choose and submit, and those shared with `fluence`."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import click
 
 from fluence.errors import FluenceError
 from fluence.kubectl.arguments import connection_flags, split
-from fluence.kubectl.doctor_options import DOCTOR_HELP, doctor_options
-from fluence.kubectl.history_commands import history
 from fluence.kubectl.options import selecting
 
 PROGRAM = "kubectl fluence"
@@ -36,12 +34,24 @@ EXAMPLES
 """
 
 
+_LOOKING = ("queue", "jobs", "groups", "nodes", "plan", "graph", "why", "top")
+_CHANGING = ("hold", "release", "requeue", "cancel", "priority")
+
+
 class CommandGroup(click.Group):
-    """Commands in the order of their use, and a hint where a name is misspelt."""
+    """Commands in the order of their use, and a hint where a name is misspelt. Those shared with `fluence`
+    are imported when they are called: each import delays every command."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        first = ["select", "apply", "create", "resources", "history", "doctor"]
-        return [*first, "version", "completion", "help"]
+        first = ["explain", "whatif", "select", "apply", "create", "resources", "history", "doctor"]
+        return [*_LOOKING, *_CHANGING, *first, "version", "completion", "help"]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.commands:
+            shared = _shared(cmd_name)
+            if shared is not None:
+                self.add_command(shared)
+        return super().get_command(ctx, cmd_name)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -53,6 +63,36 @@ class CommandGroup(click.Group):
             hint = f'; did you mean "{near[0]}"?' if near else ""
             raise click.UsageError(f'unknown command "{args[0]}"{hint}', ctx)
         return super().resolve_command(ctx, args)
+
+
+def _shared(name: str) -> click.Command | None:
+    """A command that `fluence` has, too."""
+    if name in _LOOKING:
+        from fluence.commands import plan
+
+        return plan.LOOKING[name]
+    if name in _CHANGING:
+        from fluence.commands.verbs import VERBS
+
+        return next(verb for verb in VERBS if verb.name == name)
+    match name:
+        case "explain":
+            from fluence.commands.explain import explain
+
+            return explain
+        case "whatif":
+            from fluence.commands.whatif import whatif
+
+            return whatif
+        case "history":
+            from fluence.commands.history import history
+
+            return history
+        case "doctor":
+            from fluence.commands.doctor import doctor_command
+
+            return doctor_command("kubectl fluence doctor")
+    return None
 
 
 class Submitting(click.Command):
@@ -86,8 +126,14 @@ class Printing(Submitting):
     epilog=_EPILOG,
     invoke_without_command=True,
 )
+@click.option(
+    "--groups", "of_groups", is_flag=True, hidden=True
+)  # the earlier plugin's, which had no commands
+@click.option("--group", hidden=True)
+@click.option("--host", hidden=True)
+@click.option("--port", hidden=True)
 @click.pass_context
-def cli(ctx: click.Context) -> None:
+def cli(ctx: click.Context, /, of_groups: bool, **earlier: str | None) -> None:
     """Choose a backend for a workload, on your machine and with your credentials, then submit it.
 
     \b
@@ -98,7 +144,11 @@ def cli(ctx: click.Context) -> None:
     All else passes through unchanged, so `kubectl fluence apply` can stand
     for `kubectl apply`.
     """
-    if ctx.invoked_subcommand is None:
+    if ctx.invoked_subcommand is None and (of_groups or any(earlier.values())):
+        graph = cli.get_command(ctx, "graph")
+        assert graph is not None
+        ctx.invoke(graph, of_groups=of_groups, **earlier)
+    elif ctx.invoked_subcommand is None:
         click.echo(ctx.get_help(), err=True)
         ctx.exit(2)
 
@@ -160,7 +210,7 @@ _submitting("create", "Choose, then `kubectl create` the result.")
 def _submit(
     verb: str, forwarded: list[str], *, confirm: bool, dry_run: bool, filenames: Sequence[str], **options: Any
 ) -> int:
-    from fluence.kubectl.process import find_kubectl, submit
+    from fluence.kubectl.sources import find_kubectl, submit
 
     find_kubectl()
     _, manifest = _resolve(forwarded, filenames=filenames, **options)
@@ -195,9 +245,9 @@ def _resolve(
     from fluence.kubectl import report
     from fluence.kubectl.resolve import ResolveOptions, Resolver, Unresolvable
     from fluence.kubectl.sources import read_sources
-    from fluence.select import stream
     from fluence.select.policies import split_commas
     from fluence.select.providers import ProviderSettings
+    from fluence.select.workload import encode, join
 
     settings = ProviderSettings(attributes, fluence_ns, connection_flags(forwarded), live_timeout)
     resolver = Resolver(
@@ -217,7 +267,7 @@ def _resolve(
             report.print_table(resolved, sys.stderr)
         elif not quiet:
             click.echo("\n".join(report.lines(resolved)), err=True)
-    return resolver, stream.encode(stream.join(documents))
+    return resolver, encode(join(documents))
 
 
 def _is_confirmed(*, stdin_is_manifest: bool) -> bool:
@@ -240,42 +290,13 @@ def _write(data: bytes) -> None:
     sys.stdout.buffer.flush()
 
 
-def _lacks(command: str, error: ModuleNotFoundError) -> FluenceError:
-    cure = "pip install 'fluence-scheduler[scheduler]'"
-    return FluenceError(f"{command} needs {error.name}, which is not installed: {cure}")
-
-
-@cli.command()
-@doctor_options
-def doctor(**options: Any) -> int:
-    # By name: it is the one command that brings a client of its own, and no other shall load it.
-    from importlib import import_module
-
-    try:
-        code: int = import_module("fluence.cli.doctor").examine(**options)
-    except ModuleNotFoundError as error:
-        raise _lacks("doctor", error) from None
-    return code
-
-
-doctor.help = DOCTOR_HELP.format(program="kubectl fluence doctor")
-
-
-cli.add_command(history)
-
-
 @cli.command(context_settings={"ignore_unknown_options": True}, add_help_option=False)
 @click.argument("args", nargs=-1, type=click.UNPROCESSED)
 def resources(args: tuple[str, ...]) -> None:
-    """Devices that belong to no node: who holds them, who waits; check a document."""
-    # By name, for the same reason.
-    from importlib import import_module
+    """External resources: which jobs use them, and which wait; check a document."""
+    from fluence.commands.resources import resources as group
 
-    try:
-        group: click.Group = import_module("fluence.cli.resources").resources
-        group.main(list(args), prog_name="kubectl fluence resources", standalone_mode=False)
-    except ModuleNotFoundError as error:
-        raise _lacks("resources", error) from None
+    group.main(list(args), prog_name="kubectl fluence resources", standalone_mode=False)
 
 
 @cli.command()

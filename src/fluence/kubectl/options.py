@@ -45,7 +45,7 @@ _OPTIONS = (
         metavar="N",
         help="How far from the best cost, or queue, is as good as the best.",
     ),
-    click.option("--force-select", is_flag=True, help="Choose anew where a backend is pinned already."),
+    click.option("--force-select", is_flag=True, help="Choose again if the object already has a backend."),
     click.option(
         "--providers",
         default="",
@@ -60,7 +60,9 @@ _OPTIONS = (
         metavar="S",
         help="Seconds that the cluster and live sources have to answer.",
     ),
-    click.option("--explain", is_flag=True, help="Print each candidate and what became of it, on stderr."),
+    click.option(
+        "--explain", is_flag=True, help="Print each candidate and the step that dropped it, on stderr."
+    ),
 )
 
 

@@ -10,13 +10,19 @@ import msgspec
 from fluence.errors import FluenceError, InvalidInput
 from fluence.kubectl.sources import Source
 from fluence.names import BACKEND, REQUIRE_BACKEND, SELECT_POLICY, SELECT_RESULT
-from fluence.select import stream
 from fluence.select.backend import BackendRequest
-from fluence.select.engine import OFFERS_UNKNOWN, BackendSelection, NoBackend, audit, choose
-from fluence.select.plugins import find_policy, load_providers
+from fluence.select.engine import (
+    OFFERS_UNKNOWN,
+    BackendSelection,
+    NoBackend,
+    audit,
+    choose,
+    find_policy,
+    load_providers,
+)
 from fluence.select.policies import parse_pipeline
 from fluence.select.providers import Provider, ProviderSettings, gather
-from fluence.select.workload import Edit, PodWorkload, find_workloads, may_select, read_wish
+from fluence.select.workload import Edit, PodWorkload, decode, find_workloads, may_select, read_wish, split
 
 
 class ResolveOptions(msgspec.Struct, frozen=True):
@@ -67,8 +73,8 @@ class Resolver:
 
     def stream(self, source: Source) -> list[str]:
         """The documents of a stream, those that asked with their pins in them."""
-        text = stream.decode(source.data)
-        documents = stream.split(text)
+        text = decode(source.data)
+        documents = split(text)
         if not may_select(text):
             return documents
         return [self._document(document, source, i + 1) for i, document in enumerate(documents)]
@@ -77,8 +83,7 @@ class Resolver:
         if not may_select(document):
             return document
         # Loaded here: most streams need no parser, and it takes a quarter of the start.
-        from fluence.select.document import Unparsable, load
-        from fluence.select.edit import stamp
+        from fluence.select.edit import Unparsable, load, stamp
 
         try:
             workloads = find_workloads(load(document))
@@ -97,7 +102,12 @@ class Resolver:
 
     def _workload(self, workload: PodWorkload, source: Source) -> list[Edit]:
         if not workload.wants_selection:
-            if workload.has_misplaced_policy:
+            if workload.has_empty_policy:
+                self._note(
+                    f"{workload.label}: select-policy is empty, so no backend is chosen; give it steps, such "
+                    "as min-cost, or remove it"
+                )
+            elif workload.has_misplaced_policy:
                 self._note(
                     f"{workload.label}: select-policy stands on the pod template, where it does nothing; "
                     "put it on the object's own metadata"
@@ -120,7 +130,7 @@ class Resolver:
     def _choose(self, workload: PodWorkload, source: Source) -> Resolved:
         wish = read_wish(workload)
         options = self._options
-        request = BackendRequest(wish.shots)
+        request = BackendRequest(wish.shots, workload.device_types)
         try:
             pipeline = parse_pipeline(
                 wish.policy,
@@ -150,6 +160,7 @@ class Resolver:
                 found.backends,
                 offers=found.offers,
                 only=wish.candidates,
+                types=found.types,
                 request=request,
                 notes=found.notes,
             )

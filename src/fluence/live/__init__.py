@@ -1,1 +1,2 @@
-"""The edge of the scheduler: lease, watches, the loop, health and metrics; all of its asyncio is here."""
+"""The edge of the scheduler: lease, watches, the main loop, health and metrics. All of its asyncio code is
+here."""

@@ -1,43 +1,151 @@
-"""HistoryWriter: writes the history behind the scheduler, in a thread of its own; nothing waits for it.
+"""HistoryWriter: writes the history in a thread of its own, and nothing waits for it.
 
     cycle ──► put ──► backlog ──► HistoryStore ──► SQLite or PostgreSQL
               (returns at once)   (batches, one transaction each; tried again when they fail)
 
-A database that is slow, full, locked or gone delays no cycle: entries gather in a bounded backlog, the log
-says so once, and a metric for as long as it lasts. When it is back, the jobs that there are say again what
-they are, those that ended unseen are closed as unknown, and a row in `gaps` says what is missing.
+A database that is slow, full, locked or gone delays no cycle: entries collect in a bounded backlog, the log
+says so once, and a metric shows it. When the database is back, all existing jobs are written again, jobs that
+ended unseen are closed as unknown, and a row in `gaps` says what is missing.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from fluence import messages
+from fluence.backoff import Backoff
 from fluence.clock import Clock
-from fluence.live.history_backlog import HistoryBacklog
-from fluence.live.loop_thread import LoopThread
+from fluence.live.threads import LoopThread
 from fluence.model.job_entry import JobEntry, PastRun
-from fluence.store.history_store import HistoryStore, HistoryUnavailable
-from fluence.store.queries import past_runs
-from fluence.store.retention import Retention
+from fluence.store import HistoryUnavailable, Retention
+
+if TYPE_CHECKING:
+    from fluence.store.history_store import HistoryStore
 
 log = structlog.get_logger("fluence.history")
 
-_EVERY_S = 0.5  # between two looks at the backlog
-_LONGEST_S = 30.0  # and between two tries while the database does not answer
+
+class HistoryBacklog:
+    """Entries to be written. Safe to use from two threads; the lock is only held for copies."""
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._runs: dict[int, list[JobEntry]] = {}  # by job; several if it ran again meanwhile
+        self._jobs: dict[str, dict[int, None]] = {}  # by namespace
+        self._count = 0
+        self._lost = 0
+        self._shed = False
+        self._roll: tuple[frozenset[int], int] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def put(self, entries: Iterable[JobEntry], roll: frozenset[int] | None, now: int) -> None:
+        """Add the entries of a cycle."""
+        with self._lock:
+            for entry in entries:
+                self._add(entry)
+            if roll is not None:
+                self._roll = (roll, now)
+
+    def take(self, most: int) -> list[JobEntry]:
+        """Take up to ``most`` entries, oldest first."""
+        taken: list[JobEntry] = []
+        with self._lock:
+            while self._runs and len(taken) < most:
+                taken += self._remove(next(iter(self._runs)))
+        return taken
+
+    def put_back(self, entries: Iterable[JobEntry]) -> None:
+        """Put back entries that could not be written. Newer entries of the same runs win."""
+        with self._lock:
+            newer, self._runs, self._jobs, self._count = self._runs, {}, {}, 0
+            for entry in (*entries, *(run for runs in newer.values() for run in runs)):
+                self._add(entry)
+
+    def take_roll(self) -> tuple[frozenset[int], int] | None:
+        """The jobs that existed at a resync, and its time; only once all earlier entries are taken."""
+        with self._lock:
+            if self._runs:
+                return None
+            roll, self._roll = self._roll, None
+            return roll
+
+    def put_roll_back(self, roll: tuple[frozenset[int], int]) -> None:
+        with self._lock:
+            self._roll = self._roll or roll
+
+    def lose(self, count: int) -> None:
+        """Count entries that the database will never accept."""
+        with self._lock:
+            self._lost += count
+
+    def take_losses(self) -> tuple[int, bool]:
+        """How many entries are lost, and whether a resync would restore others."""
+        with self._lock:
+            losses = self._lost, self._shed
+            self._lost, self._shed = 0, False
+            return losses
+
+    def _add(self, entry: JobEntry) -> None:
+        runs = self._runs.get(entry.job)
+        if runs and runs[-1].started in (None, entry.started):
+            if not entry.reasons:
+                entry = replace(entry, reasons=runs[-1].reasons)
+            runs[-1] = entry
+            return
+        if self._count >= self._most:
+            self._shed_open()
+        self._runs.setdefault(entry.job, []).append(entry)
+        self._jobs.setdefault(entry.namespace, {})[entry.job] = None
+        self._count += 1
+        if self._count > self._most:
+            self._push_out()
+
+    def _remove(self, job: int) -> list[JobEntry]:
+        runs = self._runs.pop(job)
+        for namespace in {run.namespace for run in runs}:
+            self._jobs[namespace].pop(job, None)
+            if not self._jobs[namespace]:
+                del self._jobs[namespace]
+        self._count -= len(runs)
+        return runs
+
+    def _push_out(self) -> None:
+        """Drop the newest job of the namespace with the most jobs."""
+        largest = max(self._jobs.values(), key=len)
+        self._lost += len(self._remove(next(reversed(largest))))
+
+    def _shed_open(self) -> None:
+        for job, runs in list(self._runs.items()):
+            self._remove(job)
+            for run in runs:
+                if run.state.is_over:
+                    self._runs.setdefault(job, []).append(run)
+                    self._jobs.setdefault(run.namespace, {})[job] = None
+                    self._count += 1
+        self._shed = True
+
+
+_POLL_SECONDS = 0.5  # between two checks of the backlog
+_MAX_RETRY_SECONDS = 30.0  # between two tries while the database does not answer
 _BATCH = 500  # entries in one transaction
-_LAST_S = 2.0  # for what is left when it is to end
+_SHUTDOWN_SECONDS = 2.0  # for the last writes at shutdown
 _PRUNE_S = 3600.0
-_RUNS = 4000  # that are read back: more than a predictor remembers
+RENEW_SECONDS = 600.0  # between two updates that the jobs of this cluster still exist
+_RUNS = 4000  # past runs to read: more than a predictor remembers
 
 
 class HistoryMetrics(Protocol):
-    """What is counted; each may be called from any thread."""
+    """The metrics of the history. They may be called from any thread."""
 
     def history_written(self, count: int) -> None: ...
 
@@ -47,8 +155,7 @@ class HistoryMetrics(Protocol):
 
 
 class HistoryWriter:
-    """``learn`` gets the runs that were read back, ``call_roll`` asks for everything once more; both are
-    called on the core's loop."""
+    """``learn`` gets the past runs, and ``call_roll`` starts a resync. Both are called on the main loop."""
 
     def __init__(
         self,
@@ -57,9 +164,9 @@ class HistoryWriter:
         *,
         keep: Retention | None = None,
         most: int = 10_000,
-        every_s: float = _EVERY_S,
+        every_s: float = _POLL_SECONDS,
     ) -> None:
-        """``store`` opens the history, given the cluster's name."""
+        """``store`` opens the history for the name of a cluster."""
         self.backlog = HistoryBacklog(most)
         self.cluster = ""
         self.learn: Callable[[Sequence[PastRun]], None] = lambda runs: None
@@ -73,16 +180,19 @@ class HistoryWriter:
         self._store: HistoryStore | None = None
         self._is_migrated = self._has_read = False
         self._down: tuple[int, str] | None = None  # since when, and why
-        self._lost = 0  # entries that no gap tells of yet
-        self._shed = False  # entries were let go that a roll call brings back
+        self._lost = 0  # entries that no row in `gaps` covers yet
+        self._shed = False  # entries were dropped that a resync restores
         self._pruned_at: float | None = None
+        self._renewed_at: float | None = None
+        self._cycle_at: int | None = None  # the time of the last cycle, ms
 
     def put(self, entries: Iterable[JobEntry], roll: frozenset[int] | None, now: int) -> None:
-        """What a cycle had to say; returns at once."""
+        """Add the entries of a cycle. Returns at once."""
+        self._cycle_at = now
         self.backlog.put(entries, roll, now)
 
     async def run(self) -> None:
-        """Write until cancelled; then what is left, as far as that goes quickly."""
+        """Write until cancelled; then write the rest, if that is quick."""
         here = asyncio.get_running_loop()
         async with LoopThread("history") as thread:
             await thread.run(self._turn(here))
@@ -90,23 +200,26 @@ class HistoryWriter:
     # -- in its thread ---------------------------------------------------------------------------------------
 
     async def _turn(self, core: asyncio.AbstractEventLoop) -> None:
-        pause = self._every_s
+        backoff = Backoff(self._every_s, _MAX_RETRY_SECONDS)
+        pause = backoff.first
         try:
             while True:
-                pause = self._every_s if await self._try(core) else min(2 * pause, _LONGEST_S)
+                pause = backoff.first if await self._try(core) else backoff.longer(pause)
                 await asyncio.sleep(pause)
         finally:
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._flush(core), _LAST_S)
+                await asyncio.wait_for(self._flush(core), _SHUTDOWN_SECONDS)
             await self._close()
 
     async def _try(self, core: asyncio.AbstractEventLoop) -> bool:
-        """Write what there is; whether that went well."""
+        """Write the backlog. Returns whether that succeeded."""
         if not self.held():
-            return True  # another one leads, and writes
+            if self._store is not None:
+                self._store.forget_written()
+            return True  # another replica leads and writes
         try:
             await self._flush(core)
-        except Exception as error:  # whatever it is, it must not end the scheduler
+        except Exception as error:  # no error here may end the scheduler
             await self._failed(error)
         else:
             self._worked(core)
@@ -124,6 +237,7 @@ class HistoryWriter:
                 raise
         await self._tell_gap(store)
         await self._roll(store)
+        await self._renew(store)
         await self._prune(store)
 
     async def _ready(self, core: asyncio.AbstractEventLoop) -> HistoryStore:
@@ -132,10 +246,12 @@ class HistoryWriter:
         if self._is_migrated and self._store.is_gone:
             raise HistoryUnavailable(f"the history at {self._store.url} was deleted")
         if not self._is_migrated:
-            found = await self._store.migrate()
+            revision = await self._store.migrate()
             self._is_migrated = True
-            log.info("history is kept", where=str(self._store.url), revision=found)
+            log.info("history is kept", where=str(self._store.url), revision=revision)
         if not self._has_read:
+            from fluence.store.queries import past_runs
+
             runs = await past_runs(self._store, _RUNS)
             self._has_read = True
             core.call_soon_threadsafe(self.learn, runs)
@@ -153,7 +269,7 @@ class HistoryWriter:
             self.metrics.history_written(len(batch))
 
     async def _one_by_one(self, store: HistoryStore, entries: list[tuple[JobEntry, str]]) -> None:
-        """One of them is what the database does not take: the others shall not suffer for it."""
+        """Write entries one by one, so that one which the database refuses does not cost the others."""
         for entry, text in entries:
             try:
                 await store.write([(entry, text)])
@@ -183,6 +299,15 @@ class HistoryWriter:
         if unseen:
             log.info("jobs ended unseen", jobs=unseen)
 
+    async def _renew(self, store: HistoryStore) -> None:
+        """From time to time, record that the jobs of this cluster still exist. The time is that of the last
+        cycle, so entries of later cycles replace it."""
+        now, at = self._clock.monotonic(), self._cycle_at
+        if at is None or (self._renewed_at is not None and now < self._renewed_at + RENEW_SECONDS):
+            return
+        self._renewed_at = now
+        await store.renew(at)
+
     async def _prune(self, store: HistoryStore) -> None:
         now = self._clock.monotonic()
         if self._pruned_at is not None and now < self._pruned_at + _PRUNE_S:
@@ -196,7 +321,7 @@ class HistoryWriter:
         if self._down is None:
             self._down = (int(self._clock.now() * 1000), str(error))
             log.warning("history is not written", reason=str(error), backlog=len(self.backlog))
-        self._is_migrated = False  # it may be another one, or empty, when it is back
+        self._is_migrated = False  # it may be another database, or empty, when it is back
         await self._close()
 
     def _worked(self, core: asyncio.AbstractEventLoop) -> None:
@@ -217,4 +342,4 @@ class HistoryWriter:
         store, self._store = self._store, None
         if store is not None:
             with contextlib.suppress(Exception):
-                await asyncio.wait_for(store.close(), _LAST_S)
+                await asyncio.wait_for(store.close(), _SHUTDOWN_SECONDS)

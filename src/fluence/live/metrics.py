@@ -1,16 +1,18 @@
-"""Metrics: what Prometheus may ask, under kube-scheduler's names where they mean the same."""
+"""Metrics for Prometheus, under kube-scheduler's names where they mean the same."""
 
 from __future__ import annotations
 
+from collections import Counter as Counts
 from collections.abc import Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from fluence.queue import Phase
+from fluence.model.job_state import JobState
+from fluence.model.reason import Code
 from fluence.queue.promises import BREAKS, PromiseTally
-from fluence.schedule.producer_gates import GateOutcome
+from fluence.schedule.external_resources.producer_gates import GateOutcome
 from fluence.schedule.scheduler import Scheduler
 
 _SECONDS = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 4.0, 8.0, 16.0)
@@ -35,15 +37,24 @@ _LONG = (
 
 
 _STATES = {
-    Phase.GATHERING: "gathering",
-    Phase.PREPARING: "binding",
-    Phase.BINDING: "binding",
-    Phase.RUNNING: "running",
+    JobState.GATHERING: "gathering",
+    JobState.PREPARING: "binding",
+    JobState.STARTING: "binding",
+    JobState.RUNNING: "running",
 }
 
 
+_REFUSALS = (
+    Code.UNKNOWN_QUEUE,
+    Code.QUEUE_IS_INNER,
+    Code.QUEUE_CLOSED,
+    Code.LIMIT_ABOVE_QUEUE,
+    Code.QUOTA_TOO_SMALL,
+)
+
+
 class Metrics:
-    """One registry per scheduler, so that two in a process do not mix."""
+    """One registry per scheduler, so that two schedulers in a process do not mix."""
 
     def __init__(self, scheduler: Scheduler, *, profile: str) -> None:
         self.registry = CollectorRegistry()
@@ -98,10 +109,17 @@ class Metrics:
             ("action",),
             registry=self.registry,
         )
+        preemptions = Counter(
+            "fluence_preemptions",
+            "Pods that were ended for work of higher priority, or could not be.",
+            ("action",),
+            registry=self.registry,
+        )
+        self.preemptions = {action: preemptions.labels(action) for action in ("ended", "failed")}
         self.limits = {action: limits.labels(action) for action in ("warned", "ended", "refused", "failed")}
         gates = Counter(
             "fluence_gates_opened",
-            "Pods that were let go, by what became of the producer that they waited for.",
+            "Pods that were released, by what became of the producer that they waited for.",
             ("outcome",),
             registry=self.registry,
         )
@@ -127,9 +145,9 @@ class Metrics:
 
     @property
     def fault_count(self) -> int:
-        """How often something could not be handled."""
+        """The number of faults so far."""
         (family,) = self.faults.collect()
-        return int(sum(each.value for each in family.samples if each.name.endswith("_total")))
+        return int(sum(sample.value for sample in family.samples if sample.name.endswith("_total")))
 
     def started(self, *, waits: bool) -> None:
         self.gang_attempts.labels("unschedulable" if waits else "scheduled", self._profile).inc()
@@ -145,11 +163,11 @@ class Metrics:
         self._history_backlog.set(backlog)
 
     def refresh(self) -> None:
-        """Take the figures that are the scheduler's own: only where nothing changes them meanwhile."""
+        """Update the figures of the scheduler's state. Call it only when nothing changes them meanwhile."""
         self._now.take()
 
     def text(self) -> bytes:
-        """All that there is to tell, with the figures taken last; from any thread."""
+        """All metrics as text, with the figures of the last refresh; from any thread."""
         return generate_latest(self.registry)
 
 
@@ -167,7 +185,7 @@ def _promises(tally: PromiseTally) -> Iterator[Metric]:
 
 
 class _Now(Collector):
-    """Numbers of the scheduler's state, as they were when they were taken."""
+    """Figures of the scheduler's state at the last refresh."""
 
     def __init__(self, scheduler: Scheduler) -> None:
         self._scheduler = scheduler
@@ -175,19 +193,29 @@ class _Now(Collector):
         self._groups = {"gathering": 0, "queued": 0, "binding": 0, "running": 0}
         self._promises = PromiseTally()
         self._cycles = self._tries = 0
+        self._quarantined: Counts[str] = Counts()
+        self._refused: Counts[Code] = Counts()
+        self._oldest: int | None = None
 
     def take(self) -> None:
         state = self._scheduler.state
         pods = dict.fromkeys(self._pods, 0)
         groups = dict.fromkeys(self._groups, 0)
+        oldest: int | None = None
+        refused: Counts[Code] = Counts()
         for pod_set in state.pod_sets.by_key.values():
-            groups[_STATES.get(pod_set.phase, "queued")] += 1
-            if not pod_set.phase.holds:
+            groups[_STATES.get(pod_set.state, "queued")] += 1
+            if not pod_set.state.has_nodes:
                 waits = pod_set.key in state.reports.said
                 pods["unschedulable" if waits else "active"] += len(pod_set.pods)
+                submit = pod_set.job.submit
+                oldest = submit if oldest is None else min(oldest, submit)
+            if pod_set.state is JobState.UNSCHEDULABLE and pod_set.story:
+                refused[pod_set.story[-1].reason.code] += 1
         for gang in state.groups.gangs():
             pods["gated"] += len(gang.gated)
-        self._pods, self._groups = pods, groups
+        self._pods, self._groups, self._oldest, self._refused = pods, groups, oldest, refused
+        self._quarantined = Counts(subject.kind for subject in self._scheduler.quarantine.subjects())
         tally = state.queue.promises.tally
         self._promises = tally.copy()
         self._cycles, self._tries = state.queue.cycles, state.queue.tries
@@ -203,6 +231,28 @@ class _Now(Collector):
         for phase, count in self._groups.items():
             entities.add_metric(("podgroup", phase), count)
         yield entities
+        quarantined = GaugeMetricFamily(
+            "fluence_quarantined",
+            "Objects that are left out because they cannot be handled.",
+            labels=("kind",),
+        )
+        for kind in {"group", "Pod", "Node", *self._quarantined}:
+            quarantined.add_metric((kind,), self._quarantined[kind])
+        yield quarantined
+        refusals = GaugeMetricFamily(
+            "fluence_refused_groups",
+            "Groups that their queue refuses: it does not exist, takes no jobs itself, is closed to their "
+            "namespace, or their time limit or request is above its maximum.",
+            labels=("reason",),
+        )
+        for code in _REFUSALS:
+            refusals.add_metric((code.value,), self._refused[code])
+        yield refusals
+        yield GaugeMetricFamily(
+            "fluence_oldest_waiting_timestamp_seconds",
+            "When the group that has waited longest was submitted; 0 if no group waits.",
+            value=(self._oldest or 0) / 1000,
+        )
         yield from _promises(self._promises)
         yield GaugeMetricFamily("scheduler_plan_cycles", "Cycles of the plan.", value=self._cycles)
         yield GaugeMetricFamily(

@@ -1,4 +1,4 @@
-"""The matcher: a request and a graph in, a placement or a reason out, with the answers of Fluxion.
+"""The matcher: a request and a graph in, a placement or a reason out, with the results of Fluxion.
 
-Pure: it takes `now` as an argument, and reads and writes nothing but the graph and its ledger.
+Pure: `now` is an argument, and only the graph and its ledger are read and written.
 """

@@ -1,6 +1,6 @@
-"""What a placement gives to a job: per node for people, in Fluxion's formats for programs.
+"""Descriptions of a placement: per node for people, and in the formats of Fluxion for programs.
 
-`fluence match` and `fluence resource-query` print it, and programs ask for it as `fluence.shares` and
+`fluence match` and `fluence resource-query` print them, and programs get them as `fluence.shares` and
 `fluence.render`.
 """
 
@@ -20,19 +20,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a job has of one node; what is part of no node is a share of its own, without a rank."""
+    """The part of one node that a job has. A resource outside of nodes is a separate share, without a
+    rank."""
 
     name: str
     rank: int | None
     is_node: bool
-    is_whole: bool  # nobody else gets anything of it
-    amounts: dict[str, int]  # by type, of the things that are the job's own
+    is_whole: bool  # no other job can use the node
+    amounts: dict[str, int]  # by type, of exclusive resources
 
 
 def shares(graph: ResourceGraph, found: Placed | Selection) -> list[Share]:
-    """Who got what: a share per node in the order of the graph, then the things that are part of no node.
+    """The shares of a job: one per node in the order of the graph, then the resources outside of nodes.
 
-    An amount counts what lies lowest: the cores of a socket, not the socket.
+    Amounts count the lowest vertices: the cores of a socket, not the socket.
     """
     selection = found.selection if isinstance(found, Placed) else found
     node = graph.types.code("node")
@@ -70,5 +71,5 @@ def render(matcher: Matcher, placed: Placed, format: str = "rv1") -> str:  # noq
 
 
 def grant(matcher: Matcher, placed: Placed) -> Grant:
-    """A placement with all that a writer may be asked to say about it."""
+    """A placement with everything that a writer needs."""
     return Grant(matcher.graph, placed.selection, placed.at, placed.end, matcher.subsystems[0], placed.queue)

@@ -1,9 +1,9 @@
-"""Why a request does not fit: the whole request against the whole graph, level by level, in words.
+"""Why a request does not fit: the whole request against the whole graph, level by level, as text.
 
-`fluence match --explain` and the queue ask it about a request that has to wait or can never start. It finds
-whether the request fits now and whether it ever could, as the matcher would; the cause for each vertex that
-does not serve (`suppositions.py`); hints (`hints.py`); the nearest miss (`nearest_miss.py`); and the jobs
-that hold what is missing.
+`fluence match --explain` and the queue use it for a request that must wait or can never start. It finds
+whether the request fits now and whether it ever could, with the results of the matcher; the cause for each
+vertex that does not serve (`level_evaluation.py`); hints and the nearest miss (`nearest_miss.py`); and the
+jobs that hold what is missing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from fluence.graph.columns import NO_ROWS, Mask, Rows
 from fluence.match.explanation import Explanation, Level, Verdict, count_text
-from fluence.match.hints import Hints
 from fluence.match.level_evaluation import (
     BUSY,
     CONSTRAINT,
@@ -23,13 +22,12 @@ from fluence.match.level_evaluation import (
     SHARED,
     TOO_SMALL,
     LevelNeed,
+    Suppositions,
 )
 from fluence.match.matcher import Matcher
-from fluence.match.nearest_miss import NearestMiss
-from fluence.match.placement import Operation
+from fluence.match.nearest_miss import Hints, NearestMiss
+from fluence.match.placement import EMPTY, Operation, Window
 from fluence.match.request import Request
-from fluence.match.suppositions import Suppositions
-from fluence.match.window import EMPTY, Window
 from fluence.model.jobspec import Jobspec
 
 __all__ = ["Explanation", "Level", "explain"]
@@ -38,7 +36,7 @@ _APART = "every level has enough by itself, but no choice of vertices meets them
 
 
 def explain(matcher: Matcher, request: Request | Jobspec, *, now: int = 0) -> Explanation:
-    """Say whether a request fits at a time, and what stands in its way; changes nothing."""
+    """Explain whether a request fits at a time, and if not, why; changes nothing."""
     request = request if isinstance(request, Request) else matcher.compile(request)
     matcher.refresh()
     window = Window(now, now + matcher.duration(request, now))
@@ -46,7 +44,7 @@ def explain(matcher: Matcher, request: Request | Jobspec, *, now: int = 0) -> Ex
 
 
 class _Inquiry:
-    """One request at one time, asked about from all sides."""
+    """The explanation of one request at one time."""
 
     def __init__(self, matcher: Matcher, request: Request, window: Window) -> None:
         self.supposed = supposed = Suppositions(matcher, request, window)
@@ -75,7 +73,7 @@ class _Inquiry:
     # -- the verdict ---
 
     def _is_exact(self) -> bool:
-        """Whether the columns say all that the walk would find."""
+        """Whether the columns give exactly the result of the walk."""
         matcher, graph, policy = self.matcher, self.graph, self.matcher.policy
         if matcher.flexible or matcher.extensions or len(matcher.subsystems) > 1 or not self.tree.is_tree:
             return False
@@ -86,11 +84,11 @@ class _Inquiry:
             if (graph.id[nodes] < -1).any() or (graph.uniq_id[nodes] < 0).any():
                 return False
         if policy.stop_early and (self.now.is_uneven or self.empty.is_uneven):
-            return False  # how far the search looks decides what its slots are made of
+            return False  # where the search stops decides which vertices its slots have
         return all(sum(own.need.is_slot for own in level.below) < 2 for level in self.shape.levels())
 
     def _verdict(self, exact: bool) -> tuple[Verdict, str]:
-        """The verdict, and what stops the matcher before it searches, if anything does."""
+        """The verdict, and the check that stops the matcher before it searches, if any."""
         window, matcher, request = self.window, self.matcher, self.request
         obstacle = ""
         if window.start >= matcher.horizon:
@@ -116,7 +114,7 @@ class _Inquiry:
         return found.selection is not None
 
     def _nothing_held(self) -> str:
-        """What to say of a request that matches and leaves the job with nothing."""
+        """The text for a request that matches, but gives the job nothing."""
 
         def holds(level: LevelNeed) -> bool:
             need = level.need
@@ -128,7 +126,7 @@ class _Inquiry:
         if self.matcher.flexible or any(holds(level) for level in self.shape.tops):
             return ""
         if self.matcher.policy.node_exclusive:
-            # The nodes on the way belong to the job, asked for or not.
+            # The nodes on the path belong to the job even if the request does not name them.
             rows = np.concatenate([NO_ROWS, *(top.vertices for top in self.shape.tops)])
             while len(rows := self.tree.parent[rows[rows != self.tree.root]]):
                 if self.matcher.search.node in self.graph.type[rows]:
@@ -165,7 +163,8 @@ class _Inquiry:
         )
 
     def _lacks(self, level: LevelNeed, small: npt.NDArray[np.intp]) -> tuple[tuple[str, int], ...]:
-        """Of the vertices that are too small: how many lack what, each counted at the first thing."""
+        """How many of the vertices that are too small lack which type; each is counted under the first type
+        that it lacks."""
         found: dict[str, int] = {}
         left = np.zeros(len(level.vertices), np.bool_)
         left[small] = True
@@ -180,7 +179,7 @@ class _Inquiry:
     # -- who is in the way ---
 
     def _blocked(self, short: list[LevelNeed]) -> Rows:
-        """The vertices that jobs keep from the levels that are short."""
+        """The vertices of short levels that jobs hold."""
         rows: list[Rows] = list(self.now.barred) if short else []
 
         def collect(level: LevelNeed, mask: Mask) -> None:

@@ -1,4 +1,4 @@
-"""What an explanation says: the verdict, the levels of the request with the causes, and the words for them.
+"""Explanation: the verdict, the levels of the request with the causes, and their text.
 
 `explain` makes it; `fluence match --explain`, the queue and the scheduler show it.
 """
@@ -28,10 +28,10 @@ _NAMED_JOBS = 5
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One resource of the request: the vertices it could mean, and what became of them.
+    """One resource of the request: the candidate vertices, and why they fit or do not fit.
 
-    ``considered`` is the sum of ``fit`` and the seven causes. For a slot the vertices are the places where
-    one can be built.
+    ``considered`` is the sum of ``fit`` and the seven causes. For a slot, the vertices are the places where a
+    slot can be built.
     """
 
     path: str  # in the request, such as "rack > node > slot > core"
@@ -39,25 +39,25 @@ class Level:
     wanted: str  # the count, per resource of the level above
     considered: int
     fit: int
-    down: int = 0  # it, a vertex above it, or too much below it
+    down: int = 0  # it is down, or a vertex above it, or too much below it
     constraint: int = 0
-    busy: int = 0  # jobs have it, or too much of what is below it
-    too_small: int = 0  # even an empty graph has too little of it or below it
-    shared: int = 0  # others use it too, and the request wants it exclusively
-    unreachable: int = 0  # not where the request looks for it
-    contradiction: int = 0  # the request itself rules it out
-    units: int = 0  # what the vertices that fit amount to: free sizes, or slots
-    lacks: tuple[tuple[str, int], ...] = ()  # of those too small: how many lack what
-    is_short: bool = False  # top levels: there is less than the request needs
-    hint: str | None = None  # a cure in the request
+    busy: int = 0  # jobs hold it, or too much of what is below it
+    too_small: int = 0  # even in an empty graph it is too small, or has too little below it
+    shared: int = 0  # other jobs use it, and the request wants it exclusively
+    unreachable: int = 0  # not where the request expects it
+    contradiction: int = 0  # the request contradicts itself
+    units: int = 0  # the total of the vertices that fit: free sizes, or slots
+    lacks: tuple[tuple[str, int], ...] = ()  # of vertices that are too small: how many lack which type
+    is_short: bool = False  # top levels: less than the request needs
+    hint: str | None = None  # a change of the request that would help
 
     @property
     def causes(self) -> dict[str, int]:
-        """The causes that struck at least one vertex."""
+        """The causes that apply to at least one vertex."""
         return {cause: count for cause in CAUSES if (count := getattr(self, cause))}
 
     def lasts(self, verdict: Verdict) -> bool:
-        """Whether the causes tell why a request never fits, if it never does."""
+        """Whether the causes explain the verdict: if a request never fits, only permanent causes do."""
         return verdict != "never" or any(cause not in ("down", "busy", "shared") for cause in self.causes)
 
     def line(self) -> str:
@@ -78,14 +78,14 @@ class Explanation:
 
     levels: tuple[Level, ...]
     verdict: Verdict
-    nearest: str  # the smallest statement of what is missing; empty when nothing is
+    nearest: str  # the smallest statement of what is missing, or empty
     blocking: tuple[int, ...] = ()  # the jobs that hold what is missing
-    earliest_end: int | None = None  # when the first of them ends; None: no job blocks, or all overrun
-    exact: bool = True  # False: the verdict is the search's, and the levels are an approximation
+    earliest_end: int | None = None  # the first end of these jobs; None: no job blocks, or all overrun
+    exact: bool = True  # False: the verdict comes from a search, and the levels are approximate
 
     @property
     def cause(self) -> str:
-        """What stands in the way, without the verdict and without a time; empty when nothing does."""
+        """The cause, without the verdict and without a time; empty if there is no obstacle."""
         if self.verdict == "fits":
             return self.nearest
         lines = [level.line() for level in self.levels if level.is_short and level.lasts(self.verdict)]
@@ -98,7 +98,7 @@ class Explanation:
         return f"{self.verdict}: {self.cause}{self._until()}"
 
     def lines(self) -> list[str]:
-        """All of it, for a person: the verdict, the levels, the cures."""
+        """The whole explanation for a person: the verdict, the levels, the hints."""
         lines = [f"{self.verdict}{': ' if self.nearest else ''}{self.nearest}"]
         if self.blocking:
             lines.append(f"held by {job_names(self.blocking)}{self._until()}")

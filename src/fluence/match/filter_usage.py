@@ -1,18 +1,32 @@
-"""What the pruning filters say: how much of each counted type is in use below each vertex, and by whom.
+"""Pruning filters: how much of each counted type is in use below each vertex, and by which job.
 
-`find` shows it (`agfilter=true`, `jobid-span=…`), and a partial cancel goes by it. The columns of the ledger
-are the only state; nothing here is kept.
+`find` shows it (`agfilter=true`, `jobid-span=…`), a partial cancel depends on it, and a walk uses it in the
+few cases in which a filter changes the result. All of it is computed from the columns of the ledger.
+
+`RootFilter` is the filter at the root as in Fluxion 0.54. It decides at which times Fluxion tries to start a
+reservation. `Matcher(bug_compatible=True)`, which `fluence resource-query` uses, follows it. Without it,
+every start and end of a job is a candidate, which is what Fluxion intends, and does while the graph does not
+change. The filter has one plan per counted type: how much of the type is left below the root after each
+event. Fluxion finds candidates by amount, in a second tree over the events of the first type. When vertices
+are attached or removed, it corrects the amounts but not that tree. So an event is found by its old amount
+until a job that spans it is added or removed, or a search has visited it. The plan has no events of jobs that
+the filter does not count, or of jobs from before the first type was attached.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
-from fluence.graph.columns import Ints, Rows
+from fluence.graph.columns import Ints, Mask, Rows
 from fluence.graph.filters import Filters
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger
 from fluence.graph.tree import Tree
+from fluence.match.placement import Window
 
 
 def usage_at(
@@ -29,7 +43,7 @@ def usage_at(
 def usage_of(
     graph: ResourceGraph, tree: Tree, ledger: Ledger, filters: Filters, *, job: int
 ) -> dict[int, dict[str, tuple[int, int]]]:
-    """The same of one job, for the vertices whose filter counts it."""
+    """The same for one job, at the vertices whose filter counts it."""
     record = ledger.jobs.get(job)
     if record is None:
         return {}
@@ -38,8 +52,8 @@ def usage_of(
 
 
 def counting(graph: ResourceGraph, tree: Tree, filters: Filters, touched: Rows) -> list[int]:
-    """Of the vertices that a job touches, those whose filter counts the job: they count some type, and below
-    them the job touches a type that is counted, there or elsewhere."""
+    """The vertices of a job whose filter counts the job: they count some type, and the job touches a type
+    below them that any filter counts."""
     is_counted = np.array([filters.counts(code) for code in range(len(graph.types))], np.bool_)
     places = np.sort(tree.pre[touched[is_counted[graph.type[touched]]]])
     below = np.searchsorted(places, tree.end[touched]) - np.searchsorted(places, tree.pre[touched] + 1)
@@ -70,5 +84,227 @@ def _usage(
     return usage
 
 
+class FilterCheck:
+    """Whether the filters of a graph leave enough for the minimum of a need, in one window.
+
+    Filters follow from the graph, so most searches do not need them. They matter in two cases: if slots are
+    alternatives, Fluxion's minimum is not the minimum of each alternative; and a filter can count slots,
+    although no graph has any.
+    """
+
+    def __init__(
+        self, graph: ResourceGraph, tree: Tree, ledger: Ledger, filters: Filters, window: Window
+    ) -> None:
+        self._graph, self._tree, self._filters = graph, tree, filters
+        jobs = (
+            []
+            if window.empty
+            else [job for job in ledger.jobs.values() if job.start < window.end and window.start < job.end]
+        )
+        spans = np.concatenate([job.spans for job in jobs]) if jobs else np.empty(0, np.int32)
+        rows = ledger.vertex[spans]
+        size = graph.size[rows]
+        self._place, self._type = tree.pre[rows], graph.type[rows]
+        self._taken = np.where(ledger.exclusive[spans], size, size - ledger.needs[spans])
+        lengths = [len(job.spans) for job in jobs]
+        self._start = np.repeat([max(job.start, window.start) for job in jobs], lengths)
+        self._end = np.repeat([job.end for job in jobs], lengths)
+        self._totals: dict[int, Ints] = {}
+
+    def leaves(self, vertex: int, amounts: Mapping[int, int]) -> bool:
+        """Whether a vertex has these amounts left of each type that it counts, during the whole window."""
+        tree = self._tree
+        low, high = int(tree.pre[vertex]) + 1, int(tree.end[vertex])
+        if low == high:
+            return True
+        for code in self._filters.types(int(self._graph.type[vertex])):
+            amount = amounts.get(code, 0)
+            if amount and amount > self._total(code, low, high) - self._most(code, low, high):
+                return False
+        return True
+
+    def _total(self, code: int, low: int, high: int) -> int:
+        sums = self._totals.get(code)
+        if sums is None:
+            graph, order = self._graph, self._tree.order
+            sums = self._totals[code] = _before(np.where(graph.type[order] == code, graph.size[order], 0))
+        return int(sums[high] - sums[low])
+
+    def _most(self, code: int, low: int, high: int) -> int:
+        """The largest amount in use at any instant."""
+        mine = (self._type == code) & (self._place >= low) & (self._place < high)
+        if not mine.any():
+            return 0
+        start, end, taken = self._start[mine], self._end[mine], self._taken[mine]
+        return max(int(taken[(start <= time) & (time < end)].sum()) for time in np.unique(start).tolist())
+
+
 def _before(column: Ints) -> Ints:
     return np.concatenate((np.zeros(1, np.int64), np.cumsum(column)))
+
+
+@dataclass(slots=True)
+class _Event:
+    """A time at which the amount that is left changes."""
+
+    left: int
+    jobs: int  # the number of jobs that start or end here; time 0 counts as one
+    found_by: int | None  # the amount by which a search finds it; None while it is not in the tree
+
+
+@dataclass(frozen=True, slots=True)
+class _Span:
+    start: int
+    end: int
+    amount: int
+
+
+class _Plan:
+    """How much of one type is left below the root, over time."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self._times = [0]
+        self._events = {0: _Event(total, 1, total)}
+        self._spans: dict[int, _Span] = {}
+        self._out: list[_Event] = []  # removed from the tree
+
+    def __contains__(self, job: int) -> bool:
+        return job in self._spans
+
+    def add(self, job: int, start: int, end: int, amount: int) -> None:
+        self._put_back()
+        for time in (start, end):
+            if time not in self._events:
+                left = self._events[self._times[bisect_right(self._times, time) - 1]].left
+                self._events[time] = _Event(left, 0, left)
+                insort(self._times, time)
+            self._events[time].jobs += 1
+        self._spans[job] = _Span(start, end, amount)
+        self._take(start, end, amount)
+
+    def remove(self, job: int) -> None:
+        span = self._spans.pop(job, None)
+        if span is None:
+            return
+        self._put_back()
+        self._take(span.start, span.end, -span.amount)
+        for time in (span.start, span.end):
+            event = self._events[time]
+            event.jobs -= 1
+            if not event.jobs:
+                del self._events[time]
+                self._times.remove(time)
+
+    def reduce(self, job: int, amount: int) -> None:
+        """A job frees an amount; a job with nothing left is removed from the plan."""
+        span = self._spans.get(job)
+        if span is None:
+            return
+        if amount == span.amount:
+            self.remove(job)
+        elif 0 < amount < span.amount:
+            self._put_back()
+            self._spans[job] = _Span(span.start, span.end, span.amount - amount)
+            self._take(span.start, span.end, -amount)
+
+    def resize(self, total: int) -> None:
+        """Vertices were added or removed. The tree by amount does not change."""
+        change, self.total = total - self.total, total
+        for event in self._events.values():
+            event.left = max(event.left + change, 0)
+
+    def candidates(self, after: int, duration: int, amount: int) -> Iterator[int]:
+        """The events from a time on at which an amount is left for a duration. Each visited event is removed
+        from the tree."""
+        if amount > self.total:
+            return
+        self._put_back()
+        events = self._events
+        for time in self._times:
+            event = events[time]
+            if event.found_by is None or event.found_by < amount:
+                continue
+            event.found_by = None
+            self._out.append(event)
+            if time >= after and self.has(time, duration, amount):
+                yield time
+
+    def has(self, start: int, duration: int, amount: int) -> bool:
+        """Whether an amount is left during a whole window."""
+        if amount == 0 or amount > self.total:
+            return amount == 0
+        first = bisect_right(self._times, start) - 1
+        last = bisect_left(self._times, start + duration)
+        events = self._events
+        return all(amount <= events[time].left for time in self._times[first:last])
+
+    def _take(self, start: int, end: int, amount: int) -> None:
+        for time in self._times[bisect_left(self._times, start) : bisect_left(self._times, end)]:
+            event = self._events[time]
+            event.left -= amount
+            event.found_by = event.left
+
+    def _put_back(self) -> None:
+        for event in self._out:
+            event.found_by = event.left
+        self._out.clear()
+
+
+class RootFilter:
+    """The plans of the types that the root counts, in the order of the filter."""
+
+    def __init__(self, graph: ResourceGraph, filters: Filters, tree: Tree) -> None:
+        self._graph = graph
+        self._filters = filters
+        self._plans: dict[int, _Plan] = {}
+        self.reshaped(tree)
+
+    def reshaped(self, tree: Tree) -> None:
+        """Vertices were added or removed; a new type starts without jobs."""
+        graph, old = self._graph, self._plans
+        self._root = tree.root
+        inside = tree.order[tree.order != tree.root]
+        self._plans = {}
+        for type_ in self._filters.types(int(graph.type[tree.root])):
+            total = int(graph.size[inside[graph.type[inside] == type_]].sum())
+            plan = self._plans[type_] = old.get(type_) or _Plan(total)
+            plan.resize(total)
+
+    def add(self, job: int, start: int, end: int, *, rows: Rows, needs: Ints, exclusive: Mask) -> None:
+        """A job was placed. A job without any counted type is ignored."""
+        size = self._graph.size[rows]
+        below = rows != self._root
+        counted = self._amounts(rows[below], np.where(exclusive, size, size - needs)[below])
+        if counted:
+            for type_, plan in self._plans.items():
+                plan.add(job, start, end, counted.get(type_, 0))
+
+    def remove(self, job: int) -> None:
+        """A job is gone."""
+        for plan in self._plans.values():
+            plan.remove(job)
+
+    def reduce(self, job: int, rows: Rows, needs: Ints) -> None:
+        """A job freed some vertices that it held exclusively."""
+        amounts = self._amounts(rows, needs)
+        for type_, plan in self._plans.items():
+            plan.reduce(job, amounts.get(type_, 0))
+
+    def starts(self, after: int, duration: int, amounts: Mapping[int, int]) -> Iterator[int]:
+        """The times from ``after`` on at which Fluxion searches for a start, ascending."""
+        if not self._plans:
+            return
+        (first, plan), *others = self._plans.items()
+        for time in plan.candidates(after, duration, amounts.get(first, 0)):
+            if all(other.has(time, duration, amounts.get(type_, 0)) for type_, other in others):
+                yield time
+
+    def _amounts(self, rows: Rows, amounts: Ints) -> dict[int, int]:
+        """How much of each counted type there is among some vertices."""
+        types = self._graph.type[rows]
+        return {
+            type_: int(amounts[types == type_].sum())
+            for type_ in np.unique(types).tolist()
+            if self._filters.counts(type_)
+        }

@@ -1,7 +1,7 @@
-"""Requests with alternatives: sibling slots of which any mix will do, and `xor_slot`s of which one is taken.
+"""Requests with alternatives: sibling slots in any mix, and `xor_slot`s, exactly one of them.
 
-Sibling slots at one level are alternatives: the mix that gives the most slots is found by dynamic programming
-over how much of each type is left, so the types in them should be leaves. `xor_slot` siblings are expanded
+Sibling slots at one level are alternatives: dynamic programming over the amounts left of each type finds the
+mix with the most slots, so their types should be leaves. `xor_slot` siblings are expanded
 into variants of the whole request, tried in the order in which they are written. `resource-query -T flexible`
 turns this on, as in Fluxion.
 """
@@ -15,17 +15,19 @@ from typing import TypeAlias
 
 from fluence.errors import InvalidJobspec
 from fluence.match.candidates import Pool, Pools
+from fluence.match.filter_usage import FilterCheck
 from fluence.match.request import Need
-from fluence.match.walk import Walk
+from fluence.match.walk import Meeting, Walk
 
 MOST_VARIANTS = 1000
+_MOST_SLOTS = 2**31 - 1
 _XOR = "xor_slot"
 
 Counts: TypeAlias = tuple[int, ...]
 
 
 def variants(needs: tuple[Need, ...], slot: int) -> list[tuple[Need, ...]]:
-    """The requests that result when one of each set of `xor_slot` siblings is taken, in order."""
+    """The variants of a request with one slot of each set of `xor_slot` siblings, in order."""
     return list(_variants(needs, slot, [0]))
 
 
@@ -52,9 +54,7 @@ def _options(need: Need, slot: int, made: list[int]) -> Iterator[Need]:
 class FlexibleWalk(Walk):
     """A walk in which sibling slots are alternatives."""
 
-    def _meet(
-        self, u: int, type_: int, needs: tuple[Need, ...], pristine: bool
-    ) -> tuple[Need | None, tuple[Need, ...]] | None:
+    def _meet(self, u: int, type_: int, needs: tuple[Need, ...], pristine: bool) -> Meeting | None:
         match: Need | None = None
         slots: tuple[Need, ...] = ()
         for need in needs:
@@ -70,9 +70,23 @@ class FlexibleWalk(Walk):
                 slots = needs
         if slots:
             if any(self._holds_slot(u, need) for need in slots):
-                return match, tuple(need for need in slots if need.is_slot)
-            return (None, ()) if pristine else None
-        return (match, ()) if match is not None or pristine else None
+                return match, tuple(need for need in slots if need.is_slot), (), False
+        elif match is not None:
+            return match, (), match.below, False
+        # A vertex of the right type that can hold no slot is passed through, and fails at the end.
+        return (match, (), needs, True) if pristine else None
+
+    def _filters_pass(self, u: int, type_: int, needs: tuple[Need, ...], filters: FilterCheck) -> bool:
+        """Of several slots the last one decides, as in Fluxion."""
+        passes = True
+        for need in needs:
+            if need.is_slot:
+                passes = filters.leaves(u, need.inside)
+            elif need.type == type_:
+                passes = filters.leaves(u, need.inside)
+                if not passes:
+                    break
+        return passes
 
     def _build_slots(self, u: int, slots: tuple[Need, ...], pools: Pools, factor: int) -> None:
         union: dict[int, Need] = {}
@@ -100,10 +114,12 @@ class FlexibleWalk(Walk):
 
 
 def best_mix(slots: tuple[Need, ...], order: list[int], left: Counts) -> list[Need]:
-    """The alternatives to build, one after the other, so that as many slots as possible come out."""
+    """The alternatives to build, one after the other, for the largest number of slots."""
     place = {type_: i for i, type_ in enumerate(order)}
     if len(slots) == 1:
         (slot,) = slots
+        if slot.most > _MOST_SLOTS:
+            return []  # Fluxion reads the number as negative, and fails
         most = slot.most
         for need in slot.below:
             have = left[place[need.type]]

@@ -1,18 +1,18 @@
-"""The indexed search: the tree walk's answers for regular requests, by columns instead of vertex by vertex.
+"""The indexed search: the results of the tree walk for regular requests, with columns instead of vertices.
 
-The vertices of one type lie in one table, sorted by parent and then by the policy's score::
+The vertices of one type are in one table, sorted by parent and then by the score of the policy::
 
     parent   node0                node1               …
     cores    c0 c1 c2 … c31       c0 c1 c2 … c31       …      rows, grouped by parent
     free     1  0  1  … 1         1  1  1  … 1         …      in the window asked about
 
-How many candidates a vertex has below it is then a count per group, corrected by the few rows that somebody
-holds; whether a vertex serves a need is a comparison of two columns; the best k of a group are its first k
-free rows. A need is evaluated for all vertices of its type at once, from the leaves of the request up, and
-only the vertices that were chosen are looked into on the way back down.
+The number of candidates below a vertex is then a count per group, minus the few rows that jobs hold. Whether
+a vertex serves a need is a comparison of two columns. The best k rows of a group are its first k free rows. A
+need is evaluated for all vertices of its type at once, from the leaves of the request up. On the way back
+down, only chosen vertices are examined.
 
-What cannot be put that way (several subsystems, shared vertices with several parents, alternatives, ties that
-only the order of discovery breaks) is left to the walk: `search` says `None`.
+Some cases do not fit into columns: several subsystems, shared vertices with several parents, alternatives,
+and ties that only the order of discovery breaks. For these `search` returns `None`, and the walk decides.
 """
 
 from __future__ import annotations
@@ -23,12 +23,11 @@ import numpy as np
 
 from fluence.graph.columns import Ints, Mask, Rows
 from fluence.graph.selection import gathered
-from fluence.match.candidates import MET
+from fluence.match.candidates import MET, order
+from fluence.match.placement import Found, Window
 from fluence.match.request import Need
 from fluence.match.serving import Serving, check_regular, effective
-from fluence.match.sort import order
 from fluence.match.tables import HeldView, Index, Unsupported, VertexTable
-from fluence.match.window import Found, Window
 
 _MANY_WAYS = 2000
 
@@ -36,7 +35,7 @@ _MANY_WAYS = 2000
 def search(
     index: Index, needs: tuple[Need, ...], window: Window, allowed: Mask | None, whole: frozenset[int]
 ) -> Found | None:
-    """The walk's answer, or None where only the walk can tell."""
+    """The result of the walk, or None if only the walk can decide."""
     if not index.is_regular:
         return None
     try:
@@ -46,7 +45,8 @@ def search(
 
 
 def reachable(index: Index, need: Need, window: Window, allowed: Mask | None) -> Mask:
-    """Which rows of the table of a need's type can be had in a window, whatever is below them."""
+    """Which rows of the table of a need's type are available in a window, regardless of what is below
+    them."""
     check_regular((need,), alone=False)
     view, table = HeldView(index, window), index.table(need.type)
     fits = view.fits(table, need.exclusive is True)
@@ -89,7 +89,7 @@ class _IndexSearch:
             index.graph, index.tree, taken, self._labels, whole=self.whole, keep_shared=index.keep_shared
         )
         if not len(selection):
-            raise Unsupported  # nothing to hold: the walk knows what Fluxion says then
+            raise Unsupported  # nothing would be held: the walk reproduces Fluxion's error
         return Found(selection)
 
     # -- the top of the request ------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class _IndexSearch:
             return False
         score = table.score[at]
         if index.factors is not None:
-            # Where nodes lie above, what is below one node stays together.
+            # If there are nodes above, candidates below one node stay together.
             sign = 1 if index.policy.ascending else -1
             score = score + sign * self._factor(index.factors, index.tree.parent[table.rows[at]])
         chosen = self._best(score, available, amount)
@@ -122,10 +122,10 @@ class _IndexSearch:
         return True
 
     def _first(self, rows: Rows, most: int, worth: Ints) -> Rows:
-        """Of the rows that serve, those that a search finds before it has enough, in the order it finds them.
+        """The rows that a search that stops early would find, in the order in which it finds them.
 
-        At each vertex the search takes the children in the order of their load and stops when what it found
-        below that vertex reaches ``most``. ``worth`` says what each row counts.
+        At each vertex the search takes the children in the order of their load, and stops when the rows found
+        below that vertex amount to ``most``. ``worth`` is the amount of each row.
         """
         graph, tree, load = self.index.graph, self.index.tree, self.index.load
         if not len(rows):
@@ -181,12 +181,12 @@ class _IndexSearch:
         if not len(holders):
             return False
         if any(need.type in index.pools for need in slot.below):
-            raise Unsupported  # a slot may straddle pools, and its score with it
+            raise Unsupported  # a slot may use several pools, and so may its score
         fit, counts = self.serving.slots(slot, self.serving.groups_below(slot, holders))
         keep = np.flatnonzero(fit > 0)
         if index.policy.stop_early:
             found = self._first(holders[keep], slot.most, fit[keep])
-            # Back to positions: `found` is a part of `holders`, in another order.
+            # Back to positions: `found` is a subset of `holders`, in another order.
             by = np.argsort(holders)
             keep = by[np.searchsorted(holders, found, sorter=by)]
             fit = np.minimum(fit, slot.most)
@@ -197,7 +197,8 @@ class _IndexSearch:
             return False
         best: Ints | None = None
         if amount < len(holders):
-            # A holder's first slot is its best: one whose first is worse than so many others' gives none.
+            # The first slot of a holder is its best. If enough other holders have a better first slot, it
+            # gives none.
             firsts = self._slot_scores(slot, holders, np.ones_like(fit), counts)
             close = np.flatnonzero(firsts <= np.partition(firsts, amount - 1)[amount - 1])
             if len(close) < len(holders):
@@ -208,7 +209,7 @@ class _IndexSearch:
         if best is None:
             best = _smallest(self._slot_scores(slot, holders, fit, counts), amount)
         owner = np.repeat(np.arange(len(holders), dtype=np.int32), fit)
-        # Whoever holds several of the best slots gives its first ones: they are its best.
+        # A holder with several of the best slots gives its first ones, which are its best.
         taken = np.bincount(owner[best], minlength=len(holders))
         turn = best - (np.cumsum(fit) - fit)[owner[best]]
         if int(turn.sum()) != int((taken * (taken - 1) // 2).sum()):
@@ -217,14 +218,14 @@ class _IndexSearch:
         return True
 
     def _highest(self, holders: Rows) -> Rows:
-        """Those with no other of them above, in preorder."""
+        """The holders that are not below another holder, in preorder."""
         tree = self.index.tree
         holders = holders[np.argsort(tree.pre[holders], kind="stable")]
         ends = np.maximum.accumulate(np.concatenate(([0], tree.end[holders][:-1])))
         return holders[tree.pre[holders] >= ends]
 
     def _best(self, score: Ints, available: Ints, amount: int) -> Ints:
-        """The positions of the best candidates that together reach the amount."""
+        """The positions of the best candidates whose total reaches the amount."""
         if int(available.max(initial=1)) == 1:
             return _smallest(score, amount)
         full = order(score, len(score))
@@ -232,7 +233,7 @@ class _IndexSearch:
         return full[: int(np.searchsorted(reached, amount)) + 1]
 
     def _slot_scores(self, slot: Need, holders: Rows, fit: Ints, counts: list[Ints]) -> Ints:
-        """The score of every slot of every holder: the better the smaller."""
+        """The score of every slot of every holder; smaller is better."""
         index = self.index
         sign = 1 if index.policy.ascending else -1
         score = np.full(int(fit.sum()), sign * MET, np.int64)
@@ -266,7 +267,7 @@ class _IndexSearch:
     def _take(
         self, need: Need, table: VertexTable, at: Ints, alone: bool, amounts: Ints | None = None
     ) -> None:
-        """Take rows for a need, and below each of them what the need contains."""
+        """Take rows for a need, and the contents of the need below each of them."""
         if amounts is None and need.type in self.index.pools:
             raise Unsupported
         rows = table.rows[at]
@@ -315,7 +316,7 @@ def _smallest(score: Ints, amount: int) -> Ints:
 
 
 def _clearly_smallest(score: Ints, amount: int) -> Ints | None:
-    """The positions of the smallest scores, in no order; None where a tie leaves a choice."""
+    """The positions of the smallest scores, in no particular order; None if a tie leaves a choice."""
     if amount >= len(score):
         return np.arange(len(score))
     part = np.argpartition(score, amount - 1)[:amount]

@@ -1,21 +1,101 @@
-"""Slots made of leaves alone: the most common request by far, built without an object per leaf.
+"""Slots that contain only leaves: the most common request, built without an object per leaf.
 
-The walk asks for them at each vertex at which a slot of leaves can be built. Where the children of a vertex
-look like those of a vertex that was met before, the slots are known already (`slot_cache.py`).
+The walk uses it at each vertex at which a slot of leaves can be built. Most nodes are copies of each other.
+If the columns of a vertex's children equal those of an earlier vertex byte by byte, the slots are known from
+there, shifted by some rows (`SlotCache`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from errno import EBUSY
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+from cachetools import FIFOCache
+
+from fluence.graph.columns import Ints, scalars
+from fluence.graph.graph import ResourceGraph
+from fluence.graph.ledger import Ledger
+from fluence.graph.tree import Tree
 from fluence.match.candidates import MET, CandidateCount, CandidateGroup, Pool, Pools, best_first
 from fluence.match.request import Need
-from fluence.match.slot_cache import Built, Looks
 
 if TYPE_CHECKING:
     from fluence.match.walk import Walk
+
+_MANY = 4096  # pairs of a slot and the columns of children
+Looks: TypeAlias = tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """The slots that a search built from the children of one vertex."""
+
+    slots: list[list[int]]  # the children in each, counted from the first child
+    visited: int  # children that the search visited
+    obstacle: int  # the obstacle that it met there
+
+
+class SlotCache:
+    """The known slots by the columns of the children, in one tree under one policy."""
+
+    def __init__(self, graph: ResourceGraph, tree: Tree, ledger: Ledger, scores: Ints) -> None:
+        self._graph = graph
+        self._kinds: dict[int, frozenset[int]] = {}
+        self._sets: dict[frozenset[int], frozenset[int]] = {}  # equal sets share one object
+        # The columns do not show other subsystems, or vertices without a score.
+        self._shows = tree.is_tree and len(graph.trees) == 1 and bool((scores[tree.order] > 0).all())
+        self._start, self._child, self._uniq = scalars(tree.child_start), tree.child, graph.uniq_id
+        self._up, self._heads = scalars(graph.up), ledger.heads
+        self._columns = [scalars(column) for column in (graph.type, graph.size, scores)]
+        self._in_a_row: dict[int, bytes] = {}
+        self._known: FIFOCache[tuple[Need, Looks], Built] = FIFOCache(_MANY)
+
+    def child_types(self, vertex: int) -> frozenset[int]:
+        """The types of the children of a vertex, in all subsystems."""
+        found = self._kinds.get(vertex)
+        if found is None:
+            trees = self._graph.trees.values()
+            types = scalars(self._graph.type)
+            found = frozenset([types[child] for tree in trees for child in tree.shape().children(vertex)])
+            self._kinds[vertex] = found = self._sets.setdefault(found, found)
+        return found
+
+    def looks(self, vertex: int) -> tuple[int, Looks] | None:
+        """The first child and the columns of all children; None if one is down, held or not in a row with the
+        others."""
+        low, high = self._start[vertex], self._start[vertex + 1]
+        count = high - low
+        if not (count and self._shows):
+            return None
+        children = self._child[low:high]
+        first = int(children[0])
+        if bytes(self._up[first : first + count]) != b"\1" * count:
+            return None
+        if bytes(self._heads[first : first + count]) != b"\xff" * (4 * count):  # each -1: no span
+            return None
+        line = self._in_a_row.get(count)
+        if line is None:
+            line = self._in_a_row[count] = np.arange(count, dtype=np.int32).tobytes()
+        if (children - first).tobytes() != line:
+            return None
+        uniq = self._uniq[first : first + count]
+        return first, (
+            (uniq - uniq[0]).tobytes(),
+            *[bytes(column[first : first + count]) for column in self._columns],
+        )
+
+    def find(self, slot: Need, looks: Looks) -> Built | None:
+        try:
+            return self._known[slot, looks]
+        except KeyError:
+            return None
+
+    def remember(self, slot: Need, looks: Looks, built: Built) -> Built:
+        self._known[slot, looks] = built
+        return built
 
 
 class LeafSlots:
@@ -30,17 +110,17 @@ class LeafSlots:
         self._asked: tuple[int, Need | None, Built | None] = (-1, None, None)
 
     def leaves(self, slot: Need) -> dict[int, Need] | None:
-        """What a slot is made of, by type, if that is leaves and nothing else."""
+        """The needs of a slot by type, if all of them are leaves; else None."""
         found = self._leaves.get(slot)
         if found is None:
             found = self._leaves[slot] = leaf_needs(slot.below, alone=True)
         return found if len(found) == len(slot.below) else None
 
     def is_known(self, u: int, slot: Need) -> bool:
-        """Whether such a slot was built at a vertex that looks like this one."""
+        """Whether such a slot was built at a vertex with equal children."""
         look = self._look(u)
         built = None if look is None else self._walk.slot_cache.find(slot, look[1])
-        self._asked = (u, slot, built)  # it is built next, most often
+        self._asked = (u, slot, built)  # usually `build` is called next
         return built is not None
 
     def build(self, u: int, slot: Need, leaves: dict[int, Need], pools: Pools, factor: int) -> None:
@@ -55,7 +135,7 @@ class LeafSlots:
             pool.add(CandidateGroup(score, 1, [(vertex, sizes[vertex], True, u) for vertex in vertices]))
 
     def _known_slots(self, u: int, slot: Need, leaves: dict[int, Need]) -> list[list[int]] | None:
-        """The slots of a vertex whose children look like those of one that was met before, if they do."""
+        """The slots of a vertex, if its children equal those of an earlier vertex."""
         look = self._look(u)
         if look is None or any(need.label for need in slot.below):
             return None
@@ -77,7 +157,7 @@ class LeafSlots:
         return [[first + place for place in places] for places in built.slots]
 
     def _look(self, u: int) -> tuple[int, Looks] | None:
-        """What the children of a vertex look like, where that says all."""
+        """The columns of the children of a vertex, if nothing else affects its slots."""
         if self._looked[0] != u:
             walk = self._walk
             plain = walk.allowed is None and not walk.load.is_weighed(u)
@@ -87,7 +167,7 @@ class LeafSlots:
     def _slots(self, u: int, slot: Need, leaves: dict[int, Need], factor: int) -> list[list[int]]:
         found = self._find(u, leaves, shares=slot.most)
         sizes, own, ascending = self._sizes, self._scores, self._walk.policy.slot_ascending
-        portions: list[list[list[int]]] = []  # per need, what each slot gets of it
+        portions: list[list[list[int]]] = []  # per need, the vertices of each slot
         for need in slot.below:
             vertices = found[need.type]
             scores = [own[vertex] + factor for vertex in vertices]
@@ -99,8 +179,8 @@ class LeafSlots:
         return [[vertex for part in parts for vertex in part] for parts in zip(*portions, strict=False)]
 
     def _find(self, u: int, leaves: dict[int, Need], *, shares: int) -> dict[int, list[int]]:
-        """The children that can be had, by type; they are wanted exclusively, so that there is all of a child
-        or nothing."""
+        """The available children, by type. They are needed exclusively, so a child is available completely or
+        not at all."""
         walk = self._walk
         stops, empty, healthy = walk.policy.stop_early, walk.window.empty, walk.window.healthy
         types, sizes, up, heads = self._types, self._sizes, self._up, walk.ledger.heads
@@ -133,7 +213,7 @@ class LeafSlots:
 
 
 def _portions(vertices: list[int], count: int, sizes: Sequence[int]) -> list[list[int]]:
-    """Whole vertices in portions that each reach the count; what is left over at the end is no portion."""
+    """Whole vertices in portions that each reach the count; an incomplete rest is dropped."""
     portions: list[list[int]] = []
     portion: list[int] = []
     filling = 0
@@ -147,7 +227,7 @@ def _portions(vertices: list[int], count: int, sizes: Sequence[int]) -> list[lis
 
 
 def leaf_needs(needs: tuple[Need, ...], *, alone: bool) -> dict[int, Need]:
-    """The needs that a vertex serves by itself; empty where the walk must look twice."""
+    """The needs that a leaf can serve by itself; empty if only the walk can decide."""
     types = {need.type for need in needs}
     if len(types) != len(needs) or any(need.is_slot for need in needs):
         return {}

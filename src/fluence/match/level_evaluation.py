@@ -1,8 +1,8 @@
-"""What became of every vertex that a request could mean, in columns, as things stand or might stand.
+"""Why each candidate vertex of a request serves or does not serve, in columns, now or under other conditions.
 
-The matcher stops where a search fails; here every vertex is asked. `LevelShape` finds, from the shape of the
-graph alone, which vertices each level of the request speaks of. An `Evaluation` then goes through the levels
-bottom-up under a `Supposition` (who holds what, what is down, which constraint holds), with a few array
+The matcher stops when a search fails; here every vertex is evaluated. `LevelShape` finds the vertices of each
+level of the request, from the shape of the graph alone. An `Evaluation` then goes through the levels from the
+bottom up under a `Supposition` (allocations, vertices that are down, the constraint), with a few array
 operations per level.
 """
 
@@ -20,14 +20,63 @@ from fluence.graph.graph import ResourceGraph
 from fluence.graph.tree import Tree
 from fluence.match.candidates import CandidateGroup, arranged
 from fluence.match.matcher import Matcher
-from fluence.match.request import Need
+from fluence.match.placement import Window
+from fluence.match.request import Need, Request
 from fluence.match.serving import effective
-from fluence.match.window import Window
 from fluence.model.jobspec import MAX_COUNT
+
+
+class Suppositions:
+    """One request at one time, evaluated under each supposition."""
+
+    def __init__(self, matcher: Matcher, request: Request, window: Window) -> None:
+        graph = matcher.graph
+        self.matcher, self.request, self.window, self.graph = matcher, request, window, graph
+        self.tree = matcher.tree.shape()
+        needs = settled(request.needs) if matcher.flexible else request.needs
+        self.shape = shape = LevelShape(graph, self.tree, needs)
+        self.spans = spans = Spans(matcher, window)
+        allowed = matcher.search.allowed_by(request.constraint)
+        size = graph.size
+
+        def suppose(up: Mask | None, allowed: Mask | None, spans: Spans | None) -> Evaluation:
+            return Evaluation(shape, Supposition(size, up, allowed, spans), matcher)
+
+        self.now = suppose(graph.up, allowed, spans)
+        self.empty = suppose(None, allowed, None)
+        self.mended = self.now if graph.up.all() else suppose(None, allowed, spans)
+        self.bare = self.empty if allowed is None else suppose(None, None, None)
+
+    def cause(self, level: LevelNeed) -> Codes:
+        """Why each vertex of a level does not serve; 0 if it does. Permanent causes come first."""
+        now, mended, empty, bare = (
+            supposed.answers[level] for supposed in (self.now, self.mended, self.empty, self.bare)
+        )
+        below = np.where(mended.ok, DOWN, BUSY)
+        passing = np.where(now.code != 0, now.code, below)
+        lasting = np.where(bare.code == CONTRADICTION, CONTRADICTION, TOO_SMALL)
+        cause = np.where(bare.ok, np.where(empty.ok, passing, CONSTRAINT), lasting)
+        return np.where(now.ok, FIT, cause).astype(np.int8)
+
+    def below(self, level: LevelNeed, state: Evaluation) -> Iterator[tuple[str, Ints, int]]:
+        """What each vertex of a level has of each need below it: name, amounts, minimum."""
+        answer = state.answers[level]
+        for child in level.below:
+            if child.need.is_slot and not level.need.is_slot:
+                sums = state.answers[child].sums
+                for own in child.below:
+                    have = summed(child.owner, sums[own.need.type], len(level.vertices))
+                    # If no place can hold the slot, report only types that are missing completely.
+                    places = np.bincount(child.owner, minlength=len(level.vertices))
+                    there = self.shape.has_below(own.need.type)[level.vertices]
+                    have[(places == 0) & there] = MAX_COUNT
+                    yield own.need.name, have, child.need.count.min * own.need.count.min
+            yield child.need.name, answer.sums[child.need.type], child.least
+
 
 Codes: TypeAlias = npt.NDArray[np.int8]
 
-# What became of a vertex.
+# The results for a vertex.
 FIT, DOWN, CONSTRAINT, BUSY, TOO_SMALL, SHARED, UNREACHABLE, CONTRADICTION = range(8)
 
 
@@ -36,19 +85,19 @@ FIT, DOWN, CONSTRAINT, BUSY, TOO_SMALL, SHARED, UNREACHABLE, CONTRADICTION = ran
 
 @dataclass(eq=False, slots=True)
 class LevelNeed:
-    """A need of the request and, by the shape of the graph alone, the vertices that could serve it.
+    """A need of the request and, from the shape of the graph alone, the vertices that could serve it.
 
-    The vertices of a slot are its places: those below which all its types are found. Most often a place is
-    the vertex that serves the need above (``direct``); the walk also looks one level further down.
+    The vertices of a slot are its places: vertices with all its types below them. Most often a place is the
+    vertex that serves the need above (``direct``); the walk also looks one level further down.
     """
 
     need: Need
     path: str
     above: LevelNeed | None
-    alone: bool  # inside something exclusive
+    alone: bool  # inside an exclusive need
     below: list[LevelNeed] = field(default_factory=list)
     vertices: Rows = field(default_factory=lambda: NO_ROWS)
-    owner: Rows = field(default_factory=lambda: NO_ROWS)  # by position: whose child it is, in ``above``
+    owner: Rows = field(default_factory=lambda: NO_ROWS)  # by position: its parent in ``above``
     broken: Mask = field(default_factory=lambda: np.empty(0, np.bool_))  # the request contradicts itself
     direct: Mask = field(default_factory=lambda: np.empty(0, np.bool_))
 
@@ -61,7 +110,7 @@ class LevelNeed:
 
     @property
     def least(self) -> int:
-        """How much is needed at least; a count of 0 is never met."""
+        """The minimum amount; a count of 0 is never satisfied."""
         return self.need.count.min or MAX_COUNT + 1
 
     def all(self) -> Iterator[LevelNeed]:
@@ -77,7 +126,7 @@ class LevelShape:
         self.graph, self.tree = graph, tree
         self._above_type: dict[int, Mask] = {}
         self.tops = [_level_need(need, None, alone=False) for need in needs]
-        self.passed: list[Rows] = []  # level by level: the vertices above all that is asked for
+        self.passed: list[Rows] = []  # level by level: the vertices above all needs
         rows = np.array([tree.root], np.int32)
         while len(rows):
             rest = self._offer(self.tops, rows, np.zeros(len(rows), np.int32))
@@ -91,7 +140,7 @@ class LevelShape:
             yield from top.all()
 
     def children(self, vertices: Rows) -> tuple[Rows, Rows]:
-        """The children of some vertices, and of which (by position) each one is."""
+        """The children of some vertices, and the position of the parent of each."""
         start = self.tree.child_start
         width = start[vertices + 1] - start[vertices]
         at = np.repeat(np.arange(len(vertices), dtype=np.int32), width)
@@ -99,7 +148,7 @@ class LevelShape:
         return self.tree.child[first + np.arange(len(at))], at
 
     def has_below(self, type_: int) -> Mask:
-        """Which vertices have a direct child of a type, in any subsystem, as the walk looks at it."""
+        """Which vertices have a direct child of a type in any subsystem, as in the walk."""
         found = self._above_type.get(type_)
         if found is None:
             graph = self.graph
@@ -114,14 +163,14 @@ class LevelShape:
         return found
 
     def holds(self, slot: Need) -> Mask:
-        """Which vertices a slot can be built at."""
+        """The vertices at which a slot can be built."""
         held = np.ones(self.graph.rows, np.bool_)
         for need in slot.below:
             held &= self.has_below(need.type)
         return held
 
     def _offer(self, levels: list[LevelNeed], vertices: Rows, owner: Rows) -> Mask:
-        """Give each vertex to the level that it serves; the mask is of those that serve none."""
+        """Assign each vertex to the level that it serves; returns a mask of the vertices that serve none."""
         types = self.graph.type[vertices]
         slots = [level for level in levels if level.need.is_slot]
         plain = [level for level in levels if not level.need.is_slot]
@@ -161,7 +210,7 @@ def _level_need(need: Need, above: LevelNeed | None, *, alone: bool) -> LevelNee
 
 
 def settled(needs: Sequence[Need]) -> tuple[Need, ...]:
-    """Needs without their alternatives: slots of which any will do."""
+    """The needs without slots that are alternatives to each other."""
     several = sum(need.is_slot for need in needs) > 1
     kept: list[Need] = []
     for need in needs:
@@ -176,7 +225,7 @@ def settled(needs: Sequence[Need]) -> tuple[Need, ...]:
 
 
 class Spans:
-    """What the jobs hold, in columns, and what that means in a window."""
+    """The spans of the jobs in columns, and their effect in a window."""
 
     def __init__(self, matcher: Matcher, window: Window) -> None:
         ledger = matcher.ledger
@@ -191,7 +240,7 @@ class Spans:
         amount = ledger.needs[rows]
         meets = (self.start < window.end) & (self.end > window.start)
         overruns = alone & ~np.repeat(np.array([job.reserved for job in self.jobs], np.bool_), lengths)
-        self.strong = (alone & meets) | overruns  # keeps others out altogether
+        self.strong = (alone & meets) | overruns  # excludes all other jobs
         self.any = meets | overruns
         size = matcher.graph.size
         self.touched = np.zeros(len(size), np.bool_)
@@ -202,7 +251,7 @@ class Spans:
         self.free = size - self._most(takes, amount, len(size))
 
     def _most(self, takes: Mask, amount: Ints, rows: int) -> Ints:
-        """Per vertex: the most that is taken of it at any one time."""
+        """Per vertex: the largest amount that is taken at any time."""
         most = np.zeros(rows, np.int64)
         most[self.vertex[takes]] = amount[takes]
         several = takes & (np.bincount(self.vertex[takes], minlength=rows) > 1)[self.vertex]
@@ -210,7 +259,7 @@ class Spans:
         time = np.concatenate((self.start[several], self.end[several]))
         change = np.concatenate((amount[several], -amount[several]))
         by = np.lexsort((change, time, vertex))
-        # All that is taken of a vertex is given back, so one running sum serves all vertices.
+        # Everything that is taken of a vertex is also given back, so one running sum works for all vertices.
         np.maximum.at(most, vertex[by], np.cumsum(change[by]))
         return most
 
@@ -224,7 +273,7 @@ class Spans:
 
 @dataclass(frozen=True, slots=True)
 class Supposition:
-    """How things are, or might be."""
+    """The conditions under which a request is evaluated: the real ones, or others."""
 
     size: Ints
     up: Mask | None = None
@@ -236,7 +285,7 @@ class Supposition:
         return self.size if self.spans is None else self.spans.free
 
     def check(self, vertices: Rows, *, alone: bool) -> Codes:
-        """What bars each vertex by itself."""
+        """What excludes each vertex by itself."""
         code = np.zeros(len(vertices), np.int8)
         if self.spans is not None:
             if alone:
@@ -253,13 +302,13 @@ class Supposition:
 
 @dataclass(frozen=True, slots=True)
 class LevelAnswer:
-    """What the vertices of one level come to."""
+    """The result for the vertices of one level."""
 
-    own: Codes  # what bars a vertex by itself
-    code: Codes  # or by one above it
+    own: Codes  # what excludes a vertex by itself
+    code: Codes  # by itself or by a vertex above it
     ok: Mask
-    units: Ints  # how much each gives: its free size, or the slots that can be built
-    sums: dict[int, Ints]  # by type: how much each has of what it needs below
+    units: Ints  # the amount of each: its free size, or the slots that can be built
+    sums: dict[int, Ints]  # by type: the amount that each has of its needs below
 
 
 class Evaluation:
@@ -271,7 +320,7 @@ class Evaluation:
         self.is_uneven = False  # slots were built from vertices of unequal size: their order decided
         self.answers: dict[LevelNeed, LevelAnswer] = {}
         parent = shape.tree.parent
-        above = np.zeros(shape.graph.rows + 1, np.int8)  # the last entry stands for "none"
+        above = np.zeros(shape.graph.rows + 1, np.int8)  # the last entry means "none"
         self.barred: list[Rows] = []
         for rows in shape.passed:
             own = given.check(rows, alone=False)
@@ -339,7 +388,7 @@ class Evaluation:
         return slots
 
     def _bundles(self, level: LevelNeed, places: Ints, counts: Ints) -> list[int]:
-        """Slots from vertices of unequal size: filled one after the other, in the order of the policy."""
+        """Slots from vertices of unequal size, filled one after the other in the order of the policy."""
         answer = self.answers[level]
         mine = np.flatnonzero(answer.ok)
         by_place = mine[np.argsort(level.owner[mine], kind="stable")]
@@ -361,7 +410,7 @@ class Evaluation:
 
 
 def summed(owner: Rows, amounts: Ints, length: int) -> Ints:
-    """Amounts per owner; in whole numbers, for there may be many bytes."""
+    """Amounts per owner, as integers, because a float cannot count many bytes exactly."""
     sums = np.zeros(length, np.int64)
     np.add.at(sums, owner, amounts)
     return sums

@@ -1,7 +1,7 @@
 """The matcher: one graph, one ledger, one policy, and the operations on them.
 
-`fluence match`, `fluence resource-query`, the queue and the graph of a live cluster go through it. It decides
-which windows an operation looks at and records what was found; the search is in `window_search.py`.
+`fluence match`, `fluence resource-query`, the queue and the graph of a live cluster use it. It decides which
+windows an operation tries, and records the result; the search is in `window_search.py`.
 """
 
 from __future__ import annotations
@@ -22,26 +22,21 @@ from fluence.graph.ledger import Ledger, LedgerJob
 from fluence.graph.selection import Selection
 from fluence.graph.tree import CONTAINMENT
 from fluence.match import policy as policies
-from fluence.match.earliest import earliest
-from fluence.match.extensions import NONE, Extensions
-from fluence.match.filter_usage import usage_at, usage_of
-from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
+from fluence.match.filter_usage import RootFilter, counting, usage_at, usage_of
+from fluence.match.placement import EMPTY, Found, Never, Operation, Outcome, Placed, Wait, Window
 from fluence.match.policy import MatchPolicy
-from fluence.match.precheck import NodeCheck
-from fluence.match.recover import ledger_columns, recover
-from fluence.match.release import ReleasedPart, release
-from fluence.match.request import Request, compile_jobspec
-from fluence.match.root_filter import RootFilter
+from fluence.match.recover import ReleasedPart, leave_empty, ledger_columns, recover, release
+from fluence.match.request import NONE, Extensions, Request, compile_jobspec
+from fluence.match.start_times import earliest
 from fluence.match.tables import Index
 from fluence.match.visit_order import VisitOrder
-from fluence.match.window import EMPTY, Found, Window
-from fluence.match.window_search import WindowSearch
+from fluence.match.window_search import NodeCheck, WindowSearch
 from fluence.model import idset
 from fluence.model.jobspec import Jobspec
 
-HORIZON = 3_153_600_000  # a hundred years: how long a graph lasts unless it is told otherwise
-_JOBSPECS = 4096  # whose requests are kept
-_NO_JOB = -1  # the id of what was only tried, as in Fluxion
+HORIZON = 3_153_600_000  # a hundred years: the default lifetime of a graph
+_JOBSPECS = 4096  # whose compiled requests are kept
+_NO_JOB = -1  # the id of trials, as in Fluxion
 _RECORDING = (Operation.ALLOCATE, Operation.ALLOCATE_OR_RESERVE, Operation.ALLOCATE_OR_JUDGE)
 
 
@@ -55,7 +50,7 @@ class NothingHeld(InvalidJobspec):
 
 
 class Matcher:
-    """Places requests on a graph and remembers who holds what."""
+    """Places requests on a graph and records the allocations."""
 
     def __init__(
         self,
@@ -69,9 +64,9 @@ class Matcher:
         extensions: Extensions = NONE,
         bug_compatible: bool = False,
     ) -> None:
-        """``bug_compatible``: also do what Fluxion 0.54 gets wrong once the graph has changed, as
+        """``bug_compatible``: also reproduce the errors of Fluxion 0.54 after a change of the graph, as
         `resource-query` does (docs/matcher.md)."""
-        self.graph = graph
+        self.graph, self.bug_compatible = graph, bug_compatible
         self.policy = policies.find(policy) if isinstance(policy, str) else policy
         self.subsystems = tuple(subsystems)
         self.horizon = horizon
@@ -87,18 +82,24 @@ class Matcher:
             self.policy,
             self.visit_order,
             subsystems=self.subsystems,
+            filters=self.filters,
             flexible=flexible,
             extensions=extensions,
         )
         self.precheck = NodeCheck(self.search, self.filters, horizon)
         self._root_filter = RootFilter(graph, self.filters, self.tree) if bug_compatible else None
+        if bug_compatible:
+            # Fluxion adds one for each node that is up, and subtracts one for each node that is down when
+            # added.
+            nodes = graph.vertices_of_type(self.search.node)
+            graph.nodes_up = int((2 * graph.up[nodes] - 1).sum())
         self._shape_at = graph.shape_generation
-        # What had to wait is tried again. A jobspec that is kept here keeps its id to itself.
+        # Waiting requests are tried again. The cache keeps the jobspec, so that its id is not reused.
         self._requests: FIFOCache[int, tuple[Jobspec, Request]] = FIFOCache(_JOBSPECS)
 
     @property
     def extensions(self) -> Extensions:
-        """What the matcher can do beyond Fluxion."""
+        """The features of the matcher beyond Fluxion."""
         return self.search.extensions
 
     @property
@@ -108,7 +109,7 @@ class Matcher:
 
     @property
     def indexed(self) -> bool:
-        """Whether the index is asked; False leaves every search to the walk."""
+        """Whether the index is used; False: the walk makes every search."""
         return self.search.indexed
 
     @indexed.setter
@@ -117,17 +118,24 @@ class Matcher:
 
     @property
     def visited(self) -> int:
-        """How many vertices the last walk met."""
+        """The number of vertices that the last walk visited."""
         return self.search.visited
 
     # -- matching --------------------------------------------------------------------------------------------
 
     def match(
-        self, operation: Operation | str, jobspec: Jobspec | Request, *, job: int | None = None, now: int = 0
+        self,
+        operation: Operation | str,
+        jobspec: Jobspec | Request,
+        *,
+        job: int | None = None,
+        now: int = 0,
+        begin: int | None = None,
     ) -> Outcome:
-        """Carry out one operation at a time; only a successful allocation or reservation changes anything.
+        """Carry out an operation at a time. Only a successful allocation or reservation changes anything.
 
-        ``job`` is the id under which that is recorded; the operations that record nothing need none.
+        ``job`` is the id under which it is recorded; operations that record nothing need no id. An operation
+        that searches for a start time searches from ``begin`` on, if that is later than now.
         """
         if not isinstance(operation, Operation):
             operation = _operation(operation)
@@ -146,7 +154,9 @@ class Matcher:
         if self.precheck.refuses(request, operation, now, duration):
             return Never("unsatisfiable") if operation is Operation.ALLOCATE_OR_JUDGE else Wait("busy")
         if operation in (Operation.ALLOCATE_OR_RESERVE, Operation.TRY_FUTURE):
-            at, found = earliest(self.search, self._root_filter, request, now=now, duration=duration)
+            at, found = earliest(
+                self.search, self._root_filter, request, now=now, duration=duration, begin=begin
+            )
         else:
             at, found = now, self.search.find(request, Window(now, now + duration))
         if found.selection is None:
@@ -174,35 +184,50 @@ class Matcher:
         return known[1]
 
     def info(self, job: int) -> LedgerJob:
-        """What a job holds or was promised, and when."""
+        """The allocation or reservation of a job, with its times."""
         return self.ledger.job(job)
 
+    def holds(self, job: int, vertex: int) -> bool:
+        """Whether a job holds a vertex or shares it."""
+        return bool((self.ledger.vertex[self.ledger.job(job).spans] == vertex).any())
+
     def is_pool(self, vertex: int) -> bool:
-        """Whether any part of a vertex can be taken."""
+        """Whether a vertex can be taken in part."""
         return self.search.is_pool(vertex)
 
     def hold(self, placed: Placed, *, now: int | None = None) -> None:
-        """Record a placement that was found elsewhere, such as the seats of a gang, or before; it is not
-        checked. Only with ``now`` does the order of a `first` search follow it."""
+        """Record a placement that was found earlier or elsewhere, such as that of a gang, without checks. The
+        order of a `first` search takes it into account only if ``now`` is given."""
         self.refresh()
         self._record(placed)
         if now is not None:
             self._touch(placed, now)
 
     def cancel(self, job: int) -> None:
-        """Give back all that a job holds or was promised."""
+        """Free all resources and reservations of a job."""
         self.ledger.remove(job)
         self.visit_order.forget(job)
         if self._root_filter is not None:
             self._root_filter.remove(job)
 
+    def undo(self, mark: int) -> None:
+        """Undo what was recorded and cancelled since a mark of the ledger."""
+        for record, is_back in self.ledger.undo(mark):
+            if not is_back:
+                self.visit_order.forget(record.id)
+            elif self.policy.stop_early:
+                columns = self.ledger.columns(record)
+                self.visit_order.touch(
+                    self.tree, record.id, *columns, start=record.start, end=record.end, now=0, holds=True
+                )
+
     def partial_cancel(self, job: int, text: str | bytes, *, reader: str = "rv1exec") -> ReleasedPart:
-        """Give back the ranks or vertices that an R or a graph names."""
+        """Free the ranks or vertices that an R or a graph names."""
         self.refresh()
         return release(self, job, text, reader)
 
     def give_back(self, job: int, spans: Rows) -> None:
-        """Erase some spans of a job; the job stays, even with none."""
+        """Remove some spans of a job; the job stays, even without spans."""
         ledger = self.ledger
         alone = spans[ledger.exclusive[spans]]
         if self._root_filter is not None:
@@ -212,7 +237,7 @@ class Matcher:
     def update(
         self, job: int, text: str | bytes, *, reader: str = "jgf", at: int, duration: int, now: int = 0
     ) -> Placed:
-        """Re-create the allocation that a graph or an R describes, all of it or nothing."""
+        """Re-create the allocation that a graph or an R describes, all or nothing."""
         self.refresh()
         if at < 0 or duration <= 0:
             raise InvalidInput(
@@ -221,30 +246,31 @@ class Matcher:
         if job in self.ledger.jobs:
             raise self._refused(job)
         found = recover(self, text, reader, at, at + duration)
-        shown, rows, needs, alone = ledger_columns(self, found)
-        selection = shown if shown is not None else Selection.of(self.tree, rows[:0], needs[:0], alone[:0])
+        shown, rows, needs, own = ledger_columns(self, found)
+        selection = shown if shown is not None else Selection.of(self.tree, rows[:0], needs[:0], own[:0])
         placed = Placed(job, at, at + duration, at != now, selection)
         self.ledger.add(
-            job, start=at, end=at + duration, reserved=False, vertices=rows, needs=needs, exclusive=alone
+            job, start=at, end=at + duration, reserved=False, vertices=rows, needs=needs, exclusive=own
         )
         if self._root_filter is not None:
-            self._root_filter.add(job, at, at + duration, rows=rows, needs=needs, exclusive=alone)
-        self._touch(placed, now)
+            self._root_filter.add(job, at, at + duration, rows=rows, needs=needs, exclusive=own)
+        # Fluxion asks how much is left before time 0, and treats the error as 0.
+        self._touch(placed, now, left=0 if self._root_filter is not None else None)
         return placed
 
     # -- changing the graph ----------------------------------------------------------------------------------
 
     def grow(self, text: str | bytes, *, source: str = "jgf") -> Rows:
-        """Add the vertices of a JGF document; those that are there already stand for themselves."""
+        """Add the vertices of a JGF document; vertices that already exist stay as they are."""
         up = self.graph.nodes_up
         rows = self.graph.extend(jgf.read(text, source=source, into=self.graph))
         if self._root_filter is not None:
-            self.graph.nodes_up = up  # Fluxion counts the nodes when it loads a graph, and then never again
+            self.graph.nodes_up = up  # Fluxion counts the nodes only when it loads a graph
         self.refresh()
         return rows
 
     def remove_path(self, path: str) -> Rows:
-        """Take a vertex and all below it out of the graph, whoever is on it."""
+        """Remove a vertex and everything below it from the graph, even if jobs use it."""
         found = self.graph.vertices_at(path)
         if not found:
             raise NotFound(f"no vertex has the path {path}")
@@ -253,7 +279,7 @@ class Matcher:
         return gone
 
     def remove_ranks(self, ranks: str) -> dict[int, Rows]:
-        """Take all vertices of some ranks out of the graph; says what each job lost by it."""
+        """Remove all vertices of some ranks from the graph; returns what each job lost."""
         gone: set[int] = set()
         for rank in idset.decode(ranks):
             vertices = self.graph.vertices_of_rank(rank)
@@ -261,16 +287,24 @@ class Matcher:
                 raise NotFound(f"no vertex has the rank {rank}")
             gone.update(self.with_all_below(vertices))
         rows = np.array(sorted(gone), np.int32)
+        ledger, tree = self.ledger, self.tree.shape()
+        above = {up for row in gone if row in tree for up in tree.ancestors(row)} - gone
+        counted = {
+            job.id: above & set(counting(self.graph, tree, self.filters, ledger.vertex[job.spans]))
+            for job in ledger.jobs.values()
+        }
         if self._root_filter is not None:
-            ledger = self.ledger
             for job in ledger.jobs.values():
                 hit = job.spans[ledger.exclusive[job.spans] & np.isin(ledger.vertex[job.spans], rows)]
                 if len(hit):
                     self._root_filter.reduce(job.id, ledger.vertex[hit], ledger.needs[hit])
-        return self._remove(rows)
+        lost = self._remove(rows)
+        for number in lost:
+            leave_empty(self, number, counted[number])
+        return lost
 
     def with_all_below(self, vertices: Iterable[int]) -> set[int]:
-        """Vertices and what hangs below them, which may have no rank of its own."""
+        """Vertices and everything below them, which may have no rank."""
         tree = self.tree.shape()
         return {row for v in vertices for row in (tree.subtree(v).tolist() if v in tree else [v])}
 
@@ -288,16 +322,16 @@ class Matcher:
         return lost
 
     def remove_vertices(self, gone: Rows) -> dict[int, Rows]:
-        """Take vertices out of the graph, with all that is below them; says what each job lost by it."""
+        """Remove vertices and everything below them from the graph; returns what each job lost."""
         return self._remove(gone)
 
     def add_quantities(self, types: Iterable[str]) -> None:
-        """From now on, any part of a vertex of these types can be taken too."""
+        """From now on, vertices of these types can be taken in part too."""
         self.search.add_quantities(types)
         self.refresh()
 
     def set_status(self, path: str, *, up: bool) -> None:
-        """Mark the vertices of a path up or down; what is below a vertex that is down cannot be had."""
+        """Mark the vertices of a path up or down. Nothing below a vertex that is down can be allocated."""
         found = self.graph.vertices_at(path)
         if not found:
             raise NotFound(f"no vertex has the path {path}")
@@ -306,19 +340,19 @@ class Matcher:
         for vertex in found:
             if self.graph.set_status(vertex, up=up):
                 below.update(tree.subtree(vertex).tolist() if vertex in tree else [vertex])
-        # Fluxion counts every node below a vertex that changes, whatever the node's own status.
+        # Fluxion counts every node below a vertex that changes, regardless of the status of the node.
         nodes = [vertex for vertex in below if self.graph.type[vertex] == self.search.node]
         self.graph.nodes_up += int(self.graph.size[nodes].sum()) * (1 if up else -1)
 
     def filter_usage(self, *, now: int | None, job: int | None) -> dict[int, dict[str, tuple[int, int]]]:
-        """Per vertex and counted type: what is in use below it, at a time or by one job, and the total."""
+        """Per vertex and counted type: the amount in use below it, at a time or by one job, and the total."""
         graph, tree, ledger, filters = self.graph, self.tree.shape(), self.ledger, self.filters
         if job is None:
             return usage_at(graph, tree, ledger, filters, now=now)
         return usage_of(graph, tree, ledger, filters, job=job)
 
     def refresh(self) -> None:
-        """Catch up with a graph that changed."""
+        """Update the caches after a change of the graph."""
         if self._shape_at != self.graph.shape_generation:
             self._shape_at = self.graph.shape_generation
             self.ledger.grow(self.graph.rows, self.graph.size)
@@ -330,7 +364,7 @@ class Matcher:
         self.search.refresh()
 
     def duration(self, request: Request, now: int) -> int:
-        """How long a request would run from now on: until the horizon where it does not say."""
+        """How long a request would run from now on: until the horizon if it has no duration."""
         given = request.duration
         if not given:
             return self.horizon - now
@@ -350,7 +384,7 @@ class Matcher:
         return InvalidInput(f"{given}: an allocation needs the id of its job, 0 or more", where="job")
 
     def _never(self, request: Request, far: Found) -> Never:
-        """The verdict on a request that an empty graph does not hold."""
+        """The result for a request that does not fit on the empty graph."""
         if far.obstacle == EINVAL and far.conflict is not None:
             raise InvalidJobspec(far.conflict)
         self.search.never_fits(request, far)
@@ -377,8 +411,8 @@ class Matcher:
                 exclusive=chosen.exclusive,
             )
 
-    def _touch(self, placed: Placed, now: int, *, holds: bool = True) -> None:
-        """Let the next search that stops early see how much is left below each touched vertex."""
+    def _touch(self, placed: Placed, now: int, *, holds: bool = True, left: int | None = None) -> None:
+        """Update the free amounts below each touched vertex, for the next search that stops early."""
         if self.policy.stop_early:
             chosen = placed.selection
             self.visit_order.touch(
@@ -391,10 +425,11 @@ class Matcher:
                 end=placed.end,
                 now=now,
                 holds=holds,
+                left=left,
             )
 
     def recount(self, job: int) -> None:
-        """A job has left some vertices and kept others: count again what it uses below each."""
+        """A job has left some vertices and kept others: count its use below each of them again."""
         if self.policy.stop_early:
             ledger, spans = self.ledger, self.ledger.jobs[job].spans
             self.visit_order.recount(
@@ -402,8 +437,7 @@ class Matcher:
             )
 
     def cancel_visits(self, job: int) -> tuple[int, int]:
-        """How many vertices Fluxion's walk would meet and leave when it cancels a job: what it holds, and
-        the children of that."""
+        """The numbers of vertices that Fluxion's walk would enter and leave when it cancels a job."""
         tree = self.tree.shape()
         record = self.ledger.job(job)
         rows = self.ledger.vertex[record.spans]

@@ -1,4 +1,4 @@
-"""What an operation of the matcher answers: placed, wait, or never; and the operations there are."""
+"""Placement: the operations of the matcher, the windows that they try, and their results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Operation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """The request fits: these vertices, from ``at`` until ``end``."""
+    """The request fits on these vertices, from ``at`` until ``end``."""
 
     job: int
     at: int
@@ -36,7 +36,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Not now: others hold what is needed, or it is down."""
+    """The request does not fit now: the resources are in use or down."""
 
     reason: str
 
@@ -46,7 +46,7 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Never:
-    """This graph cannot hold the request, however empty."""
+    """The request does not fit even on the empty graph."""
 
     reason: str
 
@@ -55,3 +55,36 @@ class Never:
 
 
 Outcome = Placed | Wait | Never
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The time in which a job would run, and what counts as an obstacle."""
+
+    start: int
+    end: int
+    allocate: bool = True  # it runs now: a vertex of an overrunning job is not free
+    empty: bool = False  # ignore all allocations
+    healthy: bool = False  # ignore vertices that are down
+
+
+EMPTY = Window(0, 1, allocate=False, empty=True, healthy=True)  # could it ever fit?
+# The same, but with the ledger, for a search that must see its own earlier choices.
+FAR = Window(2**61, 2**61 + 1, allocate=False, healthy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a search: a selection if it matched, and the last obstacle on the way.
+
+    A match can have an empty selection: the chosen vertices are below a vertex that the request does not
+    name, or nothing in the request is exclusive. Fluxion then fails with the errno that was set last.
+    """
+
+    selection: Selection | None
+    obstacle: int = 0  # EBUSY, EINVAL or 0
+    conflict: str | None = None
+
+
+class TooFar(Exception):
+    """A walk has visited more vertices than its limit."""

@@ -1,9 +1,11 @@
-"""Match policies: which of the vertices that fit are taken, by a score per vertex, the lowest or the highest.
+"""Match policies choose among the vertices that fit, by the lowest or the highest score.
 
-A policy is data. To add one, give `MatchPolicy` a name and, where ids will not do, a function from the graph
+A policy is data. To add one, give `MatchPolicy` a name and, if ids are not enough, a function from the graph
 to a column of scores::
 
     register(MatchPolicy("coolest", best="low", scores=lambda graph: temperatures(graph)))
+
+A site adds its own as a plug-in: `fluence.plugins`.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from typing import Literal
 
 import numpy as np
 
+from fluence import plugin_loader
 from fluence.errors import InvalidInput
 from fluence.graph.columns import Ints
 from fluence.graph.graph import ResourceGraph
@@ -54,10 +57,10 @@ class MatchPolicy:
     name: str
     best: Literal["low", "high"]
     scores: Callable[[ResourceGraph], Ints] = by_id
-    node_centric: bool = False  # what lies below one node stays together when nodes compete
-    node_exclusive: bool = False  # a node is given to one job, with all that is in it
-    stop_early: bool = False  # the first vertices that suffice, in an order that follows the load
-    slot_best: Literal["low", "high"] | None = None  # order inside a slot, where it differs
+    node_centric: bool = False  # candidates below one node stay together when nodes compete
+    node_exclusive: bool = False  # a node is given to one job, with everything in it
+    stop_early: bool = False  # take the first vertices that suffice, in an order that depends on load
+    slot_best: Literal["low", "high"] | None = None  # order inside a slot, if it differs
     runs: bool = False  # at the top, prefer the highest run of consecutive scores
 
     @property
@@ -68,16 +71,29 @@ class MatchPolicy:
     def slot_ascending(self) -> bool:
         return (self.slot_best or self.best) == "low"
 
+    def column(self, graph: ResourceGraph) -> Ints:
+        """The scores of all vertices as a column, after a check that they are integers."""
+        scores = np.asarray(self.scores(graph))
+        if scores.shape != (graph.rows,) or scores.dtype.kind not in "iub":
+            raise InvalidInput(
+                f"the match policy {self.name!r} must score with a column of {graph.rows} integers, one for "
+                f"each row of the graph; its scores are {scores.dtype} with the shape {scores.shape}"
+            )
+        return scores.astype(np.int64, copy=False)
+
     def node_factor(self, graph: ResourceGraph) -> Ints:
-        """What a node adds to the scores of all below it."""
+        """What a node adds to the scores of all vertices below it."""
         return (graph.id + 2) * _NODE_STEP + np.abs(graph.uniq_id % _NODE_STEP - 1)
 
 
 _policies: dict[str, MatchPolicy] = {}
+BUILT_IN: frozenset[str] = frozenset()
 
 
 def register(policy: MatchPolicy) -> MatchPolicy:
-    """Make a policy known by its name."""
+    """Register a policy under its name."""
+    if policy.name in BUILT_IN:
+        raise InvalidInput(f"{policy.name!r} is a built-in match policy: choose another name")
     _policies[policy.name] = policy
     return policy
 
@@ -92,16 +108,22 @@ register(MatchPolicy("locality", best="high", runs=True))
 register(MatchPolicy("variation", best="low", scores=by_performance, slot_best="high"))
 
 
+BUILT_IN = frozenset(_policies)
+_ALIASES = {"hi": "high", "lo": "low"}  # as in the README of the first Fluence
+
+
 def names() -> list[str]:
-    """The names of all policies."""
-    return sorted(_policies)
+    """The names of all policies, those of plug-ins included."""
+    return sorted({*_policies, *plugin_loader.names(plugin_loader.MATCH_POLICIES)})
 
 
 def find(spec: str) -> MatchPolicy:
     """The policy of a name, or of a string such as ``policy=low node_centric=true``."""
-    known = _policies.get(spec)
+    known = _policies.get(_ALIASES.get(spec, spec))
     if known is not None:
         return known
+    if plugin_loader.exists(plugin_loader.MATCH_POLICIES, spec):
+        return _plugin(spec)
     if "=" not in spec:
         raise InvalidInput(f"{spec!r} is not a valid match policy: choose one of {', '.join(names())}")
     settings: dict[str, str] = {}
@@ -125,3 +147,10 @@ def find(spec: str) -> MatchPolicy:
         node_exclusive=settings.get("node_exclusive") == "true",
         stop_early=settings.get("stop_on_1_matches") == "true",
     )
+
+
+def _plugin(name: str) -> MatchPolicy:
+    plugin = plugin_loader.find(plugin_loader.MATCH_POLICIES, name, "match policy", sorted(_policies))
+    if not isinstance(plugin, MatchPolicy):
+        raise InvalidInput(f"the match policy {name!r} is not a fluence.plugins.MatchPolicy")
+    return register(replace(plugin, name=name))  # under the name that was requested

@@ -1,4 +1,19 @@
-"""A jobspec made ready for one graph: types as codes, counts at hand. Every search works on this."""
+"""A jobspec compiled for one graph, with types as codes. Every search works on this.
+
+`Extensions` lists the features beyond Fluxion. All are off by default; then the results are those of Fluxion.
+
+quantities
+    Types whose vertices are pools that can be taken in part: 500 of a memory of 4000. Fluxion gives a vertex
+    completely or not at all. Several jobs can share a pool.
+constrained
+    The types that a jobspec's constraints apply to. In Fluxion: nodes and storage nodes.
+siblings
+    Several requests for one type at the top of a jobspec, as for the pods of a mixed gang. They are placed
+    one after the other, all or none, and may share vertices that none of them needs exclusively.
+shared
+    Record resources that a job requests as shared (a quantum computer in addition to its own cores). Fluxion
+    matches them, but drops them from R, and then other jobs can get them exclusively.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +24,27 @@ from fluence.errors import InvalidJobspec
 from fluence.graph.graph import ResourceGraph
 from fluence.model.constraint import Constraint
 from fluence.model.jobspec import Count, Jobspec, JobspecResource
+
+FLUXION_CONSTRAINED = frozenset(("node", "storage_node"))
+
+
+@dataclass(frozen=True, slots=True)
+class Extensions:
+    """The extensions that are on."""
+
+    quantities: frozenset[str] = frozenset()
+    constrained: frozenset[str] = FLUXION_CONSTRAINED
+    siblings: bool = False
+    shared: bool = False
+
+    def __bool__(self) -> bool:
+        return self != NONE
+
+
+NONE = Extensions()
+
+
+SLOTS = ("slot", "xor_slot")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -22,42 +58,46 @@ class Need:
     label: str
     below: tuple[Need, ...]
     is_slot: bool
-    most: int  # the largest count that can be asked for
-    slot: Need | None  # the slot right below, if any
+    most: int  # the largest possible count
+    slot: Need | None  # the slot directly below, if any
+    inside: dict[int, int]  # per type, the minimum below one such vertex, or in one slot
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Request:
-    """What a job asks of a graph."""
+    """The compiled request of a job."""
 
     needs: tuple[Need, ...]
     constraint: Constraint | None
     duration: float
-    exclusive_types: frozenset[int]  # asked for with `exclusive: true`: all below them belongs to the job
+    exclusive_types: frozenset[int]  # with `exclusive: true`: everything below them belongs to the job
     minimum: dict[int, int] = field(default_factory=dict)  # per type, over the whole request
     queue: str | None = None
-    shape: tuple[object, ...] = ()  # requests of equal shape get equal answers from equal graphs
+    shape: tuple[object, ...] = ()  # requests of equal shape get equal results on equal graphs
     is_fixed: bool = False  # no count is a range
 
     @property
     def is_headless(self) -> bool:
-        """Whether its slots may lie anywhere, below no vertex that it names."""
+        """Whether its slots may be anywhere, because it names no vertex above them."""
         return any(need.is_slot for need in self.needs)
 
     @property
     def weight(self) -> int:
-        """How many vertices the request takes at least, about."""
+        """The approximate minimum number of vertices of the request."""
         return sum(self.minimum.values())
 
 
 def compile_jobspec(jobspec: Jobspec, graph: ResourceGraph, *, flexible: bool = False) -> Request:
-    """The request of a jobspec; every type must be one that the graph knows.
+    """The request of a jobspec; the graph must have every type.
 
-    ``flexible``: sibling slots are alternatives, of which the smallest decides what is needed at least.
+    ``flexible``: sibling slots are alternatives, and the smallest one decides the minimum.
     """
+    if not jobspec.resources:
+        raise InvalidJobspec("must name at least one resource", where="resources")
     exclusive: set[int] = set()
     needs = tuple(
-        _need(resource, graph, exclusive, f"resources[{i}]") for i, resource in enumerate(jobspec.resources)
+        _need(resource, graph, exclusive, f"resources[{i}]", flexible=flexible)
+        for i, resource in enumerate(jobspec.resources)
     )
     attributes = jobspec.attributes
     return Request(
@@ -72,7 +112,9 @@ def compile_jobspec(jobspec: Jobspec, graph: ResourceGraph, *, flexible: bool = 
     )
 
 
-def _need(resource: JobspecResource, graph: ResourceGraph, exclusive: set[int], where: str) -> Need:
+def _need(
+    resource: JobspecResource, graph: ResourceGraph, exclusive: set[int], where: str, *, flexible: bool
+) -> Need:
     code = graph.types.find(resource.type)
     if code is None:
         kinds = sorted(graph.types.words[c] for c in set(graph.type.tolist()))
@@ -84,7 +126,8 @@ def _need(resource: JobspecResource, graph: ResourceGraph, exclusive: set[int], 
     if resource.exclusive:
         exclusive.add(code)
     below = tuple(
-        _need(child, graph, exclusive, f"{where}.with[{i}]") for i, child in enumerate(resource.with_)
+        _need(child, graph, exclusive, f"{where}.with[{i}]", flexible=flexible)
+        for i, child in enumerate(resource.with_)
     )
     slot = None
     for child in below:
@@ -100,24 +143,27 @@ def _need(resource: JobspecResource, graph: ResourceGraph, exclusive: set[int], 
         is_slot=resource.type == "slot",
         most=resource.count.effective(resource.count.max),
         slot=slot,
+        inside=_minimum(below, flexible=flexible),
     )
 
 
 def _minimum(needs: Sequence[Need], *, flexible: bool) -> dict[int, int]:
-    """How much of each type a list of needs takes at least."""
+    """The minimum of each type for a list of needs.
+
+    If sibling slots are alternatives, Fluxion takes the minimum over them, and counts 0 for a type that the
+    last of them does not have. The first need in the list decides the rest.
+    """
     total: dict[int, int] = {}
-    alternatives: list[dict[int, int]] = []
     for need in needs:
-        below = _minimum(need.below, flexible=flexible)
-        own = {type_: need.count.min * amount for type_, amount in below.items()}
-        own[need.type] = own.get(need.type, 0) + need.count.min
-        if flexible and need.name in ("slot", "xor_slot"):
-            alternatives.append(own)
+        total[need.type] = total.get(need.type, 0) + need.count.min
+        own = {type_: need.count.min * amount for type_, amount in need.inside.items()}
+        if flexible and need.name in SLOTS:
+            for type_, amount in own.items():
+                total[type_] = min(total.get(type_, amount), amount)
+            total.update(dict.fromkeys(total.keys() - own.keys(), 0))
         else:
             for type_, amount in own.items():
                 total[type_] = total.get(type_, 0) + amount
-    for type_ in set().union(*alternatives) if alternatives else ():
-        total[type_] = total.get(type_, 0) + min(own.get(type_, 0) for own in alternatives)
     return total
 
 

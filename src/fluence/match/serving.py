@@ -1,8 +1,8 @@
 """Which vertices can serve the needs of a request in one window, for all vertices of a type at once.
 
-The index search asks from the leaves of the request up. How many candidates a vertex has below it is a count
-per group of a table, corrected by the few rows that somebody holds; whether a vertex serves a need is a
-comparison of two columns.
+The index search uses it from the leaves of the request up. The number of candidates below a vertex is a count
+per group of a table, minus the few rows that jobs hold. Whether a vertex serves a need is a comparison of two
+columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Serving:
         self._served: dict[Need, Mask] = {}
 
     def reachable(self, rows: Rows) -> Mask | None:
-        """Which rows, and all above them, are up, allowed and not taken whole; None: all."""
+        """Which rows are up, allowed and not taken completely, together with all vertices above them; None:
+        all rows."""
         blocks = self.view.blocks()
         if self.allowed is not None:
             banned = self.index.banned(self.allowed)
@@ -78,11 +79,13 @@ class Serving:
         return tuple(self.index.table(need.type).groups_of(holders)[0] for need in slot.below)
 
     def below(self, need: Need, table: VertexTable, alone: bool) -> tuple[Ints, Ints]:
-        """Per group of a table: how many rows can serve a need, and how much that is."""
+        """Per group of a table: the number of rows that can serve a need, and their total amount."""
         if not table.is_sorted:
             raise Unsupported
-        if self.index.policy.stop_early and (need.below or not table.is_aligned):
-            raise Unsupported  # what is inside would have an order of its own
+        if self.index.policy.stop_early and (
+            need.below or not table.is_aligned or self.index.load.has_weighed(need.type)
+        ):
+            raise Unsupported  # the contents would need a different order
         if not need.below and (self.allowed is None or need.name not in self.index.constrained):
             return self.view.counts(table, alone)
         if not len(table.rows):
@@ -94,7 +97,8 @@ class Serving:
         return count, np.add.reduceat(np.where(served, self.view.available(table), 0), table.start[:-1])
 
     def slots(self, slot: Need, groups: tuple[Ints, ...]) -> tuple[Ints, list[Ints]]:
-        """How many slots fit at each holder; and per part of the slot, how many rows one slot takes."""
+        """The number of slots that fit at each holder and, per part of the slot, the number of rows of one
+        slot."""
         fit: Ints | None = None
         taken: list[Ints] = []
         for need, at in zip(slot.below, groups, strict=True):
@@ -103,7 +107,7 @@ class Serving:
             amount = effective(need.count, total)[at]
             if need.type in self.index.pools:
                 if int(table.count.max(initial=0)) > 1:
-                    raise Unsupported  # which pool gives how much depends on the slots before
+                    raise Unsupported  # the share of each pool depends on earlier slots
                 own = np.where(amount > 0, total[at] // np.maximum(amount, 1), 0)
                 fit = own if fit is None else np.minimum(fit, own)
                 taken.append(amount)
@@ -122,7 +126,7 @@ class Serving:
         return fit, taken
 
     def first_rows(self, need: Need, table: VertexTable, holders: Rows, counts: Ints) -> Ints:
-        """The positions of the first free rows below each holder, so many of each."""
+        """The positions of the first ``counts`` free rows below each holder."""
         group, _ = table.groups_of(holders)
         if not need.below and not len(self.view.lost(table, True)) and self.allowed is None:
             return _ranges(table.start[group], counts)  # all are free
@@ -144,7 +148,7 @@ class Serving:
 
 
 def check_regular(needs: Sequence[Need], *, alone: bool) -> None:
-    """Leave to the walk what only the walk can judge."""
+    """Raise Unsupported for needs that only the walk can decide."""
     types = [need.type for need in needs]
     if len(set(types)) != len(types):
         raise Unsupported
@@ -157,7 +161,8 @@ def check_regular(needs: Sequence[Need], *, alone: bool) -> None:
 
 
 def _ranges(starts: Ints, counts: Ints) -> Ints:
-    """starts[0], starts[0] + 1, … so many, then the same from starts[1] on, and so forth."""
+    """``counts[0]`` numbers from ``starts[0]`` on, then ``counts[1]`` numbers from ``starts[1]`` on, and so
+    on."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - (ends - counts), counts) + np.arange(total)

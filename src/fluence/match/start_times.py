@@ -1,10 +1,10 @@
-"""When a request could start: one pass over the events, so that a reservation need not search at each.
+"""The first time at which a request fits, for operations that reserve.
 
-A reservation starts when some job starts or ends, as in Fluxion. For the vertices of the type that a request
-asks for at the top, say nodes, the sweep keeps how much of each leaf type is held below each node. As the
-window of the job moves from event to event, jobs enter on the right and leave on the left; a node counts
-while it is short of nothing at any instant of the window. Only where enough nodes count is a search worth its
-while::
+A reservation starts when some job starts or ends, as in Fluxion. One sweep over these events skips those at
+which a search cannot succeed. For the vertices of the top type of the request, for example nodes, the sweep
+tracks how much of each leaf type is held below each node. As the window of the job moves from event to event,
+jobs enter on the right and leave on the left. A node counts if it has enough at every instant of the window.
+A search is made only if enough nodes count::
 
     time   ──┬───────┬─────────────┬──────────►
     node0    │███████│             │             short until the second event
@@ -12,30 +12,107 @@ while::
              [──── window ────)
 
 The condition is necessary, not sufficient (which cores are free may change during the window), so the search
-has the last word.
+decides. A bug-compatible matcher also skips the times that Fluxion does not try (`RootFilter`).
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from errno import EBUSY, ENOENT
+from itertools import chain
 
 import numpy as np
 
 from fluence.graph.columns import Ints, Mask
 from fluence.graph.ledger import LedgerJob
+from fluence.match.filter_usage import RootFilter
 from fluence.match.index import reachable
-from fluence.match.request import Need
+from fluence.match.placement import Found, Window
+from fluence.match.request import Need, Request
 from fluence.match.tables import Index, JobEffects, Unsupported, VertexTable
-from fluence.match.window import Window
+from fluence.match.window_search import WindowSearch
 
-_BEFORE_ALL = Window(-2, -1, allocate=False)  # a time in which nobody holds anything
+_FEW_JOBS = 64
+
+
+def earliest(
+    search: WindowSearch,
+    root_filter: RootFilter | None,
+    request: Request,
+    *,
+    now: int,
+    duration: int,
+    begin: int | None = None,
+) -> tuple[int, Found]:
+    """The first time from now on at which a search succeeds, and its result. ``begin``: the earliest time."""
+    first = now if begin is None else max(now, begin)
+    later = [time for time in search.ledger.times() if time > first]
+    if root_filter is not None:
+        return _earliest_in_fluxion(
+            search, root_filter, request, now=now, first=first, later=later, duration=duration
+        )
+    # With many jobs, one search now is cheaper than a sweep over all of them.
+    at_once = [first] if len(search.ledger.jobs) > _FEW_JOBS else []
+    rest = later if at_once else [first, *later]
+    for time in chain(at_once, _possible(search, request, rest, duration)):
+        found = search.find(request, Window(time, time + duration, allocate=time == now))
+        if found.selection is not None:
+            if time == first:
+                return first, found
+            # Fluxion tries one more event before it stops, and that sets its errno.
+            return time, replace(found, obstacle=ENOENT if time == later[-1] else EBUSY)
+    return first, Found(None)
+
+
+def _earliest_in_fluxion(
+    search: WindowSearch,
+    root_filter: RootFilter,
+    request: Request,
+    *,
+    now: int,
+    first: int,
+    later: list[int],
+    duration: int,
+) -> tuple[int, Found]:
+    """The same among the times that Fluxion tries. Each tried time changes the state of its filter."""
+    found = search.find(request, Window(first, first + duration, allocate=first == now))
+    if found.selection is not None:
+        return first, found
+    tried = root_filter.starts(first + 1, duration, request.minimum)
+    for time in _common(tried, _possible(search, request, later, duration)):
+        found = search.find(request, Window(time, time + duration, allocate=False))
+        if found.selection is not None:
+            return time, replace(found, obstacle=ENOENT if next(tried, None) is None else EBUSY)
+    return first, Found(None)
+
+
+def _possible(search: WindowSearch, request: Request, times: list[int], duration: int) -> Iterable[int]:
+    """The times at which a search may succeed."""
+    if len(times) < 2 or not search.uses_index or search.has_siblings(request):
+        return times
+    allowed = search.allowed_by(request.constraint)
+    return possible_starts(search.index, request.needs, times, duration=duration, allowed=allowed)
+
+
+def _common(tried: Iterator[int], possible: Iterable[int]) -> Iterator[int]:
+    """The times that are in both, which are ascending; all of ``tried`` are consumed."""
+    others = iter(possible)
+    other = next(others, None)
+    for time in tried:
+        while other is not None and other < time:
+            other = next(others, None)
+        if time == other:
+            yield time
+
+
+_BEFORE_ALL = Window(-2, -1, allocate=False)  # a window without allocations
 
 
 @dataclass(slots=True)
 class _Part:
-    """What each vertex must have free of one leaf type right below it."""
+    """The amount of one leaf type that each vertex must have free directly below it."""
 
     table: VertexTable
     held: Ints  # per row of the top table
@@ -44,11 +121,11 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Effect:
-    """What one job takes from the rows of the top table."""
+    """The effect of one job on the rows of the top table."""
 
     rows: Ints
     amounts: tuple[Ints, ...]  # per part
-    blocks: Ints  # rows that nobody else can use
+    blocks: Ints  # rows that no other job can use
 
 
 def possible_starts(
@@ -59,7 +136,7 @@ def possible_starts(
     duration: int,
     allowed: Mask | None,
 ) -> Iterator[int]:
-    """Of some ascending times, those at which a search may succeed."""
+    """The times, out of some ascending ones, at which a search may succeed."""
     sweep = None
     if len(needs) == 1 and not needs[0].is_slot and index.is_regular:
         try:
@@ -76,14 +153,14 @@ class _Sweep:
     def __init__(self, index: Index, need: Need, allowed: Mask | None) -> None:
         self.index, self.need = index, need
         self.table = index.table(need.type)
-        # Not whether a vertex serves when nobody holds anything: a slot of 1 to 5 cores takes 5 where it can,
-        # and two of them may fit a half-empty node better than an empty one.
+        # Do not test whether a vertex serves in an empty graph: a slot of 1 to 5 cores takes 5 if it can, so
+        # two slots may fit on a half-empty node but not on an empty one.
         self.serves = reachable(index, need, _BEFORE_ALL, allowed)
         rows = len(self.table.rows)
         self.parts: list[_Part] = []
         slot = need.slot
         if slot is not None:
-            index.frame(self.table, tuple(child.type for child in slot.below))  # or leave it to the walk
+            index.frame(self.table, tuple(child.type for child in slot.below))  # may raise Unsupported
         times = slot.count.min if slot is not None else 1
         for child in slot.below if slot is not None else need.below:
             if child.below:
@@ -116,7 +193,7 @@ class _Sweep:
                 yield time
 
     def _events(self) -> list[tuple[int, int, LedgerJob]]:
-        """(time, +1 or -1, job), what ends before what starts."""
+        """(time, +1 or -1, job), ends before starts."""
         events = [
             event
             for job in self.index.ledger.jobs.values()
@@ -147,7 +224,7 @@ class _Sweep:
         alone = ledger.exclusive[job.spans] & (ledger.needs[job.spans] > 0)
         types = graph.type[rows]
         own = types == self.table.type
-        # An exclusive request minds anybody who touches the vertex; another one minds who has it.
+        # Any use of the vertex blocks an exclusive request; only exclusive use blocks other requests.
         blocks = index.place[rows[own if self.need.exclusive else own & alone]].astype(np.int64)
         touched = np.zeros(len(self.table.rows), np.bool_)
         touched[blocks] = True

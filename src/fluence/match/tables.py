@@ -1,4 +1,4 @@
-"""The index: tables of a graph's vertices by type, and what others hold of them in a window.
+"""The index: tables of a graph's vertices by type, and the rows that are not free in a window.
 
 ::
 
@@ -6,8 +6,8 @@
     cores    c0 c1 c2 … c31       c0 c1 c2 … c31       …      rows, grouped by parent, best first
     fits     1  0  1  … 1         1  1  1  … 1         …      in one window
 
-A `VertexTable` never changes while the graph keeps its shape. A `HeldView` knows only the rows that are *not*
-whole: it costs what is held, not what there is.
+A `VertexTable` does not change while the graph keeps its shape. A `HeldView` has only the rows that are *not*
+completely free, so its cost depends on the allocations, not on the size of the graph.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from fluence.graph.columns import NO_ROWS, Ints, Mask, Rows
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger, LedgerJob
 from fluence.graph.tree import Tree
-from fluence.match.extensions import NONE, Extensions
+from fluence.match.placement import Window
 from fluence.match.policy import MatchPolicy
+from fluence.match.request import NONE, Extensions
 from fluence.match.visit_order import VisitOrder
-from fluence.match.window import Window
 
-_STABLE = 16  # std::sort keeps the order of equal elements up to this many
+_STABLE = 16  # std::sort keeps the order of equal elements up to this size
 _MANY_JOBS = 64
 _SHAPES = 64  # kinds of requests whose columns are kept
 _Int = TypeVar("_Int", np.int32, np.int64)
@@ -37,7 +37,7 @@ _Effect = TypeVar("_Effect")
 
 
 class Unsupported(Exception):
-    """The request or the graph is not regular enough; the walk decides."""
+    """The request or the graph is not regular enough for the index; the walk decides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,10 @@ class VertexTable:
     score: Ints
     count: Ints  # rows per group
     total: Ints  # size per group
-    uniform: Ints  # the size that all rows of a group have, 0 where they differ
+    uniform: Ints  # the size of all rows of a group; 0 if they differ
     is_sorted: bool  # no group has ties that a stable order would not break
     is_unit: bool  # all sizes are 1
-    is_aligned: bool  # best first is also newest first, as a search that stops early goes
+    is_aligned: bool  # best first is also newest first, the order of a search that stops early
 
     def groups_of(self, vertices: Rows) -> tuple[Ints, Mask]:
         """The group below each vertex, and whether there is one."""
@@ -68,15 +68,15 @@ class VertexTable:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Where the parts of a slot lie below the rows of a table."""
+    """The positions of the parts of a slot below the rows of a table."""
 
-    rows: Rows  # those that have a direct child of every type of the slot
+    rows: Rows  # rows with a direct child of every type of the slot
     holds: Mask | None  # which rows of the table these are; None: all
     groups: tuple[Ints, ...]  # per part of the slot, the group below each of these rows
 
 
 class HeldView:
-    """Who stands in the way during one window: the rows that are not whole, by type."""
+    """The rows that are not completely free during one window, by type."""
 
     def __init__(self, index: Index, window: Window) -> None:
         self.index = index
@@ -87,7 +87,7 @@ class HeldView:
         self._counts: dict[tuple[int, bool], tuple[Ints, Ints]] = {}
         self._available: dict[int, Ints] = {}
         self.down, self.shared, self.gone, self.part = NO_ROWS, NO_ROWS, NO_ROWS, NO_ROWS
-        self.left: Ints = np.empty(0, np.int64)  # of the rows of which a part is taken
+        self.left: Ints = np.empty(0, np.int64)  # of the rows that are partly taken
         self._pieces: tuple[list[Piece], list[Piece]] | None = None
         if not window.healthy:
             self.down = index.down_rows()
@@ -101,7 +101,7 @@ class HeldView:
         touched, rows, needs, owned = _held(index.ledger, window)
         total = index.graph.rows
         self.shared = _distinct(np.concatenate((touched, owned)) if len(owned) else touched, total)
-        # Most of what is held is held whole, by one job at a time; the rest asks the ledger one by one.
+        # Most rows are held completely, by one job at a time; for the others the ledger is asked row by row.
         full = needs >= index.graph.size[rows]
         self.gone = _distinct(rows[full], total)
         if not bool(full.all()):
@@ -111,19 +111,19 @@ class HeldView:
             self.part, self.left = part[left > 0], left[left > 0]
 
     def _left(self, part: Rows, rows: Rows, needs: Ints) -> Ints:
-        """How much of some rows is left: what is taken in the window all at once, or asked one by one."""
+        """The free amount of some rows, for all at once if possible, else row by row."""
         ledger, window = self.index.ledger, self.window
         starts = [
             job.start for job in ledger.jobs.values() if job.start < window.end and job.end > window.start
         ]
         if max(starts, default=0) <= window.start:
-            # All that meets the window is there at its start, when the most is taken.
+            # All spans that overlap the window began by its start, which is when the most is taken.
             taken = np.bincount(rows, weights=needs, minlength=self.index.graph.rows)[part]
             return self.index.graph.size[part] - taken.astype(np.int64)
         return np.array([ledger.available(v, window.start, window.end) for v in part.tolist()], np.int64)
 
     def lost(self, table: VertexTable, exclusive: bool) -> Ints:
-        """The positions in a table that are down, taken, or touched by others where that matters."""
+        """The positions in a table that are down, taken or, for exclusive needs, touched by other jobs."""
         exclusive = exclusive and table.type not in self.index.pools
         key = (table.type, exclusive)
         found = self._lost.get(key)
@@ -138,7 +138,7 @@ class HeldView:
         return found
 
     def fits(self, table: VertexTable, exclusive: bool) -> Mask:
-        """The same as a mask: which rows of a table can be had."""
+        """The available rows of a table, as a mask."""
         key = (table.type, exclusive)
         found = self._fits.get(key)
         if found is None:
@@ -148,7 +148,7 @@ class HeldView:
         return found
 
     def counts(self, table: VertexTable, exclusive: bool) -> tuple[Ints, Ints]:
-        """Per group of a table: how many rows can be had, and how much that is."""
+        """Per group of a table: the number of available rows, and their total amount."""
         key = (table.type, exclusive)
         found = self._counts.get(key)
         if found is None:
@@ -170,7 +170,7 @@ class HeldView:
         return found
 
     def available(self, table: VertexTable) -> Ints:
-        """How much of each row of a table is left, where any is."""
+        """The free amount of each row of a table."""
         found = self._available.get(table.type)
         if found is None:
             found = table.size
@@ -183,7 +183,7 @@ class HeldView:
         return found
 
     def blocks(self) -> Rows:
-        """The vertices with something below them that nobody gets past: down, or taken whole."""
+        """The inner vertices that block everything below them: down, or taken completely."""
         inner = self.index.inner
         parts = [rows[inner[rows]] for rows in (self.down, self.gone) if len(rows)]
         return np.concatenate(parts) if parts else NO_ROWS
@@ -209,18 +209,18 @@ class HeldView:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What one job does to the tables, worked out once: positions by type."""
+    """The effect of one job on the tables, computed once: positions by type."""
 
     touched: dict[int, Ints]
-    owned: dict[int, Ints]  # for itself
-    gone: dict[int, Ints]  # for itself, and whole
-    blocks: Rows  # of those, the rows with something below them
-    is_whole: bool  # it takes no part of anything
+    owned: dict[int, Ints]  # exclusively
+    gone: dict[int, Ints]  # exclusively and completely
+    blocks: Rows  # the inner vertices among those
+    is_whole: bool  # it takes every vertex completely
 
 
 def _pieces(index: Index, window: Window) -> tuple[list[Piece], list[Piece]] | None:
-    """The pieces of the jobs that meet a window, and of those that run beyond their time; None where jobs are
-    many, or take parts."""
+    """The pieces of the jobs that overlap a window, and of the jobs past their end; None if there are many
+    jobs, or some take parts of vertices."""
     ledger = index.ledger
     if len(ledger.jobs) > _MANY_JOBS:
         return None
@@ -236,7 +236,7 @@ def _pieces(index: Index, window: Window) -> tuple[list[Piece], list[Piece]] | N
 
 
 def _distinct(rows: npt.NDArray[_Int], total: int) -> npt.NDArray[_Int]:
-    """Each row once, in no order that matters."""
+    """The distinct rows, in no particular order."""
     if len(rows) * 16 < total:
         return np.unique(rows)
     marks = np.zeros(total, np.bool_)
@@ -245,8 +245,8 @@ def _distinct(rows: npt.NDArray[_Int], total: int) -> npt.NDArray[_Int]:
 
 
 def _held(ledger: Ledger, window: Window) -> tuple[Rows, Rows, Ints, Rows]:
-    """The rows touched in a window; those of them held exclusively, with amounts; those that running jobs
-    have for themselves at any time."""
+    """The rows touched in a window; the rows held exclusively in it, with amounts; and the rows that running
+    jobs hold exclusively at any time."""
     start, end = window.start, window.end
     if len(ledger.jobs) > _MANY_JOBS:
         spans, late = ledger.spans_in(start, end, running=window.allocate)
@@ -257,7 +257,7 @@ def _held(ledger: Ledger, window: Window) -> tuple[Rows, Rows, Ints, Rows]:
             if job.start < end and job.end > start:
                 met.append(job.spans)
             elif window.allocate and not job.reserved:
-                rest.append(job.spans)  # past its end, a job still has what it has
+                rest.append(job.spans)  # past its end, a job keeps its resources
         spans = np.concatenate(met) if met else NO_ROWS
         late = np.concatenate(rest) if rest else NO_ROWS
     alone = spans[ledger.exclusive[spans] & (ledger.needs[spans] > 0)]
@@ -266,7 +266,7 @@ def _held(ledger: Ledger, window: Window) -> tuple[Rows, Rows, Ints, Rows]:
 
 
 class JobEffects(Generic[_Effect]):
-    """What each job of a ledger does to something, worked out once while the job keeps its spans."""
+    """The effect of each job of a ledger on some count, computed once while the job keeps its spans."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -373,7 +373,7 @@ class Index:
         return found
 
     def tops(self, type_: int, types: frozenset[int]) -> Rows:
-        """The vertices of a type that a list of types meets first on the way down, in preorder."""
+        """The vertices of a type that have no vertex of these types above them, in preorder."""
         key = (type_, types)
         found = self._tops.get(key)
         if found is None:
@@ -404,10 +404,10 @@ class Index:
         return found
 
     def frame(self, table: VertexTable, types: tuple[int, ...]) -> Frame:
-        """Where slots of these types can be held among the rows of a table.
+        """The rows of a table at which slots of these types can be built.
 
-        Where a child of a row could hold the slot and the row itself cannot, Fluxion matches and then
-        records nothing; that is left to the walk.
+        If a child of a row could hold the slot but the row itself cannot, Fluxion matches and then records
+        nothing. The walk handles this case.
         """
         key = (table.type, types)
         found = self._frames.get(key)
@@ -437,14 +437,14 @@ class Index:
         return self._down[1]
 
     def view(self, window: Window) -> HeldView:
-        """The state in a window, kept while nothing changes."""
+        """The state in a window, cached until something changes."""
         now = (self.ledger.generation, self.graph.state_generation, window)
         if self._view is None or self._view[:3] != now:
             self._view = (*now, HeldView(self, window))
         return self._view[3]
 
     def piece(self, job: LedgerJob) -> Piece:
-        """What a job does to the tables."""
+        """The effect of a job on the tables."""
         graph, ledger = self.graph, self.ledger
         rows = ledger.vertex[job.spans]
         alone = ledger.exclusive[job.spans]
@@ -462,11 +462,11 @@ class Index:
         return Piece(touched, owned, gone, rows[whole & self.inner[rows]], bool((holds == whole).all()))
 
     def pieces(self, jobs: Iterable[LedgerJob]) -> list[Piece]:
-        """What each of some jobs does to the tables."""
+        """The effects of some jobs on the tables."""
         return [self._pieces.of(job, self.piece) for job in jobs]
 
     def effects(self, key: tuple[object, ...]) -> JobEffects[Any]:
-        """What the jobs do to something that is counted; equal keys must mean equal things."""
+        """The effects of jobs on a count. Equal keys must mean equal counts."""
         found = self._effects.get(key)
         if found is None:
             found = self._effects[key] = JobEffects(self.ledger)

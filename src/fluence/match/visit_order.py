@@ -1,9 +1,9 @@
-"""The order in which a search that stops early, as under `first`, looks at the children of a vertex.
+"""The order in which a search that stops early, as under `first`, visits the children of a vertex.
 
-Children that no job has touched come first, the newest before the oldest; then the others, those with more
-left first. "Left" is what Fluxion's pruning filter of the child said when a job touched it last: how much of
-the filter's last type is free below the child. Cancelling a job does not bring a child back to the front:
-Fluxion's search depends on its history, and so does this.
+Children that no job has touched come first, from the newest to the oldest. Then come the others, those with
+the most left first. The amount left is that of Fluxion's pruning filter when a job last touched the child:
+how much of the last type of the filter was free below it. Cancelling a job does not move a child back to the
+front: the search of Fluxion depends on its history, and so does this one.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from fluence.graph.tree import Tree
 _UNTOUCHED = 2**64 - 1
 _CHILD = itemgetter(2)
 _FEW = 256
-_MANY = 256  # above so many changes below one vertex, sorting anew is cheaper than moving one by one
+_MANY = 256  # with more changes below one vertex, sorting again is cheaper than moving one by one
 
 
 @dataclass(slots=True)
 class _Share:
-    """What one job takes below the vertices that it touches."""
+    """The use of one job below the vertices that it touches."""
 
     start: int
     end: int
@@ -44,11 +44,12 @@ class VisitOrder:
         self._graph = graph
         self._filters = filters
         self._weights: dict[int, int] = {}
-        self._weighed: set[int] = set()  # the parents of those that have a weight
+        self._weighed: set[int] = set()  # the parents of children with a weight
+        self._weighed_types: set[int] = set()
         self._plain: dict[int, list[int]] = {}  # nothing below was touched
         self._orders: dict[int, list[tuple[int, int, int]]] = {}  # (-weight, -uniq_id, child), ascending
         self._counted: Mask | None = None
-        self._counts: dict[int, tuple[int | None, bool]] = {}  # what `_last` says
+        self._counts: dict[int, tuple[int | None, bool]] = {}  # the cache of `_last`
         self._shares: dict[int, _Share] = {}
         self._now = 0
         self._used: Ints = np.zeros(graph.rows, np.int64)
@@ -56,7 +57,7 @@ class VisitOrder:
         self._totals: dict[int, Sequence[int]] = {}
 
     def children(self, tree: Tree, vertex: int) -> Iterable[int]:
-        """The children of a vertex, in the order in which to look at them."""
+        """The children of a vertex, in the order in which to visit them."""
         weighed = self._orders.get(vertex)
         if weighed is not None:
             return map(_CHILD, weighed)
@@ -74,6 +75,10 @@ class VisitOrder:
         """Whether a job has ever touched a child of the vertex that has children of its own."""
         return vertex in self._weighed
 
+    def has_weighed(self, type_: int) -> bool:
+        """Whether a vertex of a type has ever had a weight."""
+        return type_ in self._weighed_types
+
     def touch(
         self,
         tree: Tree,
@@ -86,8 +91,10 @@ class VisitOrder:
         end: int,
         now: int,
         holds: bool = True,
+        left: int | None = None,
     ) -> None:
-        """A job was placed: weigh what it touched. ``holds`` is False where it only could have been."""
+        """A job was placed: set the weights of the vertices that it touched. ``holds`` is False for a trial.
+        ``left`` replaces the counted amount that is left below each vertex."""
         self._advance(now)
         rows, amounts = self._below(tree, vertices, needs, exclusive)
         if holds:
@@ -104,10 +111,14 @@ class VisitOrder:
             parent = parents[vertex]
             if last is None or parent < 0:
                 continue
-            sums = self._sums(tree, last)
-            left = max(sums[past[vertex]] - sums[pre[vertex] + 1] - used[vertex], 0)
-            if left or spans[vertex]:
-                changes.setdefault(parent, []).append((vertex, left))
+            weight = left
+            if weight is None:
+                sums = self._sums(tree, last)
+                weight = max(sums[past[vertex]] - sums[pre[vertex] + 1] - used[vertex], 0)
+                if not (weight or spans[vertex]):
+                    continue
+            self._weighed_types.add(types[vertex])
+            changes.setdefault(parent, []).append((vertex, weight))
         for parent, children in changes.items():
             self._weigh(tree, parent, children)
 
@@ -120,7 +131,7 @@ class VisitOrder:
                 self._used[share.vertices] -= share.amounts
 
     def recount(self, tree: Tree, job: int, vertices: Rows, needs: Ints, exclusive: Mask) -> None:
-        """A job gave back a part of what it held."""
+        """A job freed a part of its resources."""
         old = self._shares.get(job)
         if old is None:
             return
@@ -132,7 +143,7 @@ class VisitOrder:
             self._used[rows] += amounts
 
     def reshaped(self) -> None:
-        """Vertices came or went."""
+        """Vertices were added or removed."""
         more = self._graph.rows - len(self._used)
         self._used = np.concatenate((self._used, np.zeros(more, np.int64)))
         self._spans = np.concatenate((self._spans, np.zeros(more, np.int64)))
@@ -154,8 +165,8 @@ class VisitOrder:
         needs: Ints,
         exclusive: Mask,
     ) -> tuple[Rows, Ints]:
-        """The touched vertices that count something below them which the job touches, and how much of the
-        last type they count it takes there."""
+        """The touched vertices whose filter counts the job, and how much the job takes of the last type that
+        the filter counts."""
         if len(vertices) <= _FEW:
             return self._below_few(tree, vertices, needs, exclusive)
         graph, filters = self._graph, self._filters
@@ -184,7 +195,7 @@ class VisitOrder:
         return rows[keep], amounts[keep]
 
     def _below_few(self, tree: Tree, vertices: Rows, needs: Ints, exclusive: Mask) -> tuple[Rows, Ints]:
-        """The same for a small job, whose vertices come in post-order: by hand is quicker."""
+        """The same for a small job, whose vertices are in post-order: a plain loop is faster."""
         graph = self._graph
         parents = scalars(tree.parent)
         rows: list[int] = []
@@ -217,7 +228,7 @@ class VisitOrder:
         return found
 
     def _sums(self, tree: Tree, type_: int) -> Sequence[int]:
-        """How much of a type there is before each place in preorder: a difference is what lies between."""
+        """Prefix sums of a type in preorder: a difference is the amount in between."""
         sums = self._totals.get(type_)
         if sums is None:
             graph = self._graph
@@ -244,7 +255,7 @@ class VisitOrder:
                 insort(entries, (-weight, key, child))
 
     def _advance(self, now: int) -> None:
-        """Bring the use up to a new time: some jobs have started or ended since."""
+        """Update the use to a new time, with the jobs that have started or ended since."""
         if now == self._now:
             return
         self._now = now

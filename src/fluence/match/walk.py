@@ -1,15 +1,15 @@
 """The plain tree walk: Fluxion's depth-first search with a step up, vertex by vertex.
 
-It decides every request that the index does not take, and it is the oracle that the index is tested against.
-From the root down, each vertex is held against the list of what is still asked for at its level:
+It decides every request that the index does not support, and it is the oracle in tests of the index. From the
+root down, each vertex is compared with the list of needs at its level:
 
-* its type is asked for: go on below it with what that resource contains;
-* a slot is asked for and every type in the slot is a type of a direct child: build slots from the children;
-* nothing has matched on the way here: pass through with the same list;
+* its type is needed: continue below it with the contents of that need;
+* a slot is needed, and every type in the slot is the type of a direct child: build slots from the children;
+* nothing has matched above it: pass through with the same list;
 * otherwise: leave this branch.
 
-On the way back up each vertex that was asked for must find enough candidates below it, and takes the best.
-A vertex that made no choice hands its candidates on to its parent, where more of them compete.
+On the way back up, each vertex that serves a need must have enough candidates below it, and takes the best.
+A vertex that made no choice passes its candidates to its parent, where they compete with others.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from errno import EBUSY, EINVAL
+from typing import TypeAlias
 
 from fluence.graph.columns import Ints, Mask, scalars
 from fluence.graph.graph import ResourceGraph
@@ -33,12 +34,16 @@ from fluence.match.candidates import (
     arranged,
     arranged_by_run,
 )
-from fluence.match.leaf_slots import LeafSlots, leaf_needs
+from fluence.match.filter_usage import FilterCheck
+from fluence.match.leaf_slots import LeafSlots, SlotCache, leaf_needs
+from fluence.match.placement import Found, TooFar, Window
 from fluence.match.policy import MatchPolicy
 from fluence.match.request import Need
-from fluence.match.slot_cache import SlotCache
 from fluence.match.visit_order import VisitOrder
-from fluence.match.window import Found, TooFar, Window
+
+# The need that a vertex serves, the slots to build at it, the needs to search for below it, and whether
+# nothing has matched above it.
+Meeting: TypeAlias = tuple[Need | None, tuple[Need, ...], tuple[Need, ...], bool]
 
 
 @dataclass
@@ -52,7 +57,7 @@ class Walk:
     load: VisitOrder
     slot_cache: SlotCache
     score: Ints
-    factors: Ints | None  # what a node adds to the scores below it, in a node-centric policy
+    factors: Ints | None  # what a node adds to scores below it, under a node-centric policy
     needs: tuple[Need, ...]
     window: Window
     allowed: Mask | None = None  # the constraint, per vertex
@@ -61,12 +66,13 @@ class Walk:
     obstacle: int = 0
     conflict: str | None = None
     visited: int = 0
-    pools: frozenset[int] = frozenset()  # types of which any part can be taken
+    pools: frozenset[int] = frozenset()  # types that can be taken in part
     keep_shared: bool = False
-    limit: int | None = None  # give up after so many vertices
+    limit: int | None = None  # give up after this number of vertices
+    filters: FilterCheck | None = None  # if they change the result
 
     def run(self, whole: frozenset[int]) -> Found:
-        """Search; ``whole`` are the types whose vertices a job gets with all below them."""
+        """Search; ``whole`` are the types whose vertices a job gets with everything below them."""
         graph = self.graph
         self.dom = self.subsystems[0]
         self.tree = graph.tree(self.dom)
@@ -78,7 +84,7 @@ class Walk:
         self._node = graph.types.code("node")
         self._slot = graph.types.code("slot")
         self._factors = None if self.factors is None else scalars(self.factors)
-        self._parents = scalars(self.tree.parent)
+        self._parents, self._starts = scalars(self.tree.parent), scalars(self.tree.child_start)
         self._ids, self._uniq = scalars(graph.id), scalars(graph.uniq_id)
         self._seen: set[int] | None = None if self.tree.is_tree else set()
         self._leaf_slots = LeafSlots(self)
@@ -121,7 +127,7 @@ class Walk:
         if meeting is None:
             self.obstacle = EBUSY
             return None
-        match, slots = meeting
+        match, slots, below, fresh = meeting
         exclusive = alone or (match is not None and match.exclusive is True)
         if not self.passes(u, type_, needs, exclusive):
             return None
@@ -137,11 +143,10 @@ class Walk:
             self._seen.add(u)
         if slots:
             self._build_slots(u, slots, pools, inner)
-        else:
-            below = match.below if match is not None else needs
-            fresh = pristine and match is None
-            if below:
-                self._explore(u, below, fresh, exclusive, pools, inner)
+        elif below:
+            self._explore(u, below, fresh, exclusive, pools, inner)
+        elif self._starts[u + 1] > self._starts[u]:
+            self.obstacle = EBUSY  # Fluxion compares the children with an empty list
 
         chose = False
         if match is not None:
@@ -178,26 +183,28 @@ class Walk:
             available = self._available(u)
         if need.label:
             self.labels[u] = need.label
+        if self._starts[u + 1] > self._starts[u]:
+            self.obstacle = EBUSY
         return available, self.scores[u] + factor, exclusive
 
-    def _meet(
-        self, u: int, type_: int, needs: tuple[Need, ...], pristine: bool
-    ) -> tuple[Need | None, tuple[Need, ...]] | None:
-        """The need that a vertex serves, and the slots to build at it; None where it serves nothing."""
+    def _meet(self, u: int, type_: int, needs: tuple[Need, ...], pristine: bool) -> Meeting | None:
+        """How a vertex meets a list of needs; None if it serves nothing."""
         match: Need | None = None
         slot: Need | None = None
         for need in needs:
             if need.type == type_:
                 if match is not None or slot is not None:
-                    return None  # one level asks for a type twice, or for a slot beside it
+                    return None  # one level needs a type twice, or a type and a slot
                 match, slot = need, need.slot
             elif need.is_slot:
                 if match is not None or slot is not None:
                     return None
                 slot = need
         if slot is not None and self._holds_slot(u, slot):
-            return match, (slot,)
-        return (match, ()) if match is not None or pristine else None
+            return match, (slot,), (), False
+        if match is not None:
+            return match, (), match.below, False
+        return (None, (), needs, True) if pristine else None
 
     def _holds_slot(self, u: int, slot: Need) -> bool:
         if self._leaf_slots.is_known(u, slot):
@@ -206,7 +213,7 @@ class Walk:
         return all(need.type in types for need in slot.below)
 
     def passes(self, u: int, type_: int, needs: tuple[Need, ...], exclusive: bool) -> bool:
-        """Whether the vertex is up, allowed, not taken, and free of others where it must be."""
+        """Whether the vertex is up, allowed and not taken, and unused by other jobs if it must be."""
         window = self.window
         if (
             (not window.healthy and not self.ups[u])
@@ -226,7 +233,7 @@ class Walk:
                 )
                 return False
             if need.type in self.pools:
-                continue  # others may take their part of it
+                continue  # other jobs may use parts of it
             if (exclusive or need.exclusive) and not window.empty and self.ledger.heads[u] >= 0:
                 ledger = self.ledger
                 if (window.allocate and ledger.is_allocated(u)) or ledger.is_shared(
@@ -234,7 +241,18 @@ class Walk:
                 ):
                     self.obstacle = EBUSY
                     return False
+        if self.filters is not None and not self._filters_pass(u, type_, needs, self.filters):
+            self.obstacle = EBUSY
+            return False
         return True
+
+    def _filters_pass(self, u: int, type_: int, needs: tuple[Need, ...], filters: FilterCheck) -> bool:
+        """Whether enough is left below a vertex for each need that it serves, and for one of each slot."""
+        return all(
+            filters.leaves(u, need.inside)
+            for need in needs
+            if need.inside and (need.is_slot or need.type == type_)
+        )
 
     def _available(self, u: int) -> int:
         if self.window.empty or self.ledger.heads[u] < 0:
@@ -263,7 +281,8 @@ class Walk:
         *,
         shares: int,
     ) -> None:
-        """Look at the children; a search that stops early takes the least loaded first, and only so many."""
+        """Visit the children; a search that stops early takes the least loaded first, and only as many as it
+        needs."""
         stops = self.policy.stop_early
         tallies = {need.type: CandidateCount(need.most) for need in needs} if stops else {}
         satisfied: set[int] = set()
@@ -293,7 +312,7 @@ class Walk:
             pool.add(CandidateGroup(score, available, [(child, available, exclusive, u)]))
             if not stops:
                 continue
-            # A leaf brings only itself; what lies deeper may have handed up candidates of other types.
+            # A leaf adds only itself; a deeper vertex may have passed up candidates of other types.
             for asked in (type_,) if type_ in leaves else tallies:
                 tally = tallies[asked]
                 reached = pools.get((self.dom, asked))
@@ -307,7 +326,7 @@ class Walk:
     def _explore_up(
         self, u: int, name: str, tree: Tree, needs: tuple[Need, ...], alone: bool, pools: Pools
     ) -> None:
-        """Other subsystems are looked at on the way; they prune, and nothing of them is recorded."""
+        """Visit the other subsystems of a vertex. They prune the search, but nothing of them is recorded."""
         for child in tree.children(u):
             if not self.passes(child, self.types[child], needs, alone):
                 continue
@@ -348,9 +367,10 @@ class Walk:
         self._assemble(((slot, counts) for _ in range(most)), inner, pools)
 
     def _assemble(self, plan: Iterable[tuple[Need, list[int]]], inner: Pools, pools: Pools) -> None:
-        """Build slots from whole candidates, best first; all of them or, if they run out, none."""
+        """Build slots from whole candidates, best first: all slots, or none if the candidates do not
+        suffice."""
         at: dict[int, int] = {}
-        rest: dict[int, int] = {}  # of a pool, what the slots before left
+        rest: dict[int, int] = {}  # of a pool, what earlier slots left
         built: list[CandidateGroup] = []
         for slot, counts in plan:
             score = MET
@@ -388,7 +408,7 @@ class Walk:
         return arranged(groups, ascending=self.policy.slot_ascending)
 
     def _resolve_root(self, root: int, available: int, pools: Pools) -> int | None:
-        """The last choice, among what reached the root; returns how much of the root is needed."""
+        """Make the last choice, among the candidates at the root; returns how much of the root is needed."""
         runs: set[int] = set()
         for need in self.needs:
             pool = pools.setdefault((self.dom, need.type), Pool())
@@ -412,7 +432,8 @@ class Walk:
         return amount
 
     def _stamp(self, pools: Pools, *, to_root: bool) -> None:
-        """Mark the chosen vertices; at the root also the unconstrained ones on the way to them."""
+        """Mark the chosen vertices and, at the root, also the vertices on the path to them that serve no
+        need."""
         for (subsystem, type_), pool in pools.items():
             if subsystem != self.dom:
                 continue

@@ -1,7 +1,8 @@
-"""The search of one window: from the index where that can tell, else by the walk.
+"""The search of one window: by the index if it can decide, else by the walk.
 
-The matcher asks it for each window that an operation looks at. It has all that a search needs besides the
-request (scores, tables, the slots of look-alikes) and keeps that in step with the graph.
+The matcher calls it for each window that an operation tries. It has everything that a search needs except the
+request (scores, tables, cached slots) and updates that when the graph changes. `NodeCheck` is Fluxion's check
+before a search: are there at least as many nodes as the request needs?
 """
 
 from __future__ import annotations
@@ -14,27 +15,28 @@ import numpy as np
 from cachetools import LRUCache
 
 from fluence.graph.columns import Mask
+from fluence.graph.filters import Filters
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger
 from fluence.graph.selection import Selection, merged
-from fluence.match.extensions import Extensions
+from fluence.match.filter_usage import FilterCheck
 from fluence.match.flexible import FlexibleWalk, variants
 from fluence.match.index import search
+from fluence.match.leaf_slots import SlotCache
+from fluence.match.placement import FAR, Found, Operation, TooFar, Window
 from fluence.match.policy import MatchPolicy
-from fluence.match.request import Request
-from fluence.match.slot_cache import SlotCache
+from fluence.match.request import SLOTS, Extensions, Request
 from fluence.match.tables import Index
 from fluence.match.visit_order import VisitOrder
 from fluence.match.walk import Walk
-from fluence.match.window import FAR, Found, TooFar, Window
 from fluence.model.constraint import Constraint
 
 _SMALL = 1000  # vertices that a request takes
-_SHORT_WALK = 200  # vertices that a walk may meet in vain
-_LONGEST_PAUSE = 64  # searches after which the short walk is tried again
+_SHORT_WALK = 200  # vertices that a short walk may visit
+_LONGEST_PAUSE = 64  # searches until the short walk is tried again, at most
 _SHAPES = 4096
-_MASKS = 2**26  # bytes of masks of constraints
-_TRIED = -(2**62)  # ids of what is held only while a search goes on
+_MASKS = 2**26  # bytes for masks of constraints
+_TRIED = -(2**62)  # ids of allocations that exist only during a search
 _HOPELESS = Found(None, EBUSY)
 
 
@@ -49,55 +51,61 @@ class WindowSearch:
         visit_order: VisitOrder,
         *,
         subsystems: Sequence[str],
+        filters: Filters,
         flexible: bool,
         extensions: Extensions,
     ) -> None:
         self.graph, self.ledger, self.policy, self.visit_order = graph, ledger, policy, visit_order
+        # A filter can count slots, but no graph has any.
+        self._filters = (
+            filters if flexible or any(filters.counts(graph.types.code(w)) for w in SLOTS) else None
+        )
         self.subsystems, self.flexible, self.extensions = subsystems, flexible, extensions
         self.indexed = True  # False: leave everything to the walk
-        self.visited = 0  # vertices that the last walk met
+        self.visited = 0  # vertices visited by the last walk
+        self.stuck: frozenset[int] = frozenset()  # types that every job gets whole, as by an error in Fluxion
         self.node = graph.types.code("node")
         self._slot = graph.types.code("slot")
         self._constrained = {graph.types.code(word) for word in extensions.constrained}
         self._pause, self._patience = 0, 1  # of the short walk
-        self.scores = policy.scores(graph)
+        self.scores = policy.column(graph)
         self._shape_at, self._scores_at = graph.shape_generation, graph.property_generation
         self._forget()
         self._derive()
 
     def refresh(self) -> None:
-        """Catch up with a graph that changed; the ledger has caught up already."""
+        """Update the caches after a change of the graph. The ledger must be up to date already."""
         graph = self.graph
         if self._scores_at == graph.property_generation:
             return
         self._scores_at = graph.property_generation
         self._forget()
-        old, self.scores = self.scores, self.policy.scores(graph)
+        old, self.scores = self.scores, self.policy.column(graph)
         if self._shape_at != graph.shape_generation or not np.array_equal(old, self.scores):
             self._shape_at = graph.shape_generation
             self._derive()
 
     def add_quantities(self, types: Iterable[str]) -> None:
-        """Any part of a vertex of these types can be taken too, once it has caught up with the graph."""
+        """Vertices of these types can be taken in part too, after the next `refresh`."""
         more = frozenset(types) | self.extensions.quantities
         self.extensions = replace(self.extensions, quantities=more)
         self._shape_at = self._scores_at = -1
 
     def is_pool(self, vertex: int) -> bool:
-        """Whether any part of a vertex can be taken."""
+        """Whether a vertex can be taken in part."""
         return int(self.graph.type[vertex]) in self.index.pools
 
     # -- searching -------------------------------------------------------------------------------------------
 
     def find(self, request: Request, window: Window) -> Found:
-        """What a request gets in a window.
+        """Search for a request in a window.
 
-        A search that stops early usually finds enough at once, and the walk is quickest then; it gives way to
-        the index when it has come too far.
+        A search that stops early usually finds enough quickly, and then the walk is fastest. If the walk
+        visits too many vertices, the index takes over.
         """
         if self._has_hopeless and request.shape in self._hopeless:
-            # What an empty graph cannot hold, no other can. (Not so with ranges: they take more where
-            # there is more, and then fit fewer.)
+            # A request that does not fit on the empty graph never fits. (This is not true for ranges: they
+            # take more if more is free, and then fewer fit.)
             return _HOPELESS
         if self.has_siblings(request):
             return self._find_siblings(request, window)
@@ -112,16 +120,20 @@ class WindowSearch:
         return self.walk(request, window) if found is None else found
 
     def never_fits(self, request: Request, far: Found) -> None:
-        """Remember that an empty graph does not hold a request."""
+        """Remember that a request does not fit on the empty graph."""
         if far is _HOPELESS:
             return
         if request.is_fixed and far.conflict is None and not self.has_siblings(request):
             self._hopeless[request.shape] = self._has_hopeless = True
 
     def walk(self, request: Request, window: Window, limit: int | None = None) -> Found:
-        """What the walk finds, whatever the index could tell; it gives up after ``limit`` vertices."""
+        """Search by the walk, without the index; give up after ``limit`` vertices."""
         allowed = self.allowed_by(request.constraint)
         found = Found(None)
+        filters = None
+        if self._filters is not None:
+            tree = self.graph.tree(self.subsystems[0])
+            filters = FilterCheck(self.graph, tree, self.ledger, self._filters, window)
         for needs in variants(request.needs, self._slot) if self.flexible else (request.needs,):
             walk = (FlexibleWalk if self.flexible else Walk)(
                 self.graph,
@@ -138,6 +150,7 @@ class WindowSearch:
                 pools=self.index.pools,
                 keep_shared=self.extensions.shared,
                 limit=limit,
+                filters=filters,
             )
             found = walk.run(self.whole_types(request))
             self.visited = walk.visited
@@ -146,12 +159,12 @@ class WindowSearch:
         return found
 
     def _walk_shortly(self, request: Request, window: Window) -> Found | None:
-        """What a walk finds, if it need not go far; in a full graph the next ones would go far as well, so
-        that it is not tried for a while after it went in vain."""
+        """The result of a walk, if it needs only a few vertices. In a full graph the next walks would need
+        many vertices too, so after a failure the short walk is not tried for a while."""
         if self._pause:
             self._pause -= 1
             return None
-        # Slots that may lie anywhere are found at once or gathered from all over.
+        # Slots that can be anywhere are either found at once or collected from the whole graph.
         far = (
             _SHORT_WALK // 5 + 2 * request.weight if request.is_headless else _SHORT_WALK + 4 * request.weight
         )
@@ -166,7 +179,7 @@ class WindowSearch:
         return found
 
     def _find_siblings(self, request: Request, window: Window) -> Found:
-        """Place the needs of the top level one after the other, each seeing what those before it took."""
+        """Place the needs of the top level one after the other; each sees what the earlier ones took."""
         window = FAR if window.empty else window
         parts: list[Selection] = []
         tried: list[int] = []
@@ -198,8 +211,8 @@ class WindowSearch:
 
     @property
     def uses_index(self) -> bool:
-        """Whether the index is asked before the walk."""
-        return self.indexed and not self.flexible and len(self.subsystems) == 1
+        """Whether the index is tried before the walk."""
+        return self.indexed and self._filters is None and len(self.subsystems) == 1
 
     def has_siblings(self, request: Request) -> bool:
         """Whether a request has several needs of one type at the top, which the extension allows."""
@@ -209,12 +222,15 @@ class WindowSearch:
 
     def whole_types(self, request: Request) -> frozenset[int]:
         """The types of vertices that a job gets with everything below them."""
-        if self.policy.node_exclusive:
-            return request.exclusive_types | {self.node}
-        return request.exclusive_types
+        return request.exclusive_types | self.always_whole
+
+    @property
+    def always_whole(self) -> frozenset[int]:
+        """The types whose vertices every job gets whole, even without asking."""
+        return self.stuck | {self.node} if self.policy.node_exclusive else self.stuck
 
     def allowed_by(self, constraint: Constraint | None) -> Mask | None:
-        """Which vertices a constraint admits; it speaks of some types only."""
+        """The vertices that a constraint allows; it applies to some types only."""
         if constraint is None:
             return None
         found = self._allowed.get(constraint)
@@ -231,9 +247,9 @@ class WindowSearch:
         return found
 
     def _forget(self) -> None:
-        # The shapes that this graph cannot hold, and what constraints mean on it.
+        # The shapes that never fit on this graph, and the masks of constraints.
         self._hopeless: LRUCache[tuple[object, ...], bool] = LRUCache(_SHAPES)
-        self._has_hopeless = False  # most graphs hold all that is asked of them, and a shape is slow to hash
+        self._has_hopeless = False  # shapes are slow to hash, and in most graphs every request fits
         self._allowed: LRUCache[Constraint, Mask] = LRUCache(_MASKS, lambda mask: mask.nbytes + 1024)
 
     def _derive(self) -> None:
@@ -250,3 +266,33 @@ class WindowSearch:
             self.visit_order,
             self.extensions,
         )
+
+
+class NodeCheck:
+    """The check on one graph. If no filter counts nodes, a request is assumed to need none."""
+
+    def __init__(self, search: WindowSearch, filters: Filters, horizon: int) -> None:
+        self._search, self._filters, self._horizon = search, filters, horizon
+
+    def refuses(self, request: Request, operation: Operation, start: int, duration: int) -> bool:
+        """Whether fewer nodes are counted than a request needs."""
+        search = self._search
+        graph, node = search.graph, search.node
+        if search.has_siblings(request):
+            return False
+        wanted = request.minimum.get(node, 0) if self._filters.counts(node) else 0
+        if wanted > graph.nodes_up:
+            return True
+        allowed = search.allowed_by(request.constraint)
+        if allowed is None or not wanted:
+            return False
+        nodes = graph.vertices_of_type(node)
+        nodes = nodes[allowed[nodes]]
+        if operation is not Operation.ALLOCATE_OR_JUDGE:
+            nodes = nodes[graph.up[nodes]]
+        time = start if operation in (Operation.ALLOCATE, Operation.TRY) else self._horizon - 1
+        ledger = search.ledger
+        touched = ledger.head[nodes] >= 0
+        fit = int((graph.size[nodes[~touched]] == 1).sum())
+        fit += sum(ledger.available(v, time, time + duration) == 1 for v in nodes[touched].tolist())
+        return fit < wanted

@@ -1,4 +1,4 @@
-"""What is said of groups of pods, of their labels and annotations, and what would help them."""
+"""Messages about groups of pods, their labels and annotations, and advice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fluence.units import format_amount, spell_duration
 
 def _pods_gated(reason: Reason) -> str:
     gated = reason["gated"]
-    return f"{gated} of {reason['pods']} pods {be(gated)} held by scheduling gates"
+    return f"{gated} of {reason['pods']} pods {be(gated)} gated (spec.schedulingGates)"
 
 
 _PRODUCED = {
@@ -25,78 +25,83 @@ _PRODUCED = {
 
 
 def _waits_for_producer(reason: Reason) -> str:
-    gated, part = reason["gated"], _PRODUCED[str(reason["kind"])]
+    gated, step = reason["gated"], _PRODUCED[str(reason["kind"])]
     wait = "waits" if gated == 1 else "wait"
-    return f"{gated} of {reason['pods']} pods {wait} for producer {reason['producer']} to {part}"
+    return f"{gated} of {reason['pods']} pods {wait} for producer {reason['producer']} to {step}"
 
 
 def _pods_missing(reason: Reason) -> str:
-    pods = reason["pods"]
-    return f"{pods} of {reason['minimum']} pods {be(pods)} there"
+    params = values(reason)
+    group, minimum = params["group"], params["minimum"]
+    return f"Waiting for {minimum - params['pods']} of {minimum} pods of group {group} to be created"
 
 
 def _owner_runs_too_few(reason: Reason) -> str:
     others, runs = values(reason)["others"], reason["runs"]
-    who = f"{reason['kind']} {reason['owner']}"
-    who += f" and {others} more run {runs}" if others else f" runs {runs}"
+    owners = f"{reason['kind']} {reason['owner']}"
+    owners += f" and {others} more run {runs}" if others else f" runs {runs}"
     return (
-        f"{_pods_missing(reason)}, and {who} at a time: raise that, create the others of its group, or lower "
-        "the size"
+        f"{_pods_missing(reason)}, but {owners} at a time: increase that, create the other pods "
+        f"of the group, "
+        "or lower the size of the group"
     )
 
 
 def _owner_is_ordered(reason: Reason) -> str:
     return (
-        f"{_pods_missing(reason)}, and StatefulSet {reason['owner']} makes the next only when the one before "
-        "it is ready (OrderedReady), so that they never gather: create it anew with podManagementPolicy: "
-        "Parallel"
+        f"{_pods_missing(reason)}, but StatefulSet {reason['owner']} creates a pod only when the "
+        f"one before it "
+        "is ready (OrderedReady): create the StatefulSet again with podManagementPolicy: Parallel"
     )
 
 
 def _unknown_annotation(reason: Reason) -> str:
     nearest = f": did you mean {reason['nearest']}?" if reason["nearest"] else ""
-    return f"{reason['kind']} {reason['key']} is not known and not read{nearest}"
+    return f"Unknown {reason['kind']} {reason['key']} is ignored{nearest}"
 
 
 def _different_priorities(reason: Reason) -> str:
-    found = all_of(reason["priorities"])
-    return f"its pods have different priorities ({found}): set one priorityClassName on all of them"
+    priorities = all_of(reason["priorities"])
+    return f"Its pods have different priorities ({priorities}): set one priorityClassName on all of them"
 
 
 def _different_preemption_policies(reason: Reason) -> str:
-    found = all_of(reason["policies"])
-    return f"its pods have different preemption policies ({found}): set one on all"
+    policies = all_of(reason["policies"])
+    return f"Its pods have different preemption policies ({policies}): set the same one on all of them"
 
 
 def _no_size(reason: Reason) -> str:
     size = reason["size"]
-    there = f"the {size} pods that are" if size != 1 else "the one pod that is"
+    pods = f"the {size} pods" if size != 1 else "the one pod"
     return (
-        f"the group names no size, so it starts with {there} there when nothing new comes: "
-        f'to start it at once, and always as a whole, add the annotation {reason["key"]}: "{size}"'
+        f"The group has no size, so it starts with {pods} created so far, once no new pod "
+        f"appears: to start it "
+        f'at once and always as a whole, add the annotation {reason["key"]}: "{size}"'
     )
 
 
 def _different_sizes(reason: Reason) -> str:
-    found = all_of(reason["sizes"])
-    return f"its {reason['level']} say different sizes, {found}: the largest is used; write one"
+    sizes = all_of(reason["sizes"])
+    return (
+        f"Its {reason['level']} have different group sizes ({sizes}), and the largest is used: set one size"
+    )
 
 
 def _jobspec_duration(reason: Reason) -> str:
     limit, given = _seconds(reason["limit"]), _seconds(reason["given"])
     return (
-        f"annotation {reason['key']} takes {limit} s and the annotation {reason['other']} says {given} s: "
-        "write one of them, or the same in both"
+        f"Annotation {reason['key']} has a duration of {limit} s and annotation {reason['other']} one of "
+        f"{given} s: remove one, or set the same duration in both"
     )
 
 
 def _jobspec_more(reason: Reason) -> str:
-    told = values(reason)
-    resource = told["resource"]
-    asked, requested = (format_amount(resource, told[each]) for each in ("asked", "requested"))
+    params = values(reason)
+    resource = params["resource"]
+    asked, requested = (format_amount(resource, params[key]) for key in ("asked", "requested"))
     return (
-        f"annotation {told['key']}: a slot asks for {asked} {resource} and a pod requests {requested}: "
-        "raise the pods' requests, which is what they are given"
+        f"Annotation {params['key']}: a slot requests {asked} {resource}, but a pod requests {requested}: "
+        "increase the requests of the pods"
     )
 
 
@@ -108,198 +113,253 @@ def _seconds(milliseconds: Value) -> str:
 # -- advice --------------------------------------------------------------------------------------------------
 
 
-def _where_the_size_stands(group: Value, key: Value) -> str:
+def _size_field(group: Value, key: Value) -> str:
     return f"minCount of PodGroup {group}" if group is not None else str(key)
 
 
 def _some_would_fit(reason: Reason) -> str:
-    where = _where_the_size_stands(reason["group"], reason["key"])
+    field = _size_field(reason["group"], reason["key"])
+    where = "on an empty cluster" if reason["empty"] else "now"
     return (
-        f"{reason['some']} of {reason['needed']} pods would fit "
-        f"{'if the cluster were empty' if reason['empty'] else 'now'}: if they are enough, "
-        f"set {where} to {reason['enough']}"
+        f"{reason['some']} of {reason['needed']} pods would fit {where}: if these are enough, "
+        f"set {field} to {reason['enough']}"
     )
 
 
+def _tolerations(reason: Reason) -> str:
+    taints = tuple(f"{{{taint}}}" for taint in values(reason)["taints"])
+    if len(taints) == 1:
+        return f"the taint {taints[0]}: add a toleration if it may use them"
+    return f"the taints {all_of(taints)}: add tolerations if it may use them"
+
+
 def _create_pods(reason: Reason) -> str:
-    more, where = reason["more"], _where_the_size_stands(reason["group"], reason["key"])
-    return f"create {more} more pod{'' if more == 1 else 's'} of it, or lower {where}"
+    more, field = reason["more"], _size_field(reason["group"], reason["key"])
+    return f"create {more} more pod{'' if more == 1 else 's'} of the group, or lower {field}"
 
 
 def _invalid_devices(reason: Reason) -> str:
-    told = values(reason)
-    if told["key"] == names.DEVICES:
-        return f"annotation {told['key']}={told['value']!r}: write per-pod, or shared"
-    return f"annotation {told['key']}={told['value']!r} is not a number"
+    params = values(reason)
+    choices = {names.DEVICES: "per-pod or shared", names.MISSING_VARIABLES: "warn, hold or ignore"}
+    if params["key"] in choices:
+        return f"Annotation {params['key']}={params['value']!r} is invalid: use {choices[params['key']]}"
+    return f"Annotation {params['key']}={params['value']!r} is not a number"
+
+
+def _variables_missing(reason: Reason) -> str:
+    params = values(reason)
+    containers = params["containers"]
+    subject = f"Container{'s' if len(containers) > 1 else ''} {', '.join(containers)}"
+    then = f"held (annotation {names.MISSING_VARIABLES})" if params["held"] else "started all the same"
+    return (
+        f"{subject}: no variable has the name of its backend (QRMI_BACKEND, FLUXION_BACKEND), because "
+        f"admission did not set it; {then}. Ask an administrator to run `fluence doctor`, then create the "
+        "pod again"
+    )
 
 
 GROUPS: Templates = {
     # -- groups: what a gang waits for --
-    Code.OWNER_NOT_SEEN: "waits for its {kind} {name} to be seen",
+    Code.OWNER_NOT_SEEN: "Waiting for {kind} {name}, which owns the pod",
     Code.GROUP_SETTLES: lambda reason: (
-        "its group names no size, so it starts when nothing new has come for "
+        "The group has no size, so it starts when no new pod has appeared for "
         f"{spell_duration(values(reason)['quiet'])}"
     ),
-    Code.POD_GROUP_NOT_SEEN: "waits for its PodGroup {group}",
+    Code.POD_GROUP_NOT_SEEN: "Waiting for PodGroup {group}",
     Code.POD_GROUP_OR_SIZE_MISSING: (
-        "waits for its PodGroup {group}: create it, or say its size in group-size"
+        "Waiting for PodGroup {group}: create it, or set the size of the group in the annotation group-size"
     ),
     Code.OWNER_SUSPENDED: "{kind} {owner} is suspended",
     Code.PODS_GATED: _pods_gated,
     Code.WAITS_FOR_PRODUCER: _waits_for_producer,
-    Code.UNKNOWN_DEPENDENCY: "annotation {key}={value!r} is not known: write one of {kinds}",
-    Code.GATE_OF_OTHERS: "annotation {key}: gate {gate} is opened by its own controller; use one of your own",
+    Code.UNKNOWN_DEPENDENCY: "Annotation {key}={value!r} is invalid: use one of {kinds}",
+    Code.GATE_OF_OTHERS: (
+        "Annotation {key}: gate {gate} belongs to another controller: use a gate of your own"
+    ),
     Code.FOREIGN_PRODUCER: (
-        "annotation {key}={value!r} names a producer in another namespace: name one in {namespace}"
+        "Annotation {key}={value!r} names a producer in another namespace: use one in {namespace}"
     ),
     # -- gates --
-    Code.PRODUCER_ANNOUNCED: "gate {gate} is opened: producer {producer} has announced task {task}",
-    Code.PRODUCER_STARTED: "gate {gate} is opened: producer {producer} has started",
-    Code.PRODUCER_FINISHED: "gate {gate} is opened: producer {producer} has finished",
+    Code.PRODUCER_ANNOUNCED: "Gate {gate} was removed: producer {producer} has announced task {task}",
+    Code.PRODUCER_STARTED: "Gate {gate} was removed: producer {producer} has started",
+    Code.PRODUCER_FINISHED: "Gate {gate} was removed: producer {producer} has finished",
     Code.PRODUCER_SILENT: lambda reason: (
-        f"gate {reason['gate']} is opened without a task: producer {reason['producer']} has announced none "
+        f"Gate {reason['gate']} was removed without a task: producer {reason['producer']} announced no task "
         f"within {spell_duration(values(reason)['limit'])}"
     ),
     Code.PRODUCER_ENDED: (
-        "gate {gate} is opened without a task: producer {producer} has ended and announced none"
+        "Gate {gate} was removed without a task: producer {producer} ended and announced no task"
     ),
-    Code.PRODUCER_GONE: "gate {gate} is opened: producer {producer} is gone",
-    Code.GATE_NOT_OPENED: "gate {gate} could not be opened yet: {error}",
+    Code.PRODUCER_GONE: "Gate {gate} was removed: producer {producer} was deleted",
+    Code.GATE_NOT_OPENED: "Gate {gate} could not be removed yet: {error}",
     Code.PODS_MISSING: _pods_missing,
     Code.OWNER_RUNS_TOO_FEW: _owner_runs_too_few,
     Code.OWNER_IS_ORDERED: _owner_is_ordered,
     # -- groups: why a gang is refused --
     Code.OTHER_SCHEDULER: (
-        "some of its pods name another scheduler ({others}): set schedulerName: {scheduler} on all of them"
+        "Some of its pods have another schedulerName ({others}): set schedulerName: {scheduler} "
+        "on all of them"
     ),
     Code.TOPOLOGY_NEEDS_GANG: (
-        "PodGroup {group}: spec.schedulingConstraints.topology ({key}) needs a gang, since the pods of a "
+        "PodGroup {group}: spec.schedulingConstraints.topology ({key}) requires a gang, because "
+        "the pods of a "
         "basic group start one by one: set schedulingPolicy.gang"
     ),
     Code.SHARED_CLAIMS: (
-        "PodGroup {group} shares resource claims ({claims}), which only kube-scheduler allocates: "
-        "leave schedulerName out"
+        "PodGroup {group} shares ResourceClaims ({claims}), which only kube-scheduler allocates: "
+        "remove schedulerName"
     ),
     Code.DIFFERENT_PRIORITIES: _different_priorities,
+    Code.DIFFERENT_SUBMITTERS: (
+        "Its pods were created by different users ({users}), and a group counts for one user: give the pods "
+        "of each user a group of their own"
+    ),
     Code.GROUP_PRIORITY_DIFFERS: (
-        "PodGroup {group} has priority {wanted} and its pods {given}: set one priorityClassName on both"
+        "PodGroup {group} has priority {wanted} and its pods have {given}: set one priorityClassName on both"
     ),
     Code.FLUX_JOB_DELETED: (
-        "its FluxJob was deleted, so {what} stays held: remove the annotation {key} from it to queue it again"
+        "Its FluxJob was deleted, so {what} stays held: remove its annotation {key} to queue it again"
     ),
     Code.DIFFERENT_PREEMPTION_POLICIES: _different_preemption_policies,
     # -- groups: labels and annotations --
-    Code.INVALID_GROUP_NAME: (
-        "{kind} {key}={value!r} is not a valid name of a group: use letters, digits, '-', '_' and '.'"
+    Code.INVALID_GROUP_NAME: lambda reason: (
+        f"{str(reason['kind']).capitalize()} {reason['key']}={reason['value']!r} is not a valid group name: "
+        "use letters, digits, '-', '_' and '.'"
     ),
-    Code.INVALID_SIZE: (
-        "{kind} {key}={value!r} is not a valid size: write a whole number from 1 to {maximum}"
+    Code.INVALID_SIZE: lambda reason: (
+        f"{str(reason['kind']).capitalize()} {reason['key']}={reason['value']!r} is not a valid size: "
+        f"use a whole number from 1 to {reason['maximum']}"
     ),
     Code.NO_APPLICATION: (
-        "annotation {key} needs the name of the application, which all pods of the gang share: add the label "
-        "{label}"
+        "Annotation {key} requires an application ID, which all pods of the gang share: add the label {label}"
     ),
     Code.INVALID_TASK_GROUPS: (
-        "annotation {key} is not a valid list of task groups: write a JSON list in which each task group has "
-        "a name of its own and a minMember of at least 1, at most {maximum} pods in all"
+        "Annotation {key} is not a valid list of task groups: use a JSON list in which each task group has "
+        "a unique name and a minMember of at least 1, with at most {maximum} pods in total"
     ),
     Code.GROUP_TOO_LARGE: (
-        "PodGroup {group} wants {minimum} pods to start together: ask for at most {maximum}"
+        "PodGroup {group} requires {minimum} pods to start together: the maximum is {maximum}"
+    ),
+    Code.OWNER_TOO_LARGE: (
+        "{kind} {owner} requires {minimum} pods to start together: the maximum is {maximum}"
     ),
     Code.CLUSTER_HOLDS_FEWER: (
-        "{pods} pods are to run at a time, and an empty cluster could hold {most} of them: lower the "
+        "{pods} pods must run at a time, but only {most} of them fit on an empty cluster: lower the "
         "parallelism or the replicas, or add nodes"
     ),
     Code.TOO_MANY_HELD_PODS: (
-        "{pods} pods are to run at a time, and a workload that is held may have {most}: lower the "
+        "{pods} pods must run at a time, but a held workload may have at most {most}: lower the "
         "parallelism or the replicas, or split it"
     ),
     Code.NAMESPACE_HOLDS_TOO_MANY: (
-        "{others} pods of other held workloads of this namespace are in the queue, and with the {pods} "
-        "of this one there would be more than {most}: it is queued when some of them have started"
+        "Held workloads of this namespace have {others} pods in the queue, and the {pods} of this one would "
+        "exceed the maximum of {most}: it is queued when some of them have started"
     ),
     Code.DIFFERENT_SIZES: _different_sizes,
-    Code.SIZE_NOT_USED: "group-size {size} is not used: PodGroup {group} says {minimum}; change it there",
+    Code.SIZE_NOT_USED: (
+        "The annotation group-size {size} is ignored: PodGroup {group} requires {minimum} pods; "
+        "change it there"
+    ),
     Code.SIZE_WITHOUT_GROUP: (
-        "group-size {size} is not used, since nothing says which pods belong together: add the label {key}"
+        "The annotation group-size {size} is ignored, because the pod names no group: add the label {key}"
     ),
     Code.NO_SIZE: _no_size,
-    Code.DIFFERENT_ANNOTATIONS: "its {level} say different things in {key}: {value!r} counts; write one",
-    Code.INVALID_ANNOTATION: "annotation {error}",
+    Code.OWNER_SIZE_UNKNOWN: (
+        "{kind} {owner} does not define how many of its pods start together, so each pod starts as it fits: "
+        "add the label {label} and the annotation {key} to its pod templates, with one name and the number "
+        "of pods"
+    ),
+    Code.OWNER_NOT_READ: (
+        "The scheduler cannot read {kind} {owner}, so each of its pods starts as it fits: let the account of "
+        "the scheduler list and watch {resource}, or add the label {label} and the annotation {key} to the "
+        "pod templates, with one name and the number of pods"
+    ),
+    Code.DIFFERENT_ANNOTATIONS: (
+        "Its {level} have different values of {key}, and {value!r} is used: set one value"
+    ),
+    Code.INVALID_ANNOTATION: "Annotation {error}",
     Code.INVALID_DURATION: (
-        "annotation {key}={value!r} is not a valid duration: write seconds, or 2h30m; at most 100 years"
+        "Annotation {key}={value!r} is not a valid duration: use seconds or 2h30m, at most 100 years"
     ),
     Code.UNKNOWN_ANNOTATION: _unknown_annotation,
-    Code.LABEL_NOT_READ: "label {key} is not read: write it as an annotation",
-    Code.ANNOTATION_TOO_LONG: "annotation {key} has {size} bytes: write at most {most}",
+    Code.LABEL_NOT_READ: "Label {key} is ignored: make it an annotation",
+    Code.ANNOTATION_TOO_LONG: "Annotation {key} has {size} bytes: the maximum is {most}",
     Code.TOO_MANY_EXCLUDED: (
-        "annotation {key} names {given} nodes: name at most {most}, or say which nodes in constraints"
+        "Annotation {key} names {given} nodes, and the maximum is {most}: use a constraint instead"
     ),
     Code.INVALID_DEVICES: _invalid_devices,
-    Code.TOO_MANY_TERMS: "{given} annotations require-, min- and max-: write at most {most}",
+    Code.INVALID_SPREAD: "Annotation {key}='{value}' is invalid: use true or false",
+    Code.TOO_MANY_TERMS: "{given} annotations require-*, min-* and max-*: the maximum is {most}",
     Code.REQUIRE_WITHOUT_DEVICE: (
-        "{keys} is said of devices, and no pod asks for one: add a resource fluxion.flux-framework.org/<type>"
+        "{keys} applies to external resources, but no pod requests one: request the resource "
+        "fluxion.flux-framework.org/<type>"
     ),
+    Code.VARIABLES_MISSING: _variables_missing,
     Code.JOBSPEC_SLOTS: (
-        "annotation {key} asks for {slots} slots and the gang has {pods} pods, of which {minimum} start "
-        "together: ask for one slot per pod"
+        "Annotation {key} requests {slots} slots, but the gang has {pods} pods ({minimum} start together): "
+        "request one slot per pod"
     ),
     Code.JOBSPEC_LEVEL: (
-        "annotation {key}: {part} asks for {type!r}, and counts per {type} are not kept: "
-        "write one slot on top, with cores, memory and devices in it"
+        "Annotation {key}: {part} requests {type!r}, which is not supported: put one slot at the top, with "
+        "cores, memory and devices in it"
     ),
-    Code.JOBSPEC_NO_SLOT: "annotation {key}: {part} is {type!r}: put it into a slot, one per pod",
+    Code.JOBSPEC_NO_SLOT: "Annotation {key}: {part} is {type!r}: put it in a slot, with one slot per pod",
     Code.JOBSPEC_SEVERAL_SLOTS: (
-        "annotation {key}: {part} has {slots} slots, and a gang has one kind: write one slot, one per pod"
+        "Annotation {key}: {part} has {slots} kinds of slots, but a gang has one: use one, with "
+        "one slot per pod"
     ),
     Code.JOBSPEC_NESTED: (
-        "annotation {key}: {part} puts resources below {type!r}: write all that a slot has side by side"
+        "Annotation {key}: {part} nests resources below {type!r}: list the resources of a slot side by side"
     ),
-    Code.JOBSPEC_RANGE: "annotation {key}: {part} is a range, and a gang has one size: write a number",
+    Code.JOBSPEC_RANGE: "Annotation {key}: {part} is a range, but a gang has one size: use a number",
     Code.JOBSPEC_EXCLUSIVE: (
-        "annotation {key}: {part} is not supported: remove it, and for whole nodes name a policy such as "
-        "lonodex in the annotation policy"
+        "Annotation {key}: {part} is not supported: remove it; for whole nodes, set the "
+        "annotation policy to one "
+        "such as lonodex"
     ),
     Code.JOBSPEC_RESOURCE: (
-        "annotation {key} asks for {type!r}, which is not a resource that its pods request: "
-        "request it there, or ask for core, memory or what they request"
+        "Annotation {key} requests {type!r}, which its pods do not: request it in the pods, or use core, "
+        "memory or a resource that the pods request"
     ),
     Code.JOBSPEC_UNIT: (
-        "annotation {key}: {part}={unit!r} is not a valid unit of {type}: write B, kB, MB, GB, TB, KiB, MiB, "
+        "Annotation {key}: {part}={unit!r} is not a valid unit of {type}: use B, kB, MB, GB, TB, KiB, MiB, "
         "GiB or TiB"
     ),
-    Code.JOBSPEC_NO_UNIT: "annotation {key}: {part}: {type!r} is counted and has no unit: remove it",
+    Code.JOBSPEC_NO_UNIT: "Annotation {key}: {part}: {type!r} has no unit: remove it",
     Code.JOBSPEC_MORE: _jobspec_more,
-    Code.JOBSPEC_TOO_LARGE: "annotation {key}: {part} asks for more {type} than any node has: ask for less",
+    Code.JOBSPEC_TOO_LARGE: "Annotation {key}: {part} requests more {type} than any node has: request less",
     Code.JOBSPEC_DEPENDENCIES: (
-        "annotation {key}: {part} is not supported: remove it, and create the pods when they may start"
+        "Annotation {key}: {part} is not supported: remove it, and create the pods when they may start"
     ),
     Code.JOBSPEC_TOO_LONG: (
-        "annotation {key}: {part}={value!r} is not a valid duration: ask for at most 100 years"
+        "Annotation {key}: {part}={value!r} is not a valid duration: use at most 100 years"
     ),
     Code.JOBSPEC_DURATION: _jobspec_duration,
     Code.JOBSPEC_QUEUE: (
-        "annotation {key} names the queue {queue!r} and the annotation {other} the queue {given!r}: name one"
+        "Annotation {key} names queue {queue!r} and annotation {other} queue {given!r}: use one queue"
+    ),
+    Code.WORK_NOT_HELD: (
+        "This namespace is labelled {label}, but {kind} {name} was not held: admission holds no work here. "
+        "Have an administrator set admission.doors: namespaces, or remove the label"
     ),
     # -- advice --
     Code.GIVE_DURATION: (
-        "say how long it takes in the annotation {key}: work with a limit may go ahead where it delays nobody"
+        "set its time limit in the annotation {key}: a job with a limit can be backfilled if it "
+        "delays no other"
     ),
-    Code.NEVER_FITS: "as the cluster is, it never fits: ask for less",
+    Code.NEVER_FITS: "it does not fit even on an empty cluster: request less",
     Code.SOME_WOULD_FIT: _some_would_fit,
-    Code.FITS_WITHOUT: "without its {field} it would fit now",
-    Code.FITS_WITH_TOLERATIONS: (
-        "it would fit now on nodes whose taints it does not tolerate: add tolerations if it may"
-    ),
-    Code.HOLDS_WITHOUT: "without its {field} the cluster could hold it",
-    Code.HOLDS_WITH_TOLERATIONS: (
-        "the cluster could hold it on nodes whose taints it does not tolerate: add tolerations if it may"
+    Code.FITS_WITHOUT: "it would fit now without its {field}",
+    Code.FITS_WITH_TOLERATIONS: lambda reason: f"it would fit now on nodes with {_tolerations(reason)}",
+    Code.HOLDS_WITHOUT: "the cluster could hold it without its {field}",
+    Code.HOLDS_WITH_TOLERATIONS: lambda reason: (
+        f"the cluster could hold it on nodes with {_tolerations(reason)}"
     ),
     Code.ANNOUNCE_TASK: (
-        "the producer announces its task by `fluence task announce ID` in its container, or by the "
+        "the producer announces its task with `fluence task announce ID` in its container, or with the "
         "annotation {key} on its pod ({producer})"
     ),
-    Code.REMOVE_GATES: "its gates must be removed by whoever set them: {gates}",
+    Code.REMOVE_GATES: "its scheduling gates must be removed by the controllers that set them: {gates}",
     Code.UNSUSPEND: "set suspend: false on it",
     Code.CREATE_PODS: _create_pods,
 }

@@ -1,4 +1,8 @@
-"""From a reason to its text: one template per code, and what templates are made of."""
+"""Rendering: the text of a reason, from one template per code, and the parts that templates share.
+
+A text is a sentence without its full stop, so that it can be used alone, in a list, or before other
+sentences.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +11,17 @@ from typing import Any, TypeAlias
 
 from fluence.model.reason import Code, Reason, Value
 
-# The text of a code: a pattern that names its parameters, or a function where that will not do.
+# The text of a code: a pattern that names its parameters, or a function if a pattern is not enough.
 Template: TypeAlias = str | Callable[[Reason], str]
 Templates: TypeAlias = dict[Code, Template]
 
 TEMPLATES: Templates = {}  # of all codes, once `fluence.messages` is imported
 
-_NAMED = 5  # jobs that a text names
+_MAX_NAMES = 5
 
 
 def text(reason: Reason) -> str:
-    """What a user is told."""
+    """The message of a reason, without a full stop."""
     template = TEMPLATES[reason.code]
     if callable(template):
         return template(reason)
@@ -25,35 +29,40 @@ def text(reason: Reason) -> str:
 
 
 def texts(reasons: Iterable[Reason]) -> str:
-    """Several reasons in one line."""
-    return "; ".join(map(text, reasons))
+    """Several reasons, each a sentence; without the last full stop."""
+    return " ".join(map(sentence, reasons)).removesuffix(".")
 
 
-# -- what templates are made of ------------------------------------------------------------------------------
+def sentence(reason: Reason) -> str:
+    message = text(reason)
+    return message if message.endswith((".", "!", "?")) else f"{message}."
+
+
+# -- parts of templates --------------------------------------------------------------------------------------
 
 
 def shown(value: Value) -> str | int | None:
-    """A parameter as it is written; several with commas."""
+    """A parameter as text; several are separated by commas."""
     if isinstance(value, Reason):
         return text(value)
-    return ", ".join(str(shown(each)) for each in value) if isinstance(value, tuple) else value
+    return ", ".join(str(shown(part)) for part in value) if isinstance(value, tuple) else value
 
 
 def values(reason: Reason) -> dict[str, Any]:
-    """The parameters of a reason whose code says of what type they are."""
+    """The parameters of a reason, whose types follow from its code."""
     return dict(reason.params)
 
 
 def reasons(value: Value) -> list[Reason]:
-    """A parameter that is several reasons."""
-    return [each for each in value if isinstance(each, Reason)] if isinstance(value, tuple) else []
+    """The reasons in a parameter that is a list of them."""
+    return [reason for reason in value if isinstance(reason, Reason)] if isinstance(value, tuple) else []
 
 
 def names(value: Value) -> str:
-    """Some names, and how many more there are."""
+    """The first names, and how many more there are."""
     assert isinstance(value, tuple)
-    some = ", ".join(map(str, value[:_NAMED]))
-    more = len(value) - _NAMED
+    some = ", ".join(map(str, value[:_MAX_NAMES]))
+    more = len(value) - _MAX_NAMES
     return f"{some} and {more} more" if more > 0 else some
 
 
@@ -69,3 +78,6 @@ def be(number: Value) -> str:
 def count(number: int, word: str) -> str:
     """`1 node`, `2 nodes`."""
     return f"{number} {word}" if number == 1 else f"{number} {word}s"
+
+
+# -- the start in conditions and events ----------------------------------------------------------------------

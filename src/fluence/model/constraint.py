@@ -5,7 +5,6 @@ Evaluated as Fluxion does it, which departs from the RFC in one place: `{"or": [
 
 from __future__ import annotations
 
-import json
 from bisect import bisect_right
 from collections.abc import Callable, Container
 from dataclasses import dataclass, field
@@ -37,9 +36,9 @@ class Constraint:
     values: tuple[str, ...] = ()
     children: tuple[Constraint, ...] = ()
     hosts: Hostlist | None = field(default=None, init=False, compare=False, repr=False)
-    """What `values` of `hostlist` mean."""
+    """The parsed `values` of `hostlist`."""
     ranks: tuple[tuple[int, int], ...] = field(default=(), init=False, compare=False, repr=False)
-    """What `values` of `ranks` mean: ascending ranges, both ends in them."""
+    """The parsed `values` of `ranks`: ascending ranges, including both ends."""
 
     def __post_init__(self) -> None:
         if self.operator == "hostlist":
@@ -119,9 +118,6 @@ class Constraint:
         if self.operator in _NESTED:
             return {self.operator: [c.to_value() for c in self.children]}
         return {self.operator: list(self.values)}
-
-    def to_json(self) -> str:
-        return json.dumps(self.to_value())
 
 
 def parse(value: object, where: str = "constraints") -> Constraint:

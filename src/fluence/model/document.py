@@ -1,11 +1,11 @@
-"""Text in, plain values out: YAML or JSON as Fluxion's reader sees it, every scalar still text.
+"""Reads YAML or JSON into plain values as Fluxion's reader does: every scalar stays text.
 
-Fluxion reads through yaml-cpp, where `count: 4` and `count: "4"` are the same four and only one rule asks for
-quotes. So a scalar stays the text that was written: `str` when it was quoted, `Plain` when it was not, `None`
-for an unquoted null. JSON is read by the fast standard reader, with the same outcome.
+Fluxion uses yaml-cpp, in which `count: 4` and `count: "4"` are the same, and only one rule requires quotes.
+So a scalar stays the text that was written: `str` if it was quoted, `Plain` if not, `None` for an unquoted
+null. JSON is read by the fast standard reader, with the same result.
 
-A document cannot do harm: repeated keys, aliases that refer to themselves or multiply, and deep nesting are
-refused before anything is built from them.
+Malicious documents are refused before anything is built from them: repeated keys, aliases that refer to
+themselves or multiply, and deep nesting.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import yaml
 from fluence.errors import InvalidJobspec
 
 MAX_DEPTH = 100
-MAX_VALUES = 1_000_000  # scalars, lists and mappings, each alias counted with all it stands for
+MAX_VALUES = 1_000_000  # scalars, lists and mappings; an alias counts with its whole content
 
 JsonValue: TypeAlias = "bool | int | float | str | list[JsonValue] | dict[str, JsonValue] | None"
 
@@ -87,7 +87,7 @@ def read(text: str | bytes, source: str) -> object:
                 text, object_pairs_hook=_mapping, parse_int=Plain, parse_float=Plain, parse_constant=Plain
             )
         except (ValueError, RecursionError, _RepeatedKey):
-            pass  # no JSON, or wrong JSON: the reader below says what and where
+            pass  # not JSON, or invalid JSON: the reader below reports the error and its place
         else:
             check(value, source)
             return value
@@ -175,10 +175,10 @@ def scalar(value: object) -> str | None:
 
 def integer(text: str) -> int | None:
     """The whole number that *text* is, as C++ streams read it: decimal, `0x` hexadecimal, or `0` octal."""
-    found = _STREAM_INTEGER.fullmatch(text.rstrip(" \t\r\n")) if len(text) <= 100 else None
-    if found is None:
+    match = _STREAM_INTEGER.fullmatch(text.rstrip(" \t\r\n")) if len(text) <= 100 else None
+    if match is None:
         return None
-    sign, hexadecimal, octal, decimal = found.groups()
+    sign, hexadecimal, octal, decimal = match.groups()
     if hexadecimal is not None:
         number = int(hexadecimal, 16)
     elif octal is not None:
@@ -230,7 +230,7 @@ def _fit(number: int, where: str) -> int:
 
 
 class Quoted(str):
-    """Text that is written with quotes, whatever it looks like."""
+    """Text that is always written with quotes."""
 
     __slots__ = ()
 

@@ -1,4 +1,5 @@
-"""Devices of dynamic resource allocation (KEP-4381): what drivers offer, and what claims ask for."""
+"""Devices of dynamic resource allocation (KEP-4381): the offers of drivers and the requests of
+ResourceClaims."""
 
 from __future__ import annotations
 
@@ -6,10 +7,13 @@ import msgspec
 
 from fluence.model.meta import ObjectMeta, Wire
 
+RESOURCE_PREFIX = "dra/"
+"""Devices of a class are counted as a resource: this, and the name of the class."""
 MAX_KINDS = 16
-"""Kinds of devices that the pods of one namespace may ask for at a time."""
-TOO_MANY_KINDS = "dra/too-many-kinds"
-"""What a pod asks for whose namespace asks for more kinds of devices than are counted; no node has it."""
+"""The number of kinds of devices that the pods of one namespace may request at a time."""
+TOO_MANY_KINDS = f"{RESOURCE_PREFIX}too-many-kinds"
+"""The resource that replaces the request of a pod if its namespace requests too many kinds of devices; no
+node has it."""
 
 
 class DeviceAttribute(Wire, frozen=True):
@@ -21,7 +25,7 @@ class DeviceAttribute(Wire, frozen=True):
     @property
     def value(self) -> object:
         given = (self.string, self.number, self.flag, self.version)
-        return next((each for each in given if each is not None), None)
+        return next((value for value in given if value is not None), None)
 
 
 class SliceDevice(Wire, frozen=True):
@@ -79,7 +83,7 @@ class ExactRequest(Wire, frozen=True):
 
 class ClaimRequest(Wire, frozen=True):
     name: str = ""
-    exactly: ExactRequest | None = None  # None: the first that is there of several
+    exactly: ExactRequest | None = None  # None: the first available of several
 
 
 class DeviceClaim(Wire, frozen=True):

@@ -3,6 +3,8 @@
 A `Hostlist` answers whether a name is in it without spelling the names out, so a huge range costs nothing;
 `decode` spells them out and is bounded. `encode` compresses names in the order given, to the same text as
 flux-core's `hostlist_encode`.
+
+`split` takes a host name apart as Fluxion does: a base, and the number at the end.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from functools import cached_property
 from itertools import product
 from math import prod
 
-from fluence.errors import InvalidInput
+from fluence.errors import InvalidGraph, InvalidInput
 
 MAX_RANGE = 2**20  # hosts in one range, as in flux-core
 MAX_HOSTS = 2**20  # hosts that `decode` spells out
@@ -109,11 +111,11 @@ def parse(text: str) -> Hostlist:
         if text[at] in ", \t":
             at += 1
             continue
-        found = _TOKEN.match(text, at)
-        end = at if found is None else found.end()
-        if found is None or (end < len(text) and text[end] not in ", \t"):
+        match = _TOKEN.match(text, at)
+        end = at if match is None else match.end()
+        if match is None or (end < len(text) and text[end] not in ", \t"):
             raise InvalidInput(f"hostlist {_show(text)} has unbalanced brackets; write it like node[0-3,7]")
-        patterns.append(_parse_token(found[0], text))
+        patterns.append(_parse_token(match[0], text))
         at = end
     return Hostlist(tuple(patterns))
 
@@ -132,11 +134,11 @@ def encode(names: Iterable[str]) -> str:
     for name in names:
         if not name or any(c in ",[] \t" for c in name):
             raise InvalidInput(f"{_show(name)} is no host name: empty, or with a comma, bracket or blank")
-        found = _SUFFIX.search(name)
-        if found is None or len(found[0]) > 64 or int(found[0]) > _ULONG_MAX:
+        match = _SUFFIX.search(name)
+        if match is None or len(match[0]) > 64 or int(match[0]) > _ULONG_MAX:
             groups.append((name, []))
             continue
-        prefix, digits = name[: found.start()], found[0]
+        prefix, digits = name[: match.start()], match[0]
         number, width = int(digits), len(digits)
         if not (groups and groups[-1][1] and groups[-1][0] == prefix):
             groups.append((prefix, [[number, number, width]]))
@@ -172,8 +174,8 @@ def _joint_width(span: list[int], number: int, width: int) -> int | None:
 
 def _parse_token(token: str, text: str) -> Pattern:
     pieces: list[Piece] = []
-    for found in _PIECE.finditer(token):
-        pieces.append(found[2] if found[2] is not None else _parse_numbers(found[1], text))
+    for match in _PIECE.finditer(token):
+        pieces.append(match[2] if match[2] is not None else _parse_numbers(match[1], text))
     if sum(isinstance(p, Numbers) for p in pieces) > MAX_GROUPS:
         raise InvalidInput(f"hostlist {_show(text)} has over {MAX_GROUPS} brackets in one name; split it")
     return tuple(pieces)
@@ -182,18 +184,18 @@ def _parse_token(token: str, text: str) -> Pattern:
 def _parse_numbers(inner: str, text: str) -> Numbers:
     spans: list[Span] = []
     for part in inner.split(","):
-        found = _RANGE.fullmatch(part)
-        if found is None:
+        match = _RANGE.fullmatch(part)
+        if match is None:
             raise InvalidInput(f"hostlist {_show(text)}: {_show(part)} is no number or range; write [0-3,7]")
-        first = int(found[1])
-        last = first if found[2] is None else int(found[2])
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
         if last < first:
             raise InvalidInput(f"hostlist {_show(text)}: range {_show(part)} descends; turn it around")
         if last - first + 1 > MAX_RANGE:
             raise InvalidInput(
                 f"hostlist {_show(text)}: {_show(part)} holds over {MAX_RANGE} hosts; split it"
             )
-        spans.append((first, last, len(found[1])))
+        spans.append((first, last, len(match[1])))
     return Numbers(tuple(spans))
 
 
@@ -211,3 +213,20 @@ def _fits(pattern: Pattern, name: str) -> bool:
 
 def _show(text: str) -> str:
     return repr(text if len(text) <= 40 else text[:37] + "...")
+
+
+_NUMBER_AT_END = re.compile(r"[0-9]+\Z")
+_LARGEST = 2**63 - 1
+
+
+def split(hostname: str, *, where: str) -> tuple[str, int]:
+    """``node07`` is ``("node", 7)``; without a number the id is -1; a number alone is its own base."""
+    found = _NUMBER_AT_END.search(hostname)
+    if found is None:
+        return hostname, -1
+    digits = found[0].lstrip("0")
+    if len(digits) > 19 or int(digits or "0") > _LARGEST:
+        raise InvalidGraph(
+            f"the number at the end of host name {hostname[:40]!r} is too large for an id", where=where
+        )
+    return hostname[: found.start()] or hostname, int(digits or "0")

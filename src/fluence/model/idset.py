@@ -25,12 +25,12 @@ def decode_ranges(text: str) -> list[tuple[int, int]]:
     for element in inner.split(","):
         if not element:
             continue  # flux-core skips empty elements
-        found = _ELEMENT.fullmatch(element)
-        if found is None:
+        match = _ELEMENT.fullmatch(element)
+        if match is None:
             raise InvalidInput(f"idset {_show(text)}: {_show(element)} is no id or range; write 0-3,7")
-        first = int(found[1])
-        last = first if found[2] is None else int(found[2])
-        if found[2] is not None and last <= first:
+        first = int(match[1])
+        last = first if match[2] is None else int(match[2])
+        if match[2] is not None and last <= first:
             raise InvalidInput(f"idset {_show(text)}: range {_show(element)} does not ascend; turn it around")
         if last > MAX_ID:
             raise InvalidInput(f"idset {_show(text)}: id {last} is too large; the largest is {MAX_ID}")
@@ -49,8 +49,8 @@ def decode(text: str, *, limit: int = MAX_IDS) -> list[int]:
     return [i for first, last in ranges for i in range(first, last + 1)]
 
 
-def encode(ids: Iterable[int], *, brackets: bool = False) -> str:
-    """The shortest text for *ids*, in any order and with repeats; *brackets* surround more than one id."""
+def encode(ids: Iterable[int]) -> str:
+    """The shortest text for *ids*, in any order and with repeats."""
     ordered = sorted(set(ids))
     if ordered and ordered[0] < 0:
         raise InvalidInput(f"an idset holds no negative id, and {ordered[0]} is one")
@@ -61,8 +61,7 @@ def encode(ids: Iterable[int], *, brackets: bool = False) -> str:
             first = ordered[start]
             parts.append(str(first) if first == value else f"{first}-{value}")
             start = i + 1
-    joined = ",".join(parts)
-    return f"[{joined}]" if brackets and len(ordered) > 1 else joined
+    return ",".join(parts)
 
 
 def _show(text: str) -> str:

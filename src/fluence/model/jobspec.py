@@ -1,7 +1,7 @@
 """A jobspec: which resources a job needs, for how long and under which constraints (RFC 14).
 
-What Fluxion accepts is accepted here with the same meaning, what it rejects is rejected, and an error names
-the place in the document and the cure. `tasks` is checked and kept, and plays no part in matching.
+It accepts and rejects the same documents as Fluxion, with the same meaning. An error names the place in the
+document and what to change. `tasks` is checked and kept, but not used for matching.
 
     Jobspec
     ├── resources   a forest of Resource: type, Count, and the resources below each one (`with_`)
@@ -51,7 +51,7 @@ _RANGE_TEXT = re.compile(r"([0-9]{1,10})(?:-([0-9]{1,10})|\+)(?::([0-9]{1,10})(?
 
 @dataclass(frozen=True, slots=True)
 class JobspecResource:
-    """A wish for *count* vertices of one type, or for that many slots."""
+    """A request for *count* vertices of one type, or for *count* slots."""
 
     type: str
     count: Count
@@ -85,7 +85,7 @@ class Task:
     distribution: str | None = None
     attributes: Mapping[str, str] = field(default_factory=dict, hash=False)
     other: Mapping[str, JsonValue] = field(default_factory=dict, hash=False)
-    """Keys that nobody knows; Fluxion lets them pass."""
+    """Unknown keys; Fluxion ignores them."""
 
     def to_value(self) -> dict[str, JsonValue]:
         value: dict[str, JsonValue] = {"command": list(self.command), "slot": self.slot}
@@ -101,7 +101,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class JobspecAttributes:
-    """What else the job asks for; `other` keeps the system keys that are not listed here."""
+    """The other attributes of a job; `other` has the system keys that are not listed here."""
 
     duration: float | None = None
     """Seconds; None and 0 both mean: as long as the graph lasts."""
@@ -293,9 +293,9 @@ def _checked_count(least: int, most: int, operator: str, operand: int, where: st
 def _count_from_text(text: str, where: str) -> Count:
     """RFC 14's count as text: a range with an optional step, or an idset that a range can express."""
     bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
-    found = _RANGE_TEXT.fullmatch(bare)
-    if found is not None:
-        first, last, operand, operator = found.groups()
+    match = _RANGE_TEXT.fullmatch(bare)
+    if match is not None:
+        first, last, operand, operator = match.groups()
         most = MAX_COUNT if last is None else int(last)
         if most > MAX_COUNT:
             _fail(where, f"must be at most {MAX_COUNT}")
@@ -440,7 +440,7 @@ def _optional_text(mapping: dict[str, object], key: str, where: str) -> str | No
 
 
 def _loose_text(value: object, where: str) -> str:
-    """Text where Fluxion does not mind a null and takes it for the word."""
+    """Text; Fluxion accepts null here and reads it as the word."""
     return "null" if value is None else _text(value, where)
 
 

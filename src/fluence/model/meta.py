@@ -1,4 +1,4 @@
-"""What every Kubernetes object carries: names, labels, owners, conditions, label selectors."""
+"""The metadata of every Kubernetes object, and the smallest objects: ConfigMap, PriorityClass, Service."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class OwnerReference(Wire, frozen=True):
 
 class ObjectMeta(Wire, frozen=True):
     name: str = ""
+    generate_name: str = ""
     namespace: str = ""
     uid: str = ""
     # NB opaque text: it is echoed and compared for equality, never for order.
@@ -35,14 +36,24 @@ class ObjectMeta(Wire, frozen=True):
     finalizers: list[str] | None = None
     generation: int | None = None
 
+    @property
+    def controller_reference(self) -> OwnerReference | None:
+        """The owner that created this object and deletes it; the API allows at most one."""
+        for reference in self.owner_references or ():
+            if reference.controller:
+                return reference
+        return None
+
 
 class Condition(Wire, frozen=True):
     type: str = ""
     status: str = ""
     reason: str = ""
     message: str = ""
-    # Text, not datetime: whoever may patch a status can write a year that Python's datetime does not know.
+    # Text, not datetime: a user who may patch a status can write a year that Python's datetime does not
+    # support.
     last_transition_time: str | None = None
+    observed_generation: int | None = None
 
 
 class Requirement(Wire, frozen=True):
@@ -59,7 +70,7 @@ class LabelSelector(Wire, frozen=True):
 
 
 class KubeObject(Wire, frozen=True):
-    """Any object of which only the metadata matters."""
+    """Any object whose metadata is all that matters."""
 
     api_version: str = ""
     kind: str = ""
@@ -94,5 +105,28 @@ def selector_matches(selector: LabelSelector | None, labels: Mapping[str, str]) 
     if selector is None:
         return False
     return all(labels.get(key) == value for key, value in (selector.match_labels or {}).items()) and all(
-        requirement_holds(each, labels) for each in selector.match_expressions or ()
+        requirement_holds(requirement, labels) for requirement in selector.match_expressions or ()
     )
+
+
+class ConfigMap(KubeObject, frozen=True):
+    """Texts by key."""
+
+    data: dict[str, str] | None = None
+
+
+class ServiceSpec(Wire, frozen=True):
+    selector: dict[str, str] | None = None
+
+
+class Service(Wire, frozen=True):
+    """A Service, with the selector of its pods."""
+
+    metadata: ObjectMeta = ObjectMeta()
+    spec: ServiceSpec = ServiceSpec()
+
+
+class PriorityClass(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    value: int = 0
+    global_default: bool = False

@@ -1,4 +1,4 @@
-"""Node: the fields of a Kubernetes node that decide which pods it takes, and those decisions."""
+"""Node: the fields of a Kubernetes node that decide which pods it accepts, and these decisions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from fluence.model.meta import Condition, ObjectMeta, Wire, requirement_holds
 from fluence.model.pod import NodeSelectorTerm, Pod, Toleration
-from fluence.units import amount, parse_quantity
+from fluence.names import DEVICE_PREFIX
+from fluence.units import MAX_AMOUNT, amount, parse_quantity
 
 
 class Taint(Wire, frozen=True):
@@ -42,13 +43,26 @@ class Node(Wire, frozen=True):
 
     @property
     def is_ready(self) -> bool:
-        return any(each.type == "Ready" and each.status == "True" for each in self.status.conditions or ())
+        return any(
+            condition.type == "Ready" and condition.status == "True"
+            for condition in self.status.conditions or ()
+        )
 
     def allocatable(self) -> dict[str, int]:
-        """What pods may take: milli-CPU, and whole units of the rest. Without allocatable the API means
-        capacity."""
+        """What pods may use: milli-CPU, and whole units of other resources. Without allocatable, the capacity
+        counts."""
         given = self.status.allocatable or self.status.capacity or {}
         return {name: amount(name, parse_quantity(text)) for name, text in given.items()}
+
+    def offered_devices(self) -> dict[str, int]:
+        """The external resources that the kubelet, or `fluence resources advertise`, advertises on the
+        node."""
+        given = self.status.allocatable or self.status.capacity or {}
+        return {
+            name: min(amount(name, parse_quantity(text)), MAX_AMOUNT)
+            for name, text in given.items()
+            if name.startswith(DEVICE_PREFIX)
+        }
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -65,22 +79,23 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
 def untolerated(
     taints: Iterable[Taint], tolerations: Iterable[Toleration], effects: tuple[str, ...]
 ) -> Taint | None:
-    """The first taint with one of these effects that nothing tolerates."""
+    """The first taint with one of these effects that is not tolerated."""
     tolerations = list(tolerations)
     for taint in taints:
-        if taint.effect in effects and not any(tolerates(each, taint) for each in tolerations):
+        if taint.effect in effects and not any(tolerates(toleration, taint) for toleration in tolerations):
             return taint
     return None
 
 
 def term_matches(term: NodeSelectorTerm, node: Node) -> bool:
-    """An empty term matches no node; matchFields knows metadata.name only."""
+    """Whether a term matches a node. An empty term matches no node; matchFields supports only
+    metadata.name."""
     if not term.match_expressions and not term.match_fields:
         return False
     fields = {"metadata.name": node.name}
-    return all(requirement_holds(each, node.labels) for each in term.match_expressions or ()) and all(
-        requirement_holds(each, fields) for each in term.match_fields or ()
-    )
+    return all(
+        requirement_holds(requirement, node.labels) for requirement in term.match_expressions or ()
+    ) and all(requirement_holds(requirement, fields) for requirement in term.match_fields or ())
 
 
 CORDONED = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
@@ -88,7 +103,7 @@ NOT_READY = Taint(key="node.kubernetes.io/not-ready", effect="NoSchedule")
 
 
 def forbids(node: Node, pod: Pod) -> str | None:
-    """Why the pod's own rules or the node's taints keep the pod off this node; None if they do not."""
+    """Why the rules of the pod or the taints of the node exclude this node; None if they do not."""
     for key, value in (pod.spec.node_selector or {}).items():
         if node.labels.get(key) != value:
             return f"nodeSelector {key}={value} does not match"

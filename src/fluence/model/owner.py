@@ -1,40 +1,45 @@
-"""Owner: what makes pods, and how many of them: Job, Deployment, ReplicaSet, StatefulSet.
+"""Owners of pods (Job, Deployment, ReplicaSet, StatefulSet), and groups of pods.
 
-Anybody may write any uid into an `ownerReferences` entry, so a uid alone proves nothing: an owner is known by
-its uid, namespace, kind and name together (`identity`), and a child is a child of the owner whose identity it
-names."""
+Users may write any uid into an `ownerReferences` entry, so a uid alone proves nothing. An owner is identified
+by its uid, namespace, kind and name together (`identity`), and a pod belongs to the owner whose identity it
+names.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 from typing import ClassVar
 
+import msgspec
+
+from fluence import names
 from fluence.model.meta import Condition, LabelSelector, ObjectMeta, Wire, selector_matches
 from fluence.model.pod import PodSpec
 
 
 def identity(namespace: str, kind: str, name: str, uid: str) -> str:
-    """What an owner is known by."""
+    """The identity of an owner."""
     return f"{namespace}/{kind}/{name}/{uid}"
 
 
 def controller_of(child: ObjectMeta) -> str:
-    """The identity of the controller that an object names; nothing if it names none. It exists if an owner
-    has this identity: owners are in the namespace of what they own."""
-    for each in child.owner_references or ():
-        if each.controller:
-            return identity(child.namespace, each.kind, each.name, each.uid)
-    return ""
+    """The identity of the controller that an object names, or "". Owners are in the namespace of their
+    objects, so the controller exists if an owner has this identity."""
+    reference = child.controller_reference
+    if reference is None:
+        return ""
+    return identity(child.namespace, reference.kind, reference.name, reference.uid)
 
 
 class PodTemplate(Wire, frozen=True):
-    """What an owner makes its pods from."""
+    """The pod template of an owner."""
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
 
 
-class _Spec(Wire, frozen=True):
+class OwnerSpec(Wire, frozen=True):
     parallelism: int | None = None  # Job
     completions: int | None = None  # Job
     replicas: int | None = None  # the others
@@ -47,22 +52,23 @@ class _Spec(Wire, frozen=True):
     template: PodTemplate | None = None
 
 
-class _Status(Wire, frozen=True):
+class OwnerStatus(Wire, frozen=True):
     succeeded: int | None = None  # Job
     failed: int | None = None  # Job
+    ready: int | None = None  # Job: pods that run and are ready
     completed_indexes: str | None = None  # Job
     failed_indexes: str | None = None  # Job
     conditions: list[Condition] | None = None
 
 
 class Owner(Wire, frozen=True):
-    """Lists leave out the kind of their items, so it is the class that knows it."""
+    """An owner of pods. Lists omit the kind of their items, so the class has it."""
 
     kind: ClassVar[str] = ""
 
     metadata: ObjectMeta = ObjectMeta()
-    spec: _Spec = _Spec()
-    status: _Status = _Status()
+    spec: OwnerSpec = OwnerSpec()
+    status: OwnerStatus = OwnerStatus()
 
     @property
     def key(self) -> str:
@@ -73,11 +79,11 @@ class Owner(Wire, frozen=True):
         return identity(self.metadata.namespace, self.kind, self.metadata.name, self.metadata.uid)
 
     def claims(self, child: ObjectMeta) -> bool:
-        """Whether an object is this owner's child by both accounts: it names this owner, and has the labels
-        by which the owner's controller finds its children."""
+        """Whether an object belongs to this owner by both rules: it names this owner, and the selector of the
+        owner matches its labels."""
         selector = self.spec.selector
-        found = selector is None or selector_matches(selector, child.labels or {})
-        return found and controller_of(child) == self.identity
+        is_selected = selector is None or selector_matches(selector, child.labels or {})
+        return is_selected and controller_of(child) == self.identity
 
     @property
     def pods(self) -> int:
@@ -88,7 +94,7 @@ class Owner(Wire, frozen=True):
         at_once = spec.parallelism if spec.parallelism is not None else spec.completions
         if at_once is None:
             return 1
-        # A Job never runs more pods than it still has to complete.
+        # A Job never runs more pods than its completions.
         return max(1, at_once if spec.completions is None else min(at_once, spec.completions))
 
     @property
@@ -101,13 +107,16 @@ class Owner(Wire, frozen=True):
 
     @property
     def is_finished(self) -> bool:
-        """Whether it makes no pod any more: a Job that is complete, or has failed."""
+        """Whether it creates no more pods: a Job that is complete, or has failed."""
         ends = ("Complete", "Failed")
-        return any(each.type in ends and each.status == "True" for each in self.status.conditions or ())
+        return any(
+            condition.type in ends and condition.status == "True"
+            for condition in self.status.conditions or ()
+        )
 
     @property
     def is_ordered(self) -> bool:
-        """Whether it makes a pod only when the one before it is ready."""
+        """Whether it creates a pod only when the previous one is ready."""
         return False
 
     @property
@@ -127,10 +136,10 @@ class Job(Owner, frozen=True):
 
     @property
     def is_finished(self) -> bool:
-        """It has completed or failed, and makes no more pods."""
+        """It has completed or failed, and creates no more pods."""
         return any(
-            each.type in ("Complete", "Failed") and each.status == "True"
-            for each in self.status.conditions or ()
+            condition.type in ("Complete", "Failed") and condition.status == "True"
+            for condition in self.status.conditions or ()
         )
 
 
@@ -151,7 +160,7 @@ class StatefulSet(Owner, frozen=True):
 
 
 def claimed_by(child: ObjectMeta, owners: Iterable[Owner]) -> Iterator[Owner]:
-    """Of an object's owner and those above it, as many as claim the one below."""
+    """The owners of an object from the bottom up, as long as each claims the one below it."""
     for owner in owners:
         if not owner.claims(child):
             return
@@ -166,3 +175,57 @@ OWNERS: dict[tuple[str, str], type[Owner]] = {
     ("apps/v1", "ReplicaSet"): ReplicaSet,
     ("apps/v1", "StatefulSet"): StatefulSet,
 }
+
+
+VOLCANO, KAI = "volcano", "kai"
+_SYSTEMS = {"scheduling.volcano.sh": VOLCANO, "scheduling.run.ai": KAI}
+
+
+def system_of(api: str) -> str:
+    """The other system of an API group or version. Its PodGroups count only for pods that name them by a key
+    of that system. "": Kubernetes itself, and the coscheduling plugin."""
+    return _SYSTEMS.get(api.partition("/")[0], "")
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """One group of pods. ``min_count`` is None if the group is not a gang: its pods start one by one."""
+
+    namespace: str
+    name: str
+    uid: str = ""
+    min_count: int | None = None
+    priority: int | None = None
+    priority_class: str | None = None
+    preemption_policy: str | None = None
+    # True: the group is evicted as one unit; False: its pods may be evicted one by one.
+    disrupt_together: bool = False
+    topology_key: str | None = None
+    workload: str | None = None
+    template: str | None = None
+    controller: str = ""  # the identity of the controller that made it, such as a Job's
+    claims: tuple[str, ...] = ()
+    # True once a condition says that the group has been scheduled; None without such a condition.
+    is_scheduled: bool | None = None
+    is_deleting: bool = False
+    created: datetime | None = None
+    annotations: dict[str, str] | None = None
+    conditions: tuple[Condition, ...] = ()
+    source: str = ""  # the API version, or the label, that this was read from
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def is_gang(self) -> bool:
+        return self.min_count is not None
+
+    @property
+    def is_native(self) -> bool:
+        """Whether it is of Kubernetes' own API."""
+        return self.source.partition("/")[0] == "scheduling.k8s.io"
+
+    @property
+    def is_listing(self) -> bool:
+        """Whether the scheduler created it, to list a gang that follows from labels and owners."""
+        return self.name.endswith(names.POD_GROUP_SUFFIX) and names.MADE_FOR in (self.annotations or {})

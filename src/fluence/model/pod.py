@@ -1,16 +1,23 @@
-"""Pod: the fields of a Kubernetes pod that decide where and when it may run."""
+"""Pod: the fields of a Kubernetes pod that decide where and when it may run, its requests, and its budget.
+
+A `PodDisruptionBudget` has the number of pods of a workload that may be disrupted now, as computed by the
+disruption controller.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 
 import msgspec
 
-from fluence.model.meta import Condition, LabelSelector, ObjectMeta, Requirement, Wire
+from fluence.model.meta import Condition, LabelSelector, ObjectMeta, Requirement, Wire, selector_matches
+from fluence.names import DEVICE_PREFIX
+from fluence.units import NANO, amount, parse_quantity
 
 TERMINAL_PHASES = frozenset({"Succeeded", "Failed"})
 
-# The API's longest names, said once.
+# The longest names of the API, written once.
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -27,6 +34,19 @@ class ContainerPort(Wire, frozen=True):
     protocol: str = "TCP"
 
 
+class ObjectFieldSelector(Wire, frozen=True):
+    field_path: str = ""
+
+
+class EnvVarSource(Wire, frozen=True):
+    field_ref: ObjectFieldSelector | None = None
+
+
+class EnvVar(Wire, frozen=True):
+    name: str = ""
+    value_from: EnvVarSource | None = None
+
+
 class Container(Wire, frozen=True):
     name: str = ""
     image: str = ""
@@ -35,6 +55,22 @@ class Container(Wire, frozen=True):
     resources: ResourceRequirements = ResourceRequirements()
     ports: list[ContainerPort] | None = None
     restart_policy: str | None = None  # "Always" makes an init container a sidecar (KEP-753)
+    env: list[EnvVar] | None = None
+
+    def __post_init__(self) -> None:
+        # Variables matter only for containers with a device. Those of all other containers would take more
+        # memory than the rest of their pods.
+        if self.env is not None and not self.asks_for_device:
+            msgspec.structs.force_setattr(self, "env", None)
+
+    @property
+    def asks_for_device(self) -> bool:
+        """Whether it requests an external resource."""
+        return any(
+            name.startswith(DEVICE_PREFIX)
+            for amounts in (self.resources.requests, self.resources.limits)
+            for name in amounts or ()
+        )
 
 
 class NodeSelectorTerm(Wire, frozen=True):
@@ -125,7 +161,8 @@ class ClaimVolumeSource(Wire, frozen=True):
 
 
 class PodVolume(Wire, frozen=True):
-    """Only the volumes that tie a pod to some nodes: claims. The rest decodes to a name."""
+    """Only volumes that bind a pod to some nodes, which are claims, are decoded; of the others only the
+    name."""
 
     name: str = ""
     persistent_volume_claim: ClaimVolumeSource | None = None
@@ -204,7 +241,7 @@ class Pod(Wire, frozen=True):
 
     @property
     def is_terminal(self) -> bool:
-        """Finished: it holds nothing on its node any more. A terminating pod is not finished."""
+        """Whether it has finished and uses nothing on its node. A terminating pod has not finished."""
         return self.status.phase in TERMINAL_PHASES
 
     @property
@@ -212,11 +249,11 @@ class Pod(Wire, frozen=True):
         return bool(self.spec.scheduling_gates)
 
     def condition(self, kind: str) -> Condition | None:
-        return next((each for each in self.status.conditions or () if each.type == kind), None)
+        return next((condition for condition in self.status.conditions or () if condition.type == kind), None)
 
     @property
     def bound_at(self) -> datetime | None:
-        """When it got its node, by the API server's clock, in whole seconds as creation times are."""
+        """When it was bound, by the clock of the API server, in whole seconds like creation times."""
         scheduled = self.condition("PodScheduled")
         text = (
             scheduled.last_transition_time if scheduled is not None and scheduled.status == "True" else None
@@ -232,7 +269,9 @@ class Pod(Wire, frozen=True):
     def host_ports(self) -> frozenset[tuple[str, str, int]]:
         """The (address, protocol, port) triples that this pod takes on its node."""
         # As kube-scheduler's NodePorts does: containers and sidecars, not plain init containers.
-        sidecars = (each for each in self.spec.init_containers or () if each.restart_policy == "Always")
+        sidecars = (
+            container for container in self.spec.init_containers or () if container.restart_policy == "Always"
+        )
         return frozenset(
             (port.host_ip or "0.0.0.0", port.protocol or "TCP", port.host_port)
             for container in (*(self.spec.containers or ()), *sidecars)
@@ -251,3 +290,136 @@ def ports_clash(one: frozenset[tuple[str, str, int]], other: frozenset[tuple[str
             if address == address2 or "0.0.0.0" in (address, address2):
                 return True
     return False
+
+
+Nanos = dict[str, int]
+
+
+def pod_requests(pod: Pod, *, bound: bool = False) -> dict[str, int]:
+    """Milli-CPU, and whole units of every other resource, with ``pods: 1``. ``bound`` counts a running
+    resize too."""
+    totals = _nanos(pod, bound=bound)
+    totals["pods"] = NANO
+    return {name: amount(name, nanos) for name, nanos in totals.items() if nanos}
+
+
+def add_into(total: dict[str, int], more: Mapping[str, int], *, sign: int = 1) -> None:
+    """Add (or, with ``sign=-1``, take away) one set of amounts in place; zeros disappear."""
+    for name, value in more.items():
+        left = total.get(name, 0) + sign * value
+        if left:
+            total[name] = left
+        else:
+            total.pop(name, None)
+
+
+def _nanos(pod: Pod, *, bound: bool) -> Nanos:
+    statuses = _by_name(pod.status.container_statuses) if bound else {}
+    init_statuses = _by_name(pod.status.init_container_statuses) if bound else {}
+    infeasible = bound and _resize_is_infeasible(pod)
+
+    totals: Nanos = {}
+    for container in pod.spec.containers or ():
+        _add(totals, _container(container, statuses.get(container.name), infeasible=infeasible))
+    sidecars: Nanos = {}
+    peak: Nanos = {}
+    for container in pod.spec.init_containers or ():
+        wants = _container(container, init_statuses.get(container.name), infeasible=infeasible)
+        if container.restart_policy == "Always":
+            _add(totals, wants)
+            _add(sidecars, wants)
+            _raise_to(peak, sidecars)
+        else:
+            _add(wants, sidecars)
+            _raise_to(peak, wants)
+    _raise_to(totals, peak)
+
+    if pod.spec.resources is not None and pod.spec.resources.requests:
+        for name, value in _parse(pod.spec.resources.requests).items():
+            if _pod_level(name):
+                totals[name] = value
+        if bound:
+            for status in (pod.status.allocated_resources, _requests(pod.status.resources)):
+                _raise_to(totals, {name: value for name, value in _parse(status).items() if _pod_level(name)})
+    _add(totals, _parse(pod.spec.overhead))
+    return totals
+
+
+def _container(container: Container, status: ContainerStatus | None, *, infeasible: bool) -> Nanos:
+    asked = container.resources
+    wants = _parse(asked.requests)
+    # The API server copies a limit into a missing request, but manifests have not passed an API server.
+    for name, text in (asked.limits or {}).items():
+        wants.setdefault(name, parse_quantity(text))
+    if status is None:
+        return wants
+    actual = _parse(_requests(status.resources))
+    _raise_to(actual, _parse(status.allocated_resources))
+    if infeasible and actual:
+        return actual  # the node refused the resize permanently: only the actual resources count
+    _raise_to(wants, actual)
+    return wants
+
+
+def _requests(resources: object) -> dict[str, str] | None:
+    return getattr(resources, "requests", None)
+
+
+def _resize_is_infeasible(pod: Pod) -> bool:
+    pending = pod.condition("PodResizePending")
+    return pending is not None and pending.reason == "Infeasible"
+
+
+def _by_name(statuses: Iterable[ContainerStatus] | None) -> dict[str, ContainerStatus]:
+    return {status.name: status for status in statuses or ()}
+
+
+def _pod_level(name: str) -> bool:
+    return name in ("cpu", "memory") or name.startswith("hugepages-")
+
+
+def _parse(given: Mapping[str, str] | None) -> Nanos:
+    return {name: parse_quantity(text) for name, text in given.items()} if given else {}
+
+
+def _add(total: Nanos, more: Nanos) -> None:
+    for name, value in more.items():
+        total[name] = total.get(name, 0) + value
+
+
+def _raise_to(total: Nanos, floor: Nanos) -> None:
+    for name, value in floor.items():
+        if value > total.get(name, 0):
+            total[name] = value
+
+
+class _BudgetSpec(Wire, frozen=True):
+    selector: LabelSelector | None = None
+
+
+class _BudgetStatus(Wire, frozen=True):
+    disruptions_allowed: int = 0
+    disrupted_pods: dict[str, str] | None = None  # pods whose disruption is counted already, by name
+
+
+class PodDisruptionBudget(Wire, frozen=True):
+    metadata: ObjectMeta = ObjectMeta()
+    spec: _BudgetSpec = _BudgetSpec()
+    status: _BudgetStatus = _BudgetStatus()
+
+    @property
+    def key(self) -> str:
+        return f"{self.metadata.namespace}/{self.metadata.name}"
+
+    @property
+    def allowed(self) -> int:
+        return max(0, self.status.disruptions_allowed)
+
+    def counts(self, pod: Pod) -> bool:
+        """Whether the disruption of a pod is charged to this budget. As for kube-scheduler, a pod without
+        labels matches no budget, and one that is in ``disruptedPods`` was charged before."""
+        if pod.metadata.namespace != self.metadata.namespace or not pod.labels:
+            return False
+        if pod.metadata.name in (self.status.disrupted_pods or {}):
+            return False
+        return selector_matches(self.spec.selector, pod.labels)

@@ -1,7 +1,7 @@
 """Reasons: why work waits or is refused, as a closed set of codes with parameters.
 
-Whatever decides (groups, filters, planners, the cycle) answers with a `Reason`. Text is made from it at the
-edge, by `fluence.messages`, and nowhere else: no decision reads English.
+All code that decides (groups, filters, planners, the cycle) returns a `Reason`. Only `fluence.messages` turns
+it into text: no decision reads English.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-COUNTS = frozenset(("nodes", "names", "seats", "sums", "skew", "domains", "holders"))
-"""Parameters that are shown and are no change: how many nodes and seats there are, which nodes fall to a
-cause, how much is free in all, how large a skew would be, how many others hold it. They move with every pod
-of every user."""
+COUNTS = frozenset(("nodes", "names", "seats", "sums", "skew", "domains", "holders", "ratio", "other_ratio"))
+"""Parameters that are shown, but whose change is not reported: the numbers of nodes and placements, the nodes
+per cause, the total free amount, the skew, the number of other holders, the usage of a queue's share. They
+change with every pod of every user."""
 
 
 class Code(StrEnum):
-    """Every reason there is. Each has one text in `fluence.messages`."""
+    """All reasons. Each has one text in `fluence.messages`."""
 
     # What happens to a job in the queue.
     SUBMITTED = "Submitted"
@@ -32,7 +32,7 @@ class Code(StrEnum):
     ENDED = "Ended"
     FAILED = "Failed"
     CANCELLED_BY_USER = "CancelledByUser"
-    GIVEN = "Given"  # in words that somebody gave
+    GIVEN = "Given"  # a text
 
     # Why a job waits in the queue, or never starts.
     QUEUED_BEHIND_OTHERS = "QueuedBehindOthers"
@@ -43,7 +43,18 @@ class Code(StrEnum):
     DEPENDENCY_FAILED = "DependencyFailed"
     USER_LIMIT = "UserLimit"
     DEVICE_LIMIT = "DeviceLimit"
+    ARRAY_LIMIT = "ArrayLimit"  # array, most
     LIMIT_ABOVE_QUEUE = "LimitAboveQueue"
+    UNKNOWN_QUEUE = "UnknownQueue"  # queue, nearest, known
+    QUEUE_IS_INNER = "QueueIsInner"  # queue, queues
+    QUEUE_CLOSED = "QueueClosed"  # queue, nearest, known
+    QUEUE_STOPPED = "QueueStopped"  # queue
+    QUOTA_IN_USE = "QuotaInUse"  # queue, resource, used, limit, wanted, until, far; amounts in words
+    QUOTA_OF_USER = "QuotaOfUser"  # the same, and user
+    SHARE_USED = "ShareUsed"  # queue, ratio, other, other_ratio, week; ratios in words
+    SHARE_OF_USER_USED = "ShareOfUserUsed"  # queue, ratio, other_ratio, week
+    QUEUES_CHANGED = "QueuesChanged"
+    QUOTA_TOO_SMALL = "QuotaTooSmall"  # queue, resource, limit, wanted
     CONSTRAINT_TOO_NARROW = "ConstraintTooNarrow"
     IN_PHASE = "InPhase"
     TOO_FEW_UNITS = "TooFewUnits"
@@ -87,7 +98,7 @@ class Code(StrEnum):
     OVERTAKEN = "Overtaken"
     RESTARTED = "Restarted"
 
-    # -- limits: who overruns, and what becomes of it --
+    # -- time limits: jobs that overrun --
     WAITS_FOR_OVERRUN = "WaitsForOverrun"  # kind, namespace, name, more, limit, since
     WAITS_FOR_OVERRUN_OF_OTHERS = "WaitsForOverrunOfOthers"  # holders
     WAITS_FOR_UNLIMITED = "WaitsForUnlimited"  # kind, namespace, name, more
@@ -95,6 +106,24 @@ class Code(StrEnum):
     LIMIT_PASSED = "LimitPassed"  # limit, since, ends
     ENDED_AT_LIMIT = "EndedAtLimit"  # limit, since
     NOT_ENDED_AT_LIMIT = "NotEndedAtLimit"  # limit, since, error
+
+    # -- preemption --
+    PREEMPTING = "Preempting"  # pods, on; at, reclaims
+    WAITS_FOR_ENDING = "WaitsForEnding"  # on
+    PREEMPTED = "Preempted"  # pod, namespace, priority, own, lost
+    PREEMPTED_FOR_OTHERS = "PreemptedForOthers"  # priority, own, lost
+    NOT_PREEMPTED = "NotPreempted"  # error
+    PREEMPTION_IS_OFF = "PreemptionIsOff"  # queue
+    PREEMPTION_NEVER = "PreemptionNever"
+    PREEMPTION_NOT_NEEDED = "PreemptionNotNeeded"  # at; earlier, victims, end
+    NO_VICTIMS = "NoVictims"  # priority
+    VICTIMS_PROTECTED = "VictimsProtected"  # priority
+    QUOTA_NOT_FREED = "QuotaNotFreed"  # queue
+    DRAINED = "Drained"  # queue
+    GANG_ENDED = "GangEnded"
+    RECLAIMED = "Reclaimed"  # queue, lost
+    PREEMPTION_PLANNED = "PreemptionPlanned"  # at
+    PREEMPTION_WITHDRAWN = "PreemptionWithdrawn"
 
     # -- groups: what a gang waits for --
     OWNER_NOT_SEEN = "OwnerNotSeen"  # kind, name
@@ -107,9 +136,20 @@ class Code(StrEnum):
     UNKNOWN_DEPENDENCY = "UnknownDependency"  # key, value, kinds
     GATE_OF_OTHERS = "GateOfOthers"  # key, gate
     FOREIGN_PRODUCER = "ForeignProducer"  # key, value, namespace
-    PODS_MISSING = "PodsMissing"  # pods, minimum
-    OWNER_RUNS_TOO_FEW = "OwnerRunsTooFew"  # pods, minimum, kind, owner, others, runs
-    OWNER_IS_ORDERED = "OwnerIsOrdered"  # pods, minimum, owner
+    PODS_MISSING = "PodsMissing"  # group, pods, minimum
+    OWNER_RUNS_TOO_FEW = "OwnerRunsTooFew"  # group, pods, minimum, kind, owner, others, runs
+    OWNER_IS_ORDERED = "OwnerIsOrdered"  # group, pods, minimum, owner
+
+    # -- eligibility: what a job waits for before it is planned --
+    HELD_BY_USER = "HeldByUser"  # kind, what, key
+    WAITS_FOR_DEPENDENCIES = "WaitsForDependencies"  # causes, any
+    WAITS_FOR_DEPENDENCY = "WaitsForDependency"  # kind, job
+    DEPENDENCY_UNKNOWN = "DependencyUnknown"  # kind, job, namespace
+    DEPENDENCY_NEVER_SATISFIED = "DependencyNeverSatisfied"  # kind, job, outcome, key
+    DEPENDENCY_CYCLE = "DependencyCycle"  # jobs, key
+    INVALID_MAX_RUNNING = "InvalidMaxRunning"  # key, value, most
+    INVALID_PRIORITY = "InvalidPriority"  # key, value, most
+    INVALID_DEPENDENCY = "InvalidDependency"  # key, value, fault, part
 
     # -- gates: why one was opened, or was not; `limit` in milliseconds --
     PRODUCER_ANNOUNCED = "ProducerAnnounced"  # gate, producer, task
@@ -125,6 +165,7 @@ class Code(StrEnum):
     TOPOLOGY_NEEDS_GANG = "TopologyNeedsGang"  # group, key
     SHARED_CLAIMS = "SharedClaims"  # group, claims
     DIFFERENT_PRIORITIES = "DifferentPriorities"  # priorities
+    DIFFERENT_SUBMITTERS = "DifferentSubmitters"  # users
     GROUP_PRIORITY_DIFFERS = "GroupPriorityDiffers"  # group, wanted, given
     DIFFERENT_PREEMPTION_POLICIES = "DifferentPreemptionPolicies"  # policies
 
@@ -136,6 +177,7 @@ class Code(StrEnum):
     NO_APPLICATION = "NoApplication"  # key, label
     INVALID_TASK_GROUPS = "InvalidTaskGroups"  # key, maximum
     GROUP_TOO_LARGE = "GroupTooLarge"  # group, minimum, maximum
+    OWNER_TOO_LARGE = "OwnerTooLarge"  # kind, owner, minimum, maximum
     CLUSTER_HOLDS_FEWER = "ClusterHoldsFewer"  # pods, most
     TOO_MANY_HELD_PODS = "TooManyHeldPods"  # pods, most
     NAMESPACE_HOLDS_TOO_MANY = "NamespaceHoldsTooMany"  # pods, others, most
@@ -143,16 +185,21 @@ class Code(StrEnum):
     SIZE_NOT_USED = "SizeNotUsed"  # size, group, minimum
     SIZE_WITHOUT_GROUP = "SizeWithoutGroup"  # size, key
     NO_SIZE = "NoSize"  # size, key
+    OWNER_SIZE_UNKNOWN = "OwnerSizeUnknown"  # kind, owner, label, key
+    OWNER_NOT_READ = "OwnerNotRead"  # kind, owner, resource, label, key
     DIFFERENT_ANNOTATIONS = "DifferentAnnotations"  # level, key, value
     INVALID_ANNOTATION = "InvalidAnnotation"  # error: a parser's text, which begins with the annotation
     INVALID_DURATION = "InvalidDuration"  # key, value
+    WORK_NOT_HELD = "WorkNotHeld"  # label, kind, name
     UNKNOWN_ANNOTATION = "UnknownAnnotation"  # kind, key, nearest
     LABEL_NOT_READ = "LabelNotRead"  # key
     ANNOTATION_TOO_LONG = "AnnotationTooLong"  # key, size, most
     TOO_MANY_EXCLUDED = "TooManyExcluded"  # key, given, most
     INVALID_DEVICES = "InvalidDevices"  # key, value
+    INVALID_SPREAD = "InvalidSpread"  # key, value
     TOO_MANY_TERMS = "TooManyTerms"  # given, most
     REQUIRE_WITHOUT_DEVICE = "RequireWithoutDevice"  # keys
+    VARIABLES_MISSING = "VariablesMissing"  # containers, held
 
     # -- groups: a jobspec of the user's own; `part` is the place in it --
     JOBSPEC_SLOTS = "JobspecSlots"  # key, slots, pods, minimum
@@ -177,9 +224,9 @@ class Code(StrEnum):
     NEVER_FITS = "NeverFits"
     SOME_WOULD_FIT = "SomeWouldFit"  # some, needed, group, key, enough, empty
     FITS_WITHOUT = "FitsWithout"  # field
-    FITS_WITH_TOLERATIONS = "FitsWithTolerations"
+    FITS_WITH_TOLERATIONS = "FitsWithTolerations"  # taints
     HOLDS_WITHOUT = "HoldsWithout"  # field
-    HOLDS_WITH_TOLERATIONS = "HoldsWithTolerations"
+    HOLDS_WITH_TOLERATIONS = "HoldsWithTolerations"  # taints
     REMOVE_GATES = "RemoveGates"  # gates
     ANNOUNCE_TASK = "AnnounceTask"  # producer, key
     UNSUSPEND = "Unsuspend"
@@ -206,7 +253,7 @@ class Code(StrEnum):
     TOO_FEW_SEATS = "TooFewSeats"
     NOT_TOGETHER = "NotTogether"
     TOO_FEW_SEATS_IN_ONE_DOMAIN = "TooFewSeatsInOneDomain"
-    NODES = "Nodes"  # that one of the following rules out
+    NODES = "Nodes"  # that one of the following causes excludes
     NODE_UNSCHEDULABLE = "NodeUnschedulable"
     NODE_NOT_READY = "NodeNotReady"
     TAINT_NOT_TOLERATED = "TaintNotTolerated"
@@ -214,13 +261,14 @@ class Code(StrEnum):
     NODE_AFFINITY_MISMATCH = "NodeAffinityMismatch"
     VOLUME_OUT_OF_REACH = "VolumeOutOfReach"
     VOLUME_NOT_PROVIDED = "VolumeNotProvided"
+    NODE_OFFERS_TOO_LITTLE = "NodeOffersTooLittle"
     NODE_EXCLUDED = "NodeExcluded"
     NODE_HELD_WHOLE = "NodeHeldWhole"
     NODE_IN_USE = "NodeInUse"
     RESOURCES_LACKING = "ResourcesLacking"
     RESOURCE_INSUFFICIENT = "ResourceInsufficient"
     RESOURCE_TOO_SMALL = "ResourceTooSmall"
-    RESOURCE_SUM = "ResourceSum"  # of all its pods, over the nodes that suit
+    RESOURCE_SUM = "ResourceSum"  # of all its pods, over the suitable nodes
     HOST_PORTS_IN_USE = "HostPortsInUse"
     TOPOLOGY_LABEL_MISSING = "TopologyLabelMissing"
     TOPOLOGY_SPREAD = "TopologySpread"

@@ -39,7 +39,7 @@ class VolumeClaim(Wire, frozen=True):
 
     @property
     def size(self) -> int:
-        """What it asks for, in nanobytes: the unit in which quantities compare exactly."""
+        """The requested storage in nanobytes, the unit in which quantities compare exactly."""
         return parse_quantity((self.spec.resources.requests or {}).get("storage", "0"))
 
     @property
@@ -49,8 +49,9 @@ class VolumeClaim(Wire, frozen=True):
 
     @property
     def owner(self) -> str | None:
-        """The uid of the object that made it and removes it."""
-        return next((each.uid for each in self.metadata.owner_references or () if each.controller), None)
+        """The uid of the object that created it and deletes it."""
+        controller = self.metadata.controller_reference
+        return None if controller is None else controller.uid
 
 
 class _Affinity(Wire, frozen=True):
@@ -91,7 +92,7 @@ class PersistentVolume(Wire, frozen=True):
 
     @property
     def nodes(self) -> NodeSelector | None:
-        """From where it can be reached; None: from everywhere."""
+        """The nodes that can reach it; None: all."""
         return self.spec.node_affinity.required if self.spec.node_affinity is not None else None
 
     @property
@@ -99,7 +100,7 @@ class PersistentVolume(Wire, frozen=True):
         return parse_quantity((self.spec.capacity or {}).get("storage", "0"))
 
     def is_meant_for(self, claim: VolumeClaim) -> bool:
-        """Whether somebody has given it to this claim; without a uid, to whatever claim has the name."""
+        """Whether it is reserved for this claim; without a uid, for any claim with this name."""
         ref = self.spec.claim_ref
         return (
             ref is not None and (ref.namespace, ref.name) == claim.key and ref.uid in ("", claim.metadata.uid)
@@ -136,16 +137,17 @@ class CsiNode(Wire, frozen=True):
 
     @property
     def limits(self) -> dict[str, int]:
-        """How many volumes of each driver can be attached; a driver that says nothing has no limit."""
+        """The number of volumes of each driver that can be attached; a driver without a number has no
+        limit."""
         return {
-            each.name: each.allocatable.count
-            for each in self.spec.drivers or ()
-            if each.allocatable is not None and each.allocatable.count is not None
+            driver.name: driver.allocatable.count
+            for driver in self.spec.drivers or ()
+            if driver.allocatable is not None and driver.allocatable.count is not None
         }
 
 
 class StorageClass(Wire, frozen=True):
-    """How volumes of one kind are made."""
+    """How volumes of one class are provisioned."""
 
     metadata: ObjectMeta = ObjectMeta()
     provisioner: str = ""
@@ -154,24 +156,24 @@ class StorageClass(Wire, frozen=True):
 
     @property
     def waits(self) -> bool:
-        """Whether its claims are bound when their first pod has a node."""
+        """Whether its claims are bound only when their first pod has a node."""
         return self.volume_binding_mode == "WaitForFirstConsumer"
 
     @property
     def provisions(self) -> bool:
-        """Whether volumes are made on demand."""
+        """Whether volumes are provisioned on demand."""
         return self.provisioner not in ("", NO_PROVISIONER)
 
     @property
     def nodes(self) -> NodeSelector | None:
-        """Where volumes can be made; None: anywhere."""
+        """The nodes on which volumes can be provisioned; None: all."""
         if not self.allowed_topologies:
             return None
         terms = [
             NodeSelectorTerm(
                 match_expressions=[
-                    Requirement(key=each.key, operator="In", values=each.values)
-                    for each in term.match_label_expressions or ()
+                    Requirement(key=expression.key, operator="In", values=expression.values)
+                    for expression in term.match_label_expressions or ()
                 ]
             )
             for term in self.allowed_topologies

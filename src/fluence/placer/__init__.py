@@ -1,5 +1,5 @@
-"""The gang placer: pods of a gang on the nodes of a live cluster, by Kubernetes' rules, all or nothing.
+"""The gang placer: places the pods of a gang on live nodes by the rules of Kubernetes, all or nothing.
 
-`fluence.match` is the other engine: it answers jobspecs on any graph, as Fluxion does. Both write to one
+`fluence.match` is the other engine: it places jobspecs on any graph, as Fluxion does. Both write to one
 ledger.
 """

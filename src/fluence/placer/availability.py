@@ -1,7 +1,7 @@
-"""How much of every vertex is free, now and throughout a window: columns kept in step with the ledger.
+"""The free amount of every vertex, now and during a window, as columns that follow the ledger.
 
-The ledger knows who holds what and when. To ask it about each of a thousand nodes takes a thousand walks
-along lists of spans; here the answer is one column that every change adds to or takes from::
+The ledger has the allocations and their times. Asking it about a thousand nodes takes a thousand walks along
+lists of spans. Here the free amounts are one column, which every change updates::
 
     row        0        1      2       3         4
     type       cluster  node   cpu     memory    pods
@@ -9,16 +9,20 @@ along lists of spans; here the answer is one column that every change adds to or
     free       1        1      30500   2^37-…    109      now
     users      3        3      3       3         3        spans, shared ones included
 
-A window looks ahead: what is free *throughout* it is the least that is free at any instant, and that changes
-only where something starts inside the window. Where nothing does, the column of now is the answer.
+The amount that is free *throughout* a window is the smallest amount at any instant. It differs from the
+current amount only if an allocation starts inside the window.
 
-An end is a plan. With ``keeps_overdue``, a job that runs past it holds what it has, now and at every later
-time, until it is released or given another end: on a live cluster its pods are still there.
+The end of a job is only planned. With ``keeps_overdue``, a job past its end keeps its resources, now and at
+all later times, until it is released or gets another end: on a live cluster its pods are still there.
+
+`LedgerColumns` turns placements and devices into columns of the ledger: vertices, amounts, and whether each
+is exclusive.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,14 +30,21 @@ from cachetools import LRUCache
 
 from fluence.graph.graph import Ints, Rows
 from fluence.graph.ledger import LedgerJob
+from fluence.match.matcher import Matcher
+from fluence.model.external_resources import DeviceGrant
+from fluence.placer.backends import BackendTable
+from fluence.placer.gang import Columns, PodPlacement
+from fluence.placer.node_table import NodeTable
 from fluence.placer.profile import FreeView, JobChange, Profile
+from fluence.units import MAX_AMOUNT
 
 if TYPE_CHECKING:
     from fluence.match.matcher import Matcher
 
-_KEPT = 16  # windows
 
-Event = tuple[int, int, int]  # time, -1 for an end or +1 for a start, job; what ends comes first
+_MAX_WINDOWS = 16
+
+Event = tuple[int, int, int]  # time, -1 for an end or +1 for a start, job; ends come first
 
 
 class Availability:
@@ -46,15 +57,16 @@ class Availability:
         self.now = 0
         self.view = FreeView(np.zeros(1, np.int64), np.zeros(1, np.int64))
         self.events: list[Event] = []  # after now, ascending
-        self._windows: LRUCache[tuple[int, int], FreeView] = LRUCache(_KEPT)
+        self._windows: LRUCache[tuple[int, int], FreeView] = LRUCache(_MAX_WINDOWS)
         self._effects: dict[int, tuple[Rows, Ints]] = {}  # by job
         self._profile: Profile | None = None  # of all events
         self._generation = -1
+        self._ledger.watchers.append(self._follow)
 
     # -- asking ----------------------------------------------------------------------------------------------
 
     def at(self, now: int) -> FreeView:
-        """What is free at a time; it becomes this column's now."""
+        """What is free at a time, which becomes the current time of the columns."""
         self._matcher.refresh()
         if self._generation != self._ledger.generation or now < self.now:
             self._recount(now)
@@ -73,7 +85,7 @@ class Availability:
         return found
 
     def effect(self, job: int) -> tuple[Rows, Ints]:
-        """The vertices that a job touches, and how much it takes of each."""
+        """The vertices of a job, and the amount that it takes of each."""
         found = self._effects.get(job)
         if found is None:
             found = self._effects[job] = self._of(self._ledger.jobs[job])
@@ -89,24 +101,16 @@ class Availability:
         return self._profile
 
     def ends(self) -> Ints:
-        """The times at which something ends, ascending."""
+        """The times at which jobs end, ascending."""
         return np.array(list(dict.fromkeys(time for time, sign, _ in self.events if sign < 0)), np.int64)
 
     # -- in step ---------------------------------------------------------------------------------------------
 
-    def added(self, record: LedgerJob) -> None:
-        """The ledger has just got a job, by one change."""
-        self._follow(record, 1)
-
-    def removing(self, record: LedgerJob) -> None:
-        """The ledger is about to lose a job, by one change."""
-        self._follow(record, -1)
-
     def _follow(self, record: LedgerJob, sign: int) -> None:
-        # A removal is announced before the ledger counts it, an addition after.
+        """A job was added to the ledger (+1), or is about to be removed (-1)."""
         behind = 1 if sign > 0 else 0
         if self._generation != self._ledger.generation - behind:
-            return  # somebody else changed the ledger: the next question counts anew
+            return  # other spans or rows have changed too: the next query counts again
         self._generation += 1
         rows, taken = self._of(record)
         self._effects.pop(record.id, None)
@@ -142,7 +146,7 @@ class Availability:
         return ledger.vertex[spans], np.where(ledger.exclusive[spans], ledger.needs[spans], 0)
 
     def _end(self, record: LedgerJob) -> int:
-        """When a job gives back what it has, as far as is known now."""
+        """When a job frees its resources, as known now."""
         overdue = self._keeps_overdue and not record.reserved and record.end <= self.now
         return max(self._matcher.horizon, record.end) if overdue else record.end
 
@@ -186,10 +190,65 @@ class Availability:
 
 
 def _change(view: FreeView, rows: Rows, taken: Ints, sign: int) -> None:
-    """A job comes (+1) or goes (-1); it touches no vertex twice."""
+    """Add (+1) or remove (-1) a job; it touches no vertex twice."""
     if sign > 0:
         view.free[rows] -= taken
         view.users[rows] += 1
     else:
         view.free[rows] += taken
         view.users[rows] -= 1
+
+
+class LedgerColumns:
+    """Columns for the ledger of one matcher."""
+
+    def __init__(self, matcher: Matcher, table: NodeTable, backends: BackendTable) -> None:
+        self._matcher = matcher
+        self._table = table
+        self._backends = backends
+
+    def of(
+        self,
+        placements: Iterable[PodPlacement],
+        grants: Sequence[DeviceGrant],
+        *,
+        whole: bool,
+        uses_node: bool,
+        view: FreeView,
+    ) -> Columns:
+        """The vertices, amounts and exclusive flags of placements; nodes that are gone do not count."""
+        graph = self._matcher.graph
+        taken: dict[int, int] = {}
+        used: dict[int, None] = {}
+        for placement in placements:
+            node = self._table.position.get(placement.node)
+            if node is None:
+                continue
+            used[node] = None
+            for type_, amount in placement.needs.items():
+                pool = self._table.pools.get(type_)
+                if pool is not None and amount:
+                    row = int(pool[node])
+                    taken[row] = taken.get(row, 0) + amount
+            for row in placement.devices:
+                taken[row] = taken.get(row, 0) + 1
+        taken.pop(graph.rows, None)  # a resource that the node does not have
+        if whole and used:
+            for row, amount in self._table.rest(list(used), view):
+                taken[row] = max(amount, taken.get(row, 0))
+        way: dict[int, bool] = {}  # nodes and all vertices above them; whether exclusive
+        for node in used if uses_node else ():
+            first, *above = self._table.way(node)
+            way[first] = whole
+            way.update(dict.fromkeys(above, False))
+        devices, above_devices = self._backends.held(grants)
+        taken.update(devices)
+        for row in above_devices:
+            way.setdefault(row, False)
+        # The requests of running pods can be arbitrarily large; they are capped.
+        amounts = np.array([min(amount, MAX_AMOUNT) for amount in taken.values()], np.int64)
+        return (
+            np.array([*taken, *way], np.int32),
+            np.concatenate((amounts, graph.size[[*way]])),
+            np.array([*(True for _ in taken), *way.values()], np.bool_),
+        )

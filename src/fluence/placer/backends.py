@@ -1,12 +1,12 @@
-"""Backends: the devices that belong to no node as a table, and which of them a gang gets.
+"""Backends: the external resources as a table, and the choice of devices for a gang.
 
-A device that has others below it is had as a whole, with all of them: nobody may have any part of it then. Of
-one without, as many units can be had as are free. Units of a type below the top come from one backend:
-`qubit: 20` is 20 qubits of one machine. Where a request names both a type and one below it (`qpu: 1` and
-`qubit: 20`), the second says how large the first must be.
+A device with other devices below it is allocated as a whole, with all of them, and only if no part of it is
+in use. Of a device without others below it, any number of free units can be allocated. Units of a type below
+the top come from one backend: `qubit: 20` means 20 qubits of one machine. If a request names a type and one
+below it (`qpu: 1` and `qubit: 20`), the second is the required size of the first.
 
-A device under a node or a rack is for pods there. The choice is made on the same columns as that of nodes
-(`FreeView`), so both are free throughout the same window.
+A device under a node or a rack can be used only by pods there. Devices are chosen with the same columns as
+nodes (`FreeView`), so both are free during the same window.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from cachetools import LRUCache
 from fluence.graph.graph import Ints, Mask, Rows
 from fluence.match.matcher import Matcher
 from fluence.match.policy import MatchPolicy
-from fluence.model.device import DeviceGrant, DeviceKey, DeviceRequest, DeviceTerm
+from fluence.model.external_resources import DeviceGrant, DeviceKey, DeviceRequest, DeviceTerm
 from fluence.model.reason import Reason
-from fluence.placer.profile import FreeView, Profile, SeatsOverTime
+from fluence.placer.node_table import NodeTable
+from fluence.placer.profile import FreeView, Profile, SlotsOverTime
 
-_KEPT = 1024
-_MOST_PLACES = 256  # nodes and racks that are tried for one gang
+_CACHE_SIZE = 1024
+_MAX_PLACES = 256  # nodes and racks that are tried for one gang
 
 
 class DeviceEntry(NamedTuple):
@@ -43,18 +44,18 @@ class DeviceEntry(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceNeed:
-    """What some pods of a gang need together, and which devices suit."""
+    """A need that some pods of a gang share, and the suitable devices."""
 
     type: str
     count: int
     suits: tuple[int, ...]  # numbers in the table, in its order
     pods: frozenset[Hashable]
-    shared: bool = True  # by these pods; False: it is one pod's own
+    shared: bool = True  # by these pods; False: it belongs to one pod
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceChoice:
-    """Devices for a gang, and where its pods must then be."""
+    """Devices for a gang, and where its pods must be placed."""
 
     grants: tuple[DeviceGrant, ...]
     under: int | None = None  # the row of a node or rack
@@ -62,7 +63,7 @@ class DeviceChoice:
 
 @dataclass(slots=True)
 class _Device:
-    """An entry, and what is around it."""
+    """An entry and its relatives in the tree."""
 
     entry: DeviceEntry
     below: list[int] = field(default_factory=list)  # numbers of all devices below it
@@ -75,16 +76,18 @@ class _Device:
 class BackendTable:
     """The devices of a matcher's graph, in the order of the document that declares them."""
 
-    def __init__(self, matcher: Matcher) -> None:
+    def __init__(self, matcher: Matcher, table: NodeTable) -> None:
         self._matcher = matcher
+        self._table = table
         self._devices: list[_Device] = []
         self._number: dict[DeviceKey, int] = {}
         self._of_type: dict[str, list[int]] = {}
         self._has_places = False
-        # What was found out of the devices as they are; users can make up any number of requests.
-        self._suited: LRUCache[Hashable, tuple[int, ...]] = LRUCache(_KEPT)
-        self._orders: LRUCache[MatchPolicy, tuple[int, dict[int, int]]] = LRUCache(_KEPT)
-        self.refusals: LRUCache[DeviceRequest, Reason | None] = LRUCache(_KEPT)
+        # Results for the current devices. The cache is bounded, because users can make up any number of
+        # requests.
+        self._suited: LRUCache[Hashable, tuple[int, ...]] = LRUCache(_CACHE_SIZE)
+        self._orders: LRUCache[MatchPolicy, tuple[int, dict[int, int]]] = LRUCache(_CACHE_SIZE)
+        self.refusals: LRUCache[DeviceRequest, Reason | None] = LRUCache(_CACHE_SIZE)
 
     def __bool__(self) -> bool:
         return bool(self._devices)
@@ -98,7 +101,7 @@ class BackendTable:
         return tuple(sorted(self._of_type))
 
     def set(self, entries: Sequence[DeviceEntry]) -> None:
-        """The devices that there are now, parents before children."""
+        """Set the devices, parents before children."""
         self._suited.clear()
         self._orders.clear()
         self.refusals.clear()
@@ -125,7 +128,7 @@ class BackendTable:
     # -- what suits ------------------------------------------------------------------------------------------
 
     def needs(self, request: DeviceRequest, pods: Mapping[Hashable, Mapping[str, int]]) -> list[DeviceNeed]:
-        """What a request needs of this table; ``pods`` says what each of them asks for."""
+        """The needs of a request; ``pods`` has the amounts that each pod requests."""
         asked = dict(request.needs) or self._pinned(request.terms)
         wanted = self._without_parts(asked)
         found: list[DeviceNeed] = []
@@ -143,7 +146,7 @@ class BackendTable:
         return found
 
     def _pinned(self, terms: Sequence[DeviceTerm]) -> dict[str, int]:
-        """One unit of the backend that is named by somebody who asks for no device."""
+        """One unit of the backend that is named by a request without devices."""
         named = (self.entry((term.value,)) for term in terms if term.key == "backend")
         return {entry.type: 1 for entry in named if entry is not None}
 
@@ -155,7 +158,7 @@ class BackendTable:
         return found
 
     def _suitable(self, type_: str, terms: Sequence[DeviceTerm], parts: Mapping[str, int]) -> Iterator[int]:
-        """The devices of a type that are online, are what the terms say, and have these parts."""
+        """The devices of a type that are online, satisfy the terms, and have these parts."""
         concerned = [term for term in terms if self.concerns(term, type_)]
         for number in self._of_type.get(type_, ()):
             device = self._devices[number]
@@ -167,7 +170,7 @@ class BackendTable:
                 yield number
 
     def concerns(self, term: DeviceTerm, type_: str) -> bool:
-        """Whether a term says anything about a type: some device of it has such an attribute."""
+        """Whether a term applies to a type: a device of the type has such an attribute."""
         if term.key == "backend":
             return True
         return any(self.value(entry, term.key) is not None for entry in self.of_type(type_))
@@ -183,7 +186,8 @@ class BackendTable:
         return has >= asked if term.operator == ">=" else has <= asked
 
     def value(self, entry: DeviceEntry, key: str) -> str | None:
-        """An attribute of a device; its backend's name; or, of `qubits`, how many `qubit` its backend has."""
+        """An attribute of a device; the name of its backend; or, for `qubits`, the number of `qubit` of its
+        backend."""
         if key == "backend":
             return entry.key[0]
         said = entry.attributes.get(key)
@@ -194,15 +198,16 @@ class BackendTable:
         return said
 
     def backends_of(self, suits: Sequence[int]) -> list[str]:
-        """The names of the backends that some devices belong to."""
+        """The names of the backends of some devices."""
         return list(dict.fromkeys(self._devices[number].entry.key[0] for number in suits))
 
     def units(self, suits: Iterable[int]) -> int:
-        """How many units some devices have together."""
+        """The total number of units of some devices."""
         return sum(self._devices[number].entry.size for number in suits)
 
     def most_units(self, suits: Sequence[int]) -> int:
-        """How many units one backend has at most, or all of them together at the top."""
+        """The most units that one request can get: of one backend, or of all backends for devices at the
+        top."""
         sums: dict[DeviceKey, int] = {}
         for number in suits:
             entry = self._devices[number].entry
@@ -219,7 +224,7 @@ class BackendTable:
         return sum(entry.size for entry in entries if entry.type == type_)
 
     def _without_parts(self, wanted: dict[str, int]) -> dict[str, tuple[int, dict[str, int]]]:
-        """Types that are asked for, each with those below it that say how large it must be."""
+        """The requested types, each with the types below it that give its required size."""
         found: dict[str, tuple[int, dict[str, int]]] = {type_: (n, {}) for type_, n in wanted.items()}
         for type_, count in wanted.items():
             for above in wanted:
@@ -241,7 +246,7 @@ class BackendTable:
     def choices(
         self, needs: Sequence[DeviceNeed], view: FreeView, policy: MatchPolicy
     ) -> Iterator[DeviceChoice]:
-        """Devices for all needs, one choice per place where pods may have to be: anywhere first."""
+        """Devices for all needs, one choice per place of the pods: first without a restriction."""
         order = self._order(policy)
         for under in (None, *self._places(needs, order)):
             grants = self._choose(needs, view, order, under)
@@ -249,34 +254,34 @@ class BackendTable:
                 yield DeviceChoice(grants, under)
 
     def _places(self, needs: Sequence[DeviceNeed], order: Mapping[int, int]) -> list[int]:
-        """The nodes and racks under which devices are that suit."""
+        """The nodes and racks that have suitable devices."""
         if not self._has_places:
             return []
         suits = sorted({number for need in needs for number in need.suits}, key=lambda number: order[number])
         places = dict.fromkeys(self._devices[number].entry.under for number in suits)
-        return [under for under in places if under is not None][:_MOST_PLACES]
+        return [under for under in places if under is not None][:_MAX_PLACES]
 
     def lacking(self, needs: Sequence[DeviceNeed], view: FreeView, policy: MatchPolicy) -> list[DeviceNeed]:
-        """The needs that cannot be met, each by itself."""
+        """The needs that cannot be satisfied, each considered separately."""
         return [need for need in needs if next(self.choices([need], view, policy), None) is None]
 
     def nodes_under(self, row: int, nodes: Rows) -> Mask:
-        """Which of some nodes, by their rows, are a part of a vertex."""
+        """Which of these nodes, by row, are below a vertex."""
         tree = self._matcher.tree.shape()
         return np.isin(nodes, tree.subtree(row))
 
     def candidates(
         self, need: DeviceNeed, profile: Profile, view: FreeView, starts: Ints, ends: Ints
     ) -> Mask:
-        """In which windows there could be enough for a need; a choice has the last word."""
+        """The windows in which a need might be satisfied; only a choice is certain."""
         where = np.full(len(view.free), -1)
         for number in need.suits:
             where[self._devices[number].entry.row] = number
-        units = SeatsOverTime(profile, view, where, 1, need.count)
+        units = SlotsOverTime(profile, view, where, 1, need.count)
         return units.suffice(need.count, starts, ends)
 
     def _order(self, policy: MatchPolicy) -> dict[int, int]:
-        """The place of each device in the order of a policy; by default that of the document."""
+        """The position of each device in the order of a policy, by default the order of the document."""
         at = self._matcher.graph.state_generation
         known = self._orders.get(policy)
         if known is None or known[0] != at:
@@ -284,17 +289,17 @@ class BackendTable:
         return known[1]
 
     def _ordered(self, policy: MatchPolicy) -> dict[int, int]:
-        if policy.stop_early:
+        column = self._table.scores(policy)
+        if column is None:
             return {number: number for number in range(len(self._devices))}
-        rows = [device.entry.row for device in self._devices]
-        scores = policy.scores(self._matcher.graph)[rows]
+        scores = column[[device.entry.row for device in self._devices]]
         by = np.argsort(scores if policy.ascending else -scores, kind="stable").tolist()
         return {number: at for at, number in enumerate(by)}
 
     def _choose(
         self, needs: Sequence[DeviceNeed], view: FreeView, order: Mapping[int, int], under: int | None
     ) -> tuple[DeviceGrant, ...] | None:
-        taken: dict[int, int] = {}  # units by number, by those before
+        taken: dict[int, int] = {}  # units taken by earlier needs, by device number
         grants: list[DeviceGrant] = []
         used_place = under is None
         for need in needs:
@@ -314,8 +319,8 @@ class BackendTable:
     def _units(
         self, need: DeviceNeed, numbers: Sequence[int], view: FreeView, taken: Mapping[int, int]
     ) -> list[tuple[int, int]] | None:
-        """So many units: of one backend, or of several at the top."""
-        for number in numbers:  # mostly one is enough
+        """Choose this number of units: from one backend, or at the top from several."""
+        for number in numbers:  # usually one is enough
             if self._free(number, view, taken) >= need.count:
                 return [(number, need.count)]
         of_backend: dict[DeviceKey, list[int]] = {}
@@ -342,7 +347,7 @@ class BackendTable:
         return None
 
     def _free(self, number: int, view: FreeView, taken: Mapping[int, int]) -> int:
-        """How many units of a device could be had."""
+        """The number of units of a device that can be allocated."""
         device = self._devices[number]
         row = device.entry.row
         if device.is_leaf:
@@ -359,7 +364,8 @@ class BackendTable:
     # -- holding ---------------------------------------------------------------------------------------------
 
     def held(self, grants: Sequence[DeviceGrant]) -> tuple[dict[int, int], list[int]]:
-        """What grants take: amounts by row, and the rows above them. Devices that are gone do not count."""
+        """The resources of grants: amounts by row, and the rows above them. Devices that are gone do not
+        count."""
         taken: dict[int, int] = {}
         above: dict[int, None] = {}
         for grant in grants:
@@ -376,7 +382,7 @@ class BackendTable:
         return taken, [row for row in above if row not in taken]
 
     def suits(self, grant: DeviceGrant, terms: Iterable[DeviceTerm]) -> bool:
-        """Whether the device of a grant is there, is online, and is what the terms say."""
+        """Whether the device of a grant exists, is online, and satisfies the terms."""
         entry = self.entry(grant.device)
         return (
             entry is not None
@@ -385,5 +391,5 @@ class BackendTable:
         )
 
     def are_there(self, grants: Sequence[DeviceGrant]) -> bool:
-        """Whether all devices of some grants are there and online."""
+        """Whether all devices of some grants exist and are online."""
         return all(self.suits(grant, ()) for grant in grants)

@@ -1,150 +1,149 @@
-"""What is placed together: the members of a gang, their rules about other pods, and the seats they get.
-
-A *seat* is what one pod needs of one node; several seats may share a node.
-"""
+"""Gangs: pods that are placed together, their rules about other pods, and their placements."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol, TypeAlias
 
-from fluence.graph.graph import Ints, Mask, Rows, Tree
-from fluence.graph.selection import Selection
-from fluence.match.placement import Placed
+from fluence.graph.graph import Ints, Mask, Rows
+from fluence.graph.ledger import LedgerJob
 from fluence.match.policy import MatchPolicy
-from fluence.model.device import DeviceGrant
+from fluence.model.external_resources import DeviceGrant
 from fluence.placer.backends import DeviceNeed
 
-Pod: TypeAlias = Hashable  # how the caller calls a pod: its uid
+Pod: TypeAlias = Hashable  # the caller's id of a pod: its uid
 Columns: TypeAlias = tuple[Rows, Ints, Mask]  # vertices, amounts, exclusive
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Members:
-    """Pods of a gang that are alike. Masks and scores are columns over `GangFit.nodes`."""
+    """Equal pods of a gang. Masks and scores are columns over `GangFit.nodes`."""
 
     pods: tuple[Pod, ...]
-    needs: Mapping[str, int]  # amount by type of what is right below a node
+    needs: Mapping[str, int]  # amounts by type, of vertices directly below a node
     allowed: Mask | None = None  # None: every node that is up
-    score: Ints | None = None  # nodes with a higher one are taken first; the policy decides among equals
-    most: int | None = None  # pods of these on one node
+    score: Ints | None = None  # nodes with a higher score are taken first; the policy breaks ties
+    most: int | None = None  # the largest number of these pods on one node
+    least_allocated: bool = False  # also prefer nodes with more resources left
 
 
 class Attempt(Protocol):
     """One attempt to place a gang whose pods have rules about other pods."""
 
     def one_at_a_time(self, members: int) -> bool:
-        """Whether the next of these must be placed alone, because it changes what is open to the others."""
+        """Whether the next pod must be placed alone, because it changes which nodes are open to the
+        others."""
 
     def open_nodes(self, members: int) -> Mask | None:
-        """The nodes that are open to the next of these, given who is placed; None: all."""
+        """The nodes that are open to the next pod, given the pods that are placed; None: all."""
 
     def score(self, members: int) -> Ints | None:
-        """Which nodes the next of these prefers, given who is placed, on top of their score; None: any."""
+        """The score of nodes for the next pod, given the pods that are placed; added to that of its members.
+        None: all are equal."""
 
     def required_free(self, members: int) -> Mapping[str, int] | None:
-        """What the node of the next of these must have free, because others must follow it there."""
+        """What the node of the next pod must have free, because other pods must be placed there too."""
 
     def assign(self, members: int, node: int, count: int) -> None:
-        """So many of these are placed on a node."""
+        """This number of pods is placed on a node."""
 
 
 class GangRules(Protocol):
     """The rules of a gang about other pods."""
 
     def order(self, turns: list[int]) -> list[int]:
-        """The members in the order in which to place them, given the order by what is free."""
+        """The members in the order in which to place them, given their order by free resources."""
 
     def begin(self, at: int) -> Attempt:
         """An attempt for a start at this time."""
 
     def alone(self) -> GangRules | None:
-        """What holds on empty nodes too: rules of its pods about each other that no other pod can ease."""
+        """The rules that also apply on empty nodes: rules of its pods about each other that other pods cannot
+        satisfy."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GangRequest:
-    """What is placed together: all of it, or at least ``minimum`` pods."""
+    """The pods to place together: all of them, or at least ``minimum``."""
 
     members: tuple[Members, ...]
     minimum: int | None = None
     policy: str | MatchPolicy = "first"
     rules: GangRules | None = None
-    stamp: int | None = None  # the state of the nodes that the masks were made for, if the maker minds
-    domains: Ints | None = None  # all must be in one domain: which one each node is in, -1 for none
-    devices: tuple[DeviceNeed, ...] = ()  # that belong to no node, with the nodes or not at all
+    stamp: int | None = None  # the state of the nodes for which the masks are valid, if checked
+    domains: Ints | None = None  # all pods must be in one domain: the domain of each node, -1 for none
+    devices: tuple[DeviceNeed, ...] = ()  # external resources, allocated together with the nodes
 
     @property
     def size(self) -> int:
         return sum(len(each.pods) for each in self.members)
 
     def without_rules(self) -> GangRequest:
-        """The same, its rules about other pods aside."""
+        """The same without its rules about other pods."""
         return GangRequest(
             self.members, self.minimum, self.policy, domains=self.domains, devices=self.devices
         )
 
     def on_empty_nodes(self) -> GangRequest:
-        """As it would be placed if nobody else were there."""
+        """The same as on empty nodes."""
         found = self.without_rules()
         return found if self.rules is None else replace(found, rules=self.rules.alone())
 
 
-class Seat(NamedTuple):
-    """One pod's place."""
+class PodPlacement(NamedTuple):
+    """The part of one node that a pod uses."""
 
     pod: Pod
     node: str
     needs: Mapping[str, int]
-    devices: tuple[int, ...] = ()  # the vertices that are the pod's own, such as GPUs
+    devices: tuple[int, ...] = ()  # the vertices that only this pod uses, such as GPUs
 
 
 @dataclass(frozen=True, slots=True)
-class Seated:
-    """The gang has its seats, from ``at`` until ``end``."""
+class GangPlacement:
+    """The result of a search: the placement of a gang from ``at`` until ``end``."""
 
     job: int
     at: int
     end: int
     reserved: bool  # for later; False: it starts now
-    seats: tuple[Seat, ...]
-    left: tuple[Pod, ...]  # pods beyond the minimum that found no seat
-    whole: bool  # the nodes are the job's own
-    held: Columns
-    tree: Tree
+    placements: tuple[PodPlacement, ...]
+    left: tuple[Pod, ...]  # pods beyond the minimum that did not fit
+    whole: bool  # the job uses whole nodes
+    columns: Columns  # for the ledger
     grants: tuple[DeviceGrant, ...] = ()
 
     @property
     def nodes(self) -> dict[Pod, str]:
-        """Which pod got which node."""
-        return {seat.pod: seat.node for seat in self.seats}
-
-    @property
-    def selection(self) -> Selection:
-        """What is held, with the way to it from the root, as the graph stands."""
-        return Selection.of(self.tree, *self.held)
-
-    @property
-    def placed(self) -> Placed:
-        """The same for the writers."""
-        return Placed(self.job, self.at, self.end, self.reserved, self.selection)
+        """The node of each pod."""
+        return {placement.pod: placement.node for placement in self.placements}
 
     def __bool__(self) -> bool:
         return True
 
 
-@dataclass(slots=True)
-class Seating:
-    """What a job holds, seat by seat."""
+@dataclass(slots=True, eq=False)
+class GangHolding(LedgerJob):
+    """A job in the ledger whose vertices are the placements of pods and the devices granted to them."""
 
-    job: int
-    start: int
-    end: int
-    reserved: bool
-    whole: bool = False  # its nodes are its own
-    uses_node: bool = True  # it keeps others from having its nodes as a whole
-    seats: dict[Pod, Seat] = field(default_factory=dict)
+    whole: bool = False  # it uses whole nodes
+    uses_node: bool = True  # no other job can get its nodes as whole nodes
+    placements: dict[Pod, PodPlacement] = field(default_factory=dict)
     grants: tuple[DeviceGrant, ...] = ()
-    shares: tuple[DeviceGrant, ...] = ()  # that `lender` holds for this job, too
+    shares: tuple[DeviceGrant, ...] = ()  # devices that `lender` also holds for this job
     lender: int | None = None  # another job
+    ended: set[Pod] = field(default_factory=set)  # pods that have ended while the job keeps their placements
+
+    def holds(self, lacking: Mapping[str, Collection[str]]) -> bool:
+        """Whether it holds something that some nodes lack (`NodeTable.lacking`), by name."""
+        return any(
+            (self.whole and "node" in lacking[pod.node]) or holds_some(pod.needs, lacking[pod.node])
+            for pod in self.placements.values()
+            if pod.node in lacking
+        )
+
+
+def holds_some(needs: Mapping[str, int], types: Collection[str]) -> bool:
+    """Whether a pod has some of these types."""
+    return any(needs.get(type_, 0) > 0 for type_ in types)

@@ -1,18 +1,19 @@
 """GangFit: many pods on nodes in one match, all or nothing.
 
-A *seat* is what one pod needs of one node; several seats may share a node. A gang is a list of members: pods
-that are alike and so have one shape. For each shape one vector operation says how many seats every node has;
-the nodes are filled in the order of the match policy. Only pods that have rules about other pods are placed
-one by one.
+A placement is the part of one node that a pod uses; several pods may share a node. A gang is a list of
+members: groups of equal pods with one shape. For each shape, one vector operation computes how many pods fit
+on every node; the nodes are filled in the order of the match policy. Only pods with rules about other pods
+are placed one by one.
 
-What is found is recorded in the matcher's ledger as one job, so that `find`, `explain`, reservations and the
-writers see it like any other.
+The result is recorded in the ledger of the matcher as one job, so `find`, `explain`, reservations and the
+writers treat it like any other job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import cast
 
 import numpy as np
 
@@ -22,75 +23,68 @@ from fluence.match import policy as policies
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Never, Wait
 from fluence.match.policy import MatchPolicy
-from fluence.model.device import DeviceGrant
-from fluence.placer.availability import Availability
+from fluence.model.external_resources import DeviceGrant
+from fluence.placer.availability import Availability, LedgerColumns
 from fluence.placer.backends import BackendTable, DeviceChoice, DeviceNeed
-from fluence.placer.gang import Columns, GangRequest, Members, Pod, Seat, Seated, Seating
+from fluence.placer.gang import Columns, GangHolding, GangPlacement, GangRequest, Members, Pod, PodPlacement
 from fluence.placer.node_table import NodeTable
 from fluence.placer.placer import NodeFill, PartialFill, Placer
-from fluence.placer.profile import FreeView, Profile
-from fluence.placer.seat_columns import SeatColumns
-from fluence.placer.window_sweep import WindowSweep
+from fluence.placer.profile import FreeView, Profile, WindowSweep
+
+_NOTHING: Columns = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.bool_))
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Where a gang could be."""
+    """A possible placement of a gang."""
 
     fills: Sequence[NodeFill]
     grants: tuple[DeviceGrant, ...] = ()
 
 
 class GangFit:
-    """Seats the pods of gangs on the nodes of a matcher's graph."""
+    """Places the pods of gangs on the nodes of a matcher's graph."""
 
     def __init__(self, matcher: Matcher, *, keeps_overdue: bool = False) -> None:
         self.matcher = matcher
+        self._ledger = matcher.ledger
         self.availability = Availability(matcher, keeps_overdue=keeps_overdue)
-        self.jobs: dict[int, Seating] = {}
         self.table = NodeTable(matcher)
-        self.backends = BackendTable(matcher)
-        self._columns = SeatColumns(matcher, self.table, self.backends)
+        self.backends = BackendTable(matcher, self.table)
+        self._columns = LedgerColumns(matcher, self.table, self.backends)
         self._placer = Placer(self.table)
 
     # -- operations ------------------------------------------------------------------------------------------
 
-    def try_now(self, gang: GangRequest, *, now: int, duration: int | None = None) -> Seated | Wait | Never:
+    def try_now(
+        self, gang: GangRequest, *, now: int, duration: int | None = None
+    ) -> GangPlacement | Wait | Never:
         """Where the gang would be placed if it started now; nothing is recorded."""
         view = self.look(now, duration)
         found = self._place(gang, view, now)
         if found is None:
             return self._refused(gang, now)
-        return self._seated(gang, found, view, -1, now, self._end(now, duration), False)
+        return self._placement(gang, found, view, -1, now, self._end(now, duration), False)
 
-    def seat(
+    def allocate(
         self, gang: GangRequest, *, job: int, now: int, duration: int | None = None
-    ) -> Seated | Wait | Never:
-        """Seat the gang now and record it as a job."""
+    ) -> GangPlacement | Wait | Never:
+        """Place the gang now and record it as a job."""
         self._check_new(job)
         view = self.look(now, duration)
         found = self._place(gang, view, now)
         if found is None:
             return self._refused(gang, now)
-        return self._record(self._seated(gang, found, view, job, now, self._end(now, duration), False))
+        return self._record(self._placement(gang, found, view, job, now, self._end(now, duration), False))
 
     def reserve(
-        self, gang: GangRequest, *, job: int, now: int, duration: int | None = None
-    ) -> Seated | Wait | Never:
-        """Seat the gang now or at the earliest time that suffices, and record it."""
+        self, gang: GangRequest, *, job: int, now: int, duration: int | None = None, begin: int = 0
+    ) -> GangPlacement | Wait | Never:
+        """Place the gang now or at its earliest start, and record it. ``begin``: the earliest allowed
+        start."""
         self._check_new(job)
-        found = self.earliest(gang, now=now, duration=duration, job=job)
-        return self._record(found) if isinstance(found, Seated) else found
-
-    def join(self, gang: GangRequest, *, job: int, now: int) -> Seated | Wait | Never:
-        """Seat more pods now for a job that has seats already, until its end."""
-        seating = self._seating(job)
-        found = self.try_now(gang, now=now, duration=max(seating.end - now, 1))
-        if isinstance(found, Seated):
-            seating.grants += found.grants
-            self.rewrite(job, found.seats)
-            return replace(found, job=job)
-        return found
+        found = self.earliest(gang, now=now, duration=duration, job=job, begin=begin)
+        return self._record(found) if isinstance(found, GangPlacement) else found
 
     def earliest(
         self,
@@ -100,25 +94,29 @@ class GangFit:
         duration: int | None = None,
         job: int = -1,
         latest: int | None = None,
-    ) -> Seated | Wait | Never:
-        """When the gang could start, and where; nothing is recorded. ``latest``: later does not matter."""
+        begin: int = 0,
+    ) -> GangPlacement | Wait | Never:
+        """The earliest start of the gang and its placement; nothing is recorded. ``begin`` and ``latest``
+        limit the search."""
         view = self.look(now, duration)
-        found = self._place(gang, view, now)
+        found = self._place(gang, view, now) if begin <= now else None
         if found is not None:
-            return self._seated(gang, found, view, job, now, self._end(now, duration), False)
+            return self._placement(gang, found, view, job, now, self._end(now, duration), False)
         never = self._never(gang, now)
         if never is not None:
             return never
-        for at, end, view in self._later(gang.devices, duration, gang, latest):
+        for at, end, view in self._later(
+            gang.devices, duration, gang, latest, begin if begin > now else None
+        ):
             found = self._place(gang, view, at)
             if found is not None:
-                return self._seated(gang, found, view, job, at, end, True)
+                return self._placement(gang, found, view, job, at, end, True)
         return Wait("busy")
 
     def devices_from(
         self, needs: Sequence[DeviceNeed], policy: MatchPolicy, *, now: int, duration: int | None
     ) -> int | None:
-        """When devices alone could be had; None: nobody knows."""
+        """The earliest time at which the devices alone are free; None if unknown."""
         view = self.look(now, duration)
         if next(self.backends.choices(needs, view, policy), None) is not None:
             return now
@@ -133,9 +131,12 @@ class GangFit:
         duration: int | None,
         gang: GangRequest | None = None,
         latest: int | None = None,
+        begin: int | None = None,
     ) -> Iterator[tuple[int, int, FreeView]]:
-        """The times after now at which there could be enough: start, end, and what is free throughout."""
+        """The later windows in which the gang might fit: start, end, and what is free throughout."""
         starts = self.availability.ends()
+        if begin is not None:
+            starts = np.concatenate((np.array([begin], starts.dtype), starts[starts > begin]))
         if latest is not None:
             starts = starts[starts <= latest]
         horizon = self.matcher.horizon
@@ -155,7 +156,7 @@ class GangFit:
         devices: Sequence[DeviceNeed],
         gang: GangRequest | None = None,
     ) -> Mask:
-        """In which windows of a profile there could be enough, by what is free at each instant."""
+        """The windows of a profile in which the gang might fit, by what is free at each instant."""
         free, enough = self.availability.view, np.ones(len(starts), np.bool_)
         if gang is not None:
             enough &= self._placer.candidates(gang, free, profile, starts, ends)
@@ -164,12 +165,24 @@ class GangFit:
         return enough
 
     def fits(self, gang: GangRequest, view: FreeView, at: int) -> bool:
-        """Whether all of a gang find their seats in a view."""
+        """Whether a gang fits in a view."""
         return self._place(gang, view, at) is not None
 
+    def nodes_for(self, gang: GangRequest, view: FreeView, at: int) -> set[str] | None:
+        """The nodes on which a gang would be placed in a view; None: it does not fit."""
+        found = self._place(gang, view, at)
+        if found is None:
+            return None
+        return {
+            self.names[node]
+            for fill in found.fills
+            for node, count in zip(fill.nodes, fill.counts, strict=True)
+            if count
+        }
+
     def may_start(self, gang: GangRequest, *, job: int, now: int, duration: int | None) -> bool:
-        """Whether a gang with a reservation might start now instead, its rules about other pods aside: what
-        it is to have later does not stand in its way."""
+        """Whether a gang with a reservation might start now instead, without its rules about other pods. Its
+        own reservation does not count."""
         view = self.look(now, duration)
         if job in self.jobs:
             (rows, taken), now_free = self.availability.effect(job), self.availability.view
@@ -178,44 +191,51 @@ class GangFit:
             view.users[rows] = np.maximum(view.users[rows] - 1, now_free.users[rows])
         return self._place(gang.without_rules(), view, now) is not None
 
-    def full_nodes(self, members: Members, *, most: int) -> list[str]:
-        """The first nodes that would have a seat for such pods if they were empty, and have none."""
+    def full_nodes(self, members: Members, *, most: int) -> dict[str, frozenset[str]]:
+        """The first nodes on which such a pod would fit only if they were empty, with the resources that they
+        lack now (`NodeTable.lacking`)."""
         shape, table = self.table.shape(members.needs), self.table
         view = self.look(self.availability.now, 1)
         full = table.fits(shape, self.empty()) & ~table.fits(shape, view) & self._placer.allowed(members)
-        return [self.names[index] for index in np.flatnonzero(full)[:most].tolist()]
+        some = np.flatnonzero(full)[:most].tolist()
+        return {self.names[index]: table.lacking(members.needs, view, index) for index in some}
+
+    def lacking(self, needs: Mapping[str, Mapping[str, int]], *, now: int) -> dict[str, frozenset[str]]:
+        """The types that each node lacks now of the given needs."""
+        view, position = self.look(now, 1), self.table.position
+        return {node: self.table.lacking(amounts, view, position[node]) for node, amounts in needs.items()}
 
     def displaced(self) -> set[int]:
-        """The reserved jobs whose seats are not there any more, or are taken by somebody else."""
+        """The reserved jobs whose placements are gone, or taken by other jobs."""
         self.look(self.availability.now)
         found = self.availability.profile.overbooked(self.availability.view)
         up = dict(zip(self.names, self.table.up.tolist(), strict=True))
-        for job, seating in self.jobs.items():
-            if seating.reserved and not (
-                all(up.get(seat.node, False) for seat in seating.seats.values())
-                and self.backends.are_there(seating.grants)
+        for job, holding in self.jobs.items():
+            if holding.reserved and not (
+                all(up.get(placement.node, False) for placement in holding.placements.values())
+                and self.backends.are_there(holding.grants)
             ):
                 found.add(job)
         return {job for job in found if job in self.jobs and self.jobs[job].reserved}
 
     def domain_seats(self, gang: GangRequest, domains: Ints, view: FreeView) -> Ints:
-        """How many pods of a gang could be in each domain with what is free in a view, at most."""
+        """The largest number of pods of a gang that fit in each domain in a view."""
         return self._placer.domain_seats(gang, domains, view)
 
     def could_hold(self, gang: GangRequest) -> bool:
-        """Whether the gang would fit if nobody held anything: only its own pods could be in its way."""
+        """Whether the gang would fit on empty nodes, with the rules of its pods about each other."""
         view, now = self.empty(), self.availability.now
         return self._place(gang.on_empty_nodes(), view, now) is not None
 
     def most_if_empty(self, members: Members) -> int:
-        """How many such pods the nodes could hold if nobody held anything, at most."""
-        seats = self.table.capacity(self.table.shape(members.needs), self.empty())
+        """The largest number of such pods that would fit on empty nodes."""
+        slots = self.table.capacity(self.table.shape(members.needs), self.empty())
         if members.most is not None:
-            seats = np.minimum(seats, members.most)
-        return int((seats * self._placer.allowed(members)).sum())
+            slots = np.minimum(slots, members.most)
+        return int((slots * self._placer.allowed(members)).sum())
 
     def empty(self) -> FreeView:
-        """What would be free if nobody held anything."""
+        """What would be free if all nodes were empty."""
         self.availability.at(self.availability.now)
         self.table.refresh()
         graph = self.matcher.graph
@@ -224,7 +244,8 @@ class GangFit:
     def progress(
         self, gang: GangRequest, view: FreeView, *, at: int, empty: bool = False, partial: bool = True
     ) -> PartialFill | None:
-        """How far a gang gets with what is free in a view; None: it fits. ``empty``: nobody else is there."""
+        """How many pods of a gang fit in a view, and which does not; None: all fit. ``empty``: assume empty
+        nodes."""
         asked = gang.on_empty_nodes() if empty else gang
         asked = replace(asked, minimum=None)
         if self._placer.place(asked, view, at) is not None:
@@ -234,88 +255,94 @@ class GangFit:
     def hold(
         self,
         job: int,
-        seats: Iterable[Seat],
+        placements: Iterable[PodPlacement],
         *,
         start: int,
         end: int | None = None,
-        reserved: bool = False,
         whole: bool = False,
         uses_node: bool = True,
         grants: tuple[DeviceGrant, ...] = (),
-    ) -> None:
-        """Record seats that are taken whether they fit or not: pods that run already.
+    ) -> GangHolding:
+        """Record running pods, even if they do not fit.
 
-        Devices are chosen among the free ones where the seat names none. ``uses_node=False`` leaves the node
-        itself untouched, so that others may still have it as a whole.
+        Free devices are chosen if a placement names none. ``uses_node=False`` leaves the node itself
+        unused, so that another job can still get it as a whole node.
         """
         self._check_new(job)
         until = self.matcher.horizon if end is None else end
-        seating = Seating(job, start, until, reserved, whole, uses_node, grants=grants)
+        holding = GangHolding(job, start, until, False, whole=whole, uses_node=uses_node, grants=grants)
         self.look(self.availability.now)
-        self._take_devices(seating, seats)
-        self._write(seating)
+        self._take_devices(holding, placements)
+        self._ledger.write(holding, *self._columns_of(holding))
+        return holding
 
-    def release(self, job: int, pods: Iterable[Pod] | None = None) -> tuple[Seat, ...]:
-        """Give back all of a job, or the seats of some pods; with its last seat it is gone."""
-        seating = self._seating(job)
-        gone = list(seating.seats) if pods is None else [pod for pod in pods if pod in seating.seats]
-        freed = tuple(seating.seats.pop(pod) for pod in gone)
-        held = seating.grants
-        seating.grants = tuple(each for each in held if not each.pods.isdisjoint(seating.seats))
-        if not seating.seats:
-            self._erase(job)
-        elif freed:
+    def release(self, job: int, pods: Iterable[Pod] | None = None) -> tuple[PodPlacement, ...]:
+        """Free a job, or the placements of some pods; a job without placements is removed."""
+        holding = self._holding(job)
+        held = holding.placements
+        gone = list(held if pods is None else dict.fromkeys(pod for pod in pods if pod in held))
+        if len(gone) == len(held):
+            # The record keeps its placements, so that an undo restores the job.
+            self.matcher.cancel(job)
+            if holding.grants:
+                self._pass_on(job)
+            return tuple(held.values())
+        freed = tuple(held.pop(pod) for pod in gone)
+        holding.ended.difference_update(gone)
+        granted = holding.grants
+        holding.grants = tuple(grant for grant in granted if not grant.pods.isdisjoint(held))
+        if freed:
             self.rewrite(job)
-        if len(seating.grants) < len(held):
+        if len(holding.grants) < len(granted):
             self._pass_on(job)
         return freed
 
-    def rename(self, job: int, pod: Pod, new: Pod) -> str:
-        """A seat is another pod's from now on. Says on which node."""
-        seating = self._seating(job)
-        seat = seating.seats.pop(pod)._replace(pod=new)
-        seating.seats[new] = seat
-        seating.grants, seating.shares = (
-            tuple(_renamed(each, pod, new) for each in grants) for grants in (seating.grants, seating.shares)
-        )
-        return seat.node
+    def rename(self, job: int, pod: Pod, new: Pod) -> PodPlacement:
+        """Give a placement to another pod."""
+        holding = self._holding(job)
+        placement = holding.placements.pop(pod)._replace(pod=new)
+        holding.placements[new] = placement
+        holding.ended.discard(pod)
+        holding.grants = tuple(_renamed(grant, pod, new) for grant in holding.grants)
+        holding.shares = tuple(_renamed(grant, pod, new) for grant in holding.shares)
+        return placement
 
     def share(self, job: int, grants: tuple[DeviceGrant, ...], lender: int) -> None:
-        """A job uses devices that another holds: when that one gives them back, they are this one's."""
-        seating = self._seating(job)
-        seating.shares, seating.lender = grants, lender
+        """A job shares devices that another job holds. When that job frees them, this job gets them."""
+        holding = self._holding(job)
+        holding.shares, holding.lender = grants, lender
 
     def _pass_on(self, lender: int) -> None:
-        """A job gave back devices: the first of those with which it shared them holds them now, for all."""
+        """A job freed devices: the first job that shared them holds them now, for all."""
         heirs = [each for each in self.jobs.values() if each.lender == lender]
         if not heirs or any(each.grants for each in heirs):
             return
-        heir, *others = sorted(heirs, key=lambda each: each.job)
+        heir, *others = sorted(heirs, key=lambda each: each.id)
         heir.grants, heir.shares, heir.lender = heir.shares, (), None
         for each in others:
-            each.lender = heir.job
-        self.rewrite(heir.job)
+            each.lender = heir.id
+        self.rewrite(heir.id)
 
-    def rewrite(self, job: int, seats: Iterable[Seat] = ()) -> None:
-        """Record a job anew: some of its seats have changed, or a node has come back with other vertices."""
-        seating = self._seating(job)
-        self._erase(job)
+    def rewrite(self, job: int, placements: Iterable[PodPlacement] = ()) -> None:
+        """Record a job again: some placements have changed, or a node has come back with other vertices."""
+        holding = self._holding(job)
+        # The current resources of the job count as free while new ones are chosen.
+        self._ledger.rewrite(holding, *_NOTHING)
         self.look(self.availability.now)
-        changed = {seat.pod: seat for seat in seats}
-        self._take_devices(seating, [*{**seating.seats, **changed}.values()])
-        self._write(seating)
+        changed = {placement.pod: placement for placement in placements}
+        self._take_devices(holding, [*{**holding.placements, **changed}.values()])
+        self._ledger.rewrite(holding, *self._columns_of(holding))
 
     def prolong(self, job: int, end: int) -> None:
-        """A job runs longer than it said."""
-        record = self.matcher.ledger.job(job)
-        ledger, spans = self.matcher.ledger, record.spans
-        columns = (ledger.vertex[spans].copy(), ledger.needs[spans].copy(), ledger.exclusive[spans].copy())
-        seating = self.jobs.get(job) or Seating(job, record.start, end, record.reserved)
-        seating.end = end
-        self._erase(job)
-        self._write(seating, columns)
+        """Change the end of a job."""
+        self._ledger.stretch(job, end)
 
     # -- asking ----------------------------------------------------------------------------------------------
+
+    @property
+    def jobs(self) -> dict[int, GangHolding]:
+        """All jobs of the ledger: on a cluster, this is the only writer."""
+        return cast(dict[int, GangHolding], self._ledger.jobs)
 
     @property
     def nodes(self) -> Rows:
@@ -332,28 +359,27 @@ class GangFit:
 
     @property
     def types(self) -> tuple[str, ...]:
-        """What nodes have: pools and devices."""
+        """The types of nodes: pools and devices."""
         self.look(self.availability.now, 1)
         return (*self.table.pools, *self.table.devices)
 
     def free(self, type_: str, view: FreeView | None = None) -> Ints:
-        """How much of a type is free on each node now, or in a view; below 0 where others took more than
-        there is."""
+        """The free amount of a type on each node, now or in a view; negative if a node is overcommitted."""
         return self.table.free(type_, self.look(self.availability.now, 1) if view is None else view)
 
     def free_units(self, type_: str, backends: Collection[str]) -> int:
-        """How many units of a type of device are free now in some backends."""
+        """The number of units of a device type that are free now in some backends."""
         free = self.look(self.availability.now, 1).free
         entries = (each for each in self.backends.of_type(type_) if each.key[0] in backends and each.online)
         return sum(max(0, int(free[each.row])) for each in entries)
 
     def size(self, type_: str) -> Ints:
-        """How much of a type each node has."""
+        """The size of a type on each node."""
         self.look(self.availability.now, 1)
         return self.table.size(type_)
 
     def look(self, now: int, duration: int | None = None) -> FreeView:
-        """What is free from now on for a while, as columns over the rows of the graph."""
+        """What is free from now on for a duration, as columns over the rows of the graph."""
         view = self.availability.at(now)
         self.table.refresh()
         if not self.availability.events:
@@ -367,14 +393,14 @@ class GangFit:
         return Wait("busy") if never is None else never
 
     def _never(self, gang: GangRequest, now: int) -> Never | None:
-        """Whether the gang would fit if nobody held anything, its rules about other pods aside."""
+        """`Never` if the gang would not fit on empty nodes, without its rules about other pods."""
         found = self._place(gang.without_rules(), self.empty(), now)
         return None if found is not None else Never("unsatisfiable")
 
     # -- finding ---------------------------------------------------------------------------------------------
 
     def _place(self, gang: GangRequest, view: FreeView, at: int) -> _Found | None:
-        """Nodes, and devices that belong to none, together."""
+        """Find nodes and external resources together."""
         if not gang.devices:
             fills = self._placer.place(gang, view, at)
             return None if fills is None else _Found(fills)
@@ -386,7 +412,7 @@ class GangFit:
         return None
 
     def _with(self, gang: GangRequest, choice: DeviceChoice) -> GangRequest:
-        """A gang whose pods are where their devices are."""
+        """The gang restricted to the nodes of its devices."""
         if choice.under is None:
             return gang
         inside = self.backends.nodes_under(choice.under, self.table.nodes)
@@ -401,7 +427,7 @@ class GangFit:
 
     # -- recording -------------------------------------------------------------------------------------------
 
-    def _seated(
+    def _placement(
         self,
         gang: GangRequest,
         found: _Found,
@@ -410,9 +436,9 @@ class GangFit:
         at: int,
         end: int,
         reserved: bool,
-    ) -> Seated:
+    ) -> GangPlacement:
         policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
-        seats: list[Seat] = []
+        placements: list[PodPlacement] = []
         next_ = [0] * len(gang.members)
         for fill in found.fills:
             members = gang.members[fill.members]
@@ -425,88 +451,71 @@ class GangFit:
                     if amounts:
                         picked = zip(fill.devices, amounts, strict=True)
                         own = tuple(row for of, n in picked for row in of[index][number * n : number * n + n])
-                    seats.append(Seat(pods[first], name, needs, own))
+                    placements.append(PodPlacement(pods[first], name, needs, own))
                     first += 1
             next_[fill.members] = first
         left = tuple(
-            pod
-            for members, seated in zip(gang.members, next_, strict=True)
-            if seated < len(members.pods)
-            for pod in members.pods[seated:]
+            pod for members, count in zip(gang.members, next_, strict=True) for pod in members.pods[count:]
         )
         whole = policy.node_exclusive
-        held = self._columns.of(seats, found.grants, whole=whole, uses_node=True, view=view)
-        return Seated(
-            job, at, end, reserved, tuple(seats), left, whole, held, self.matcher.tree, found.grants
+        columns = self._columns.of(placements, found.grants, whole=whole, uses_node=True, view=view)
+        return GangPlacement(job, at, end, reserved, tuple(placements), left, whole, columns, found.grants)
+
+    def _record(self, found: GangPlacement) -> GangPlacement:
+        placements = {placement.pod: placement for placement in found.placements}
+        holding = GangHolding(
+            found.job,
+            found.at,
+            found.end,
+            found.reserved,
+            whole=found.whole,
+            placements=placements,
+            grants=found.grants,
+        )
+        self._ledger.write(holding, *found.columns)
+        return found
+
+    def _columns_of(self, holding: GangHolding) -> Columns:
+        """The columns of a job for the ledger."""
+        return self._columns.of(
+            holding.placements.values(),
+            holding.grants,
+            whole=holding.whole,
+            uses_node=holding.uses_node,
+            view=self.availability.view,
         )
 
-    def _record(self, seated: Seated) -> Seated:
-        seats = {seat.pod: seat for seat in seated.seats}
-        seating = Seating(
-            seated.job, seated.at, seated.end, seated.reserved, seated.whole, True, seats, seated.grants
-        )
-        self._write(seating, seated.held)
-        return seated
-
-    def _write(self, seating: Seating, columns: Columns | None = None) -> None:
-        """Record what the seats of a job come to."""
-        if columns is None:
-            columns = self._columns.of(
-                seating.seats.values(),
-                seating.grants,
-                whole=seating.whole,
-                uses_node=seating.uses_node,
-                view=self.availability.view,
-            )
-        rows, needs, exclusive = columns
-        record = self.matcher.ledger.add(
-            seating.job,
-            start=seating.start,
-            end=seating.end,
-            reserved=seating.reserved,
-            vertices=rows,
-            needs=needs,
-            exclusive=exclusive,
-        )
-        self.availability.added(record)
-        self.jobs[seating.job] = seating
-
-    def _erase(self, job: int) -> None:
-        self.availability.removing(self.matcher.ledger.job(job))
-        self.matcher.cancel(job)
-        self.jobs.pop(job, None)
-
-    def _take_devices(self, seating: Seating, seats: Iterable[Seat]) -> None:
-        """Give each seat devices of its node: those that it has, free ones, or any, if others took too
-        many."""
+    def _take_devices(self, holding: GangHolding, placements: Iterable[PodPlacement]) -> None:
+        """Give each placement devices of its node: those that it has, else free ones, else any, if the node
+        is overcommitted."""
         taken: set[int] = set()
-        for seat in seats:
-            node = self.table.position.get(seat.node)
+        for placement in placements:
+            node = self.table.position.get(placement.node)
             own: list[int] = []
             for type_, of in self.table.devices.items():
-                amount = seat.needs.get(type_, 0)
+                amount = placement.needs.get(type_, 0)
                 if node is None or not amount:
                     continue
                 rows = of.of(node)
                 busy = self.availability.view.free[rows] <= 0
                 busy |= np.isin(rows, list(taken))
-                by = np.lexsort((~np.isin(rows, seat.devices), busy))
+                by = np.lexsort((~np.isin(rows, placement.devices), busy))
                 own.extend(rows[by][:amount].tolist())
             taken.update(own)
-            if own or seat.devices:
-                seat = seat._replace(devices=tuple(own))
-            seating.seats[seat.pod] = seat
+            if own or placement.devices:
+                placement = placement._replace(devices=tuple(own))
+            holding.placements[placement.pod] = placement
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _seating(self, job: int) -> Seating:
+    def _holding(self, job: int) -> GangHolding:
         try:
             return self.jobs[job]
         except KeyError:
-            raise NotFound(f"no job {job} has seats") from None
+            raise NotFound(f"no job {job} holds anything") from None
 
     def _check_new(self, job: int) -> None:
-        if job in self.matcher.ledger.jobs:
+        if job in self._ledger.jobs:
             raise Conflict(f"job {job} already holds resources: release it first or choose another id")
 
     def _end(self, at: int, duration: int | None) -> int:

@@ -1,7 +1,7 @@
-"""Which pod goes where: the members of a gang on the nodes of a table, given what is free.
+"""Placer: chooses nodes for the members of a gang, given the free resources.
 
-Members are placed one after the other, the hardest first: those for which there are fewest seats for each of
-them. Members that find no seat are tried again before all others.
+Members are placed one after the other, the hardest first: those with the fewest possible placements per pod.
+If a member does not fit, the search is repeated with this member in front.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fluence.graph.graph import Ints, Mask, Rows
 from fluence.match import policy as policies
 from fluence.match.policy import MatchPolicy
 from fluence.placer.gang import Attempt, GangRequest, Members
-from fluence.placer.node_table import NodeTable
-from fluence.placer.profile import FreeView, Profile, SeatsOverTime
+from fluence.placer.node_table import SCORE_STEPS, NodeTable
+from fluence.placer.profile import FreeView, Profile, SlotsOverTime
 
 _NOBODY = -(2**62)
 
@@ -34,22 +34,22 @@ class NodeFill:
 
 @dataclass(frozen=True, slots=True)
 class PartialFill:
-    """How far a gang gets until its next pod finds no seat."""
+    """A gang that fits in part: the state when the next pod does not fit."""
 
-    seated: int  # of its pods
-    stuck: int | None  # whose next pod finds none, of the gang's members; None: all have seats
-    view: FreeView  # what is free beside those that have seats
-    attempt: Attempt | None  # the rules about other pods, which know of them
+    seated: int  # the number of pods that fit
+    stuck: int | None  # the number of the members whose next pod does not fit; None: all fit
+    view: FreeView  # what is free after placing them
+    attempt: Attempt | None  # the rules about other pods, with the placed pods counted
 
 
 class Placer:
-    """Finds seats; it records nothing, and leaves what it looks at as it was."""
+    """Finds placements. It records nothing and leaves its arguments unchanged."""
 
     def __init__(self, table: NodeTable) -> None:
         self.table = table
 
     def place(self, gang: GangRequest, view: FreeView, at: int) -> list[NodeFill] | None:
-        """Which members go where, in the order in which they were placed; None if too few find a seat."""
+        """The nodes of the members, in the order in which they were placed; None if too few fit."""
         policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
         order = self.table.order(policy)
         if gang.domains is not None:
@@ -65,8 +65,8 @@ class Placer:
         return fills if sum(sum(fill.counts) for fill in fills) >= max(gang.minimum, 1) else None
 
     def progress(self, gang: GangRequest, view: FreeView, at: int, *, partial: bool) -> PartialFill:
-        """How far a gang that does not fit gets, wherever its pods are; ``partial``: each kind as far as it
-        can, else until one is stuck."""
+        """Place as many pods as possible of a gang that does not fit, in any domain. ``partial``: place pods
+        of all kinds; else stop at the first pod that does not fit."""
         policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
         order = self.table.order(policy)
         turns = [0]
@@ -83,7 +83,7 @@ class Placer:
     def _all(
         self, gang: GangRequest, view: FreeView, at: int, policy: MatchPolicy, order: Ints
     ) -> tuple[list[NodeFill] | None, list[int]]:
-        """Seats for all members, in the order of their pods that was tried last."""
+        """Placements for all members, in the order that was tried last."""
         turns = self._turns(gang, view)
         if gang.rules is not None:
             turns = gang.rules.order(turns)
@@ -102,8 +102,7 @@ class Placer:
     def _in_one_domain(
         self, gang: GangRequest, domains: Ints, view: FreeView, at: int, order: Ints
     ) -> list[NodeFill] | None:
-        """The domains one after the other, in the order of their first nodes: all pods in one of them, or
-        else the minimum."""
+        """Try the domains in the order of their first nodes: first for all pods, then for the minimum."""
         for minimum in dict.fromkeys((None, gang.minimum)):
             seats = self.domain_seats(gang, domains, view)
             enough = seats >= (gang.size if minimum is None else max(minimum, 1))
@@ -120,7 +119,7 @@ class Placer:
         return None
 
     def domain_seats(self, gang: GangRequest, domains: Ints, view: FreeView) -> Ints:
-        """How many pods of a gang could be in each domain at most, each kind by itself."""
+        """The largest number of pods of a gang that fit in each domain, counting each kind separately."""
         found = np.zeros(int(domains.max(initial=-1)) + 1, np.int64)
         inside = domains >= 0
         for members in gang.members:
@@ -156,7 +155,8 @@ class Placer:
         *,
         partial: bool,
     ) -> tuple[list[NodeFill], int | None]:
-        """Place members in turn; says whose pods did not all find a seat. The view is left as it was."""
+        """Place members in turn; returns the placements, and the first members that did not fit completely.
+        The view is restored."""
         attempt = gang.rules.begin(at) if gang.rules is not None else None
         undo: list[tuple[Rows, Ints]] = []
         fills: list[NodeFill] = []
@@ -182,8 +182,8 @@ class Placer:
         undo: list[tuple[Rows, Ints]],
         partial: bool,
     ) -> int | None:
-        """Place members in turn, and take what they need out of the view; says who did not all find a seat:
-        the first of them, after which nobody is placed unless ``partial``."""
+        """Place members in turn and subtract their needs from the view; returns the first members that did
+        not fit completely. No further pods are placed after that, unless ``partial``."""
         own = np.zeros(len(self.table.nodes), np.bool_)  # nodes that the gang already uses
         stuck: int | None = None
         for number in turns:
@@ -217,7 +217,8 @@ class Placer:
         *,
         partial: bool,
     ) -> Iterator[NodeFill]:
-        """The seats of some members: at once, or one by one where each changes the rules for the next."""
+        """The placements of some members: all at once, or one by one if each pod changes the rules for the
+        next."""
         left = len(members.pods)
         used: dict[int, int] = {}
         while left:
@@ -231,7 +232,7 @@ class Placer:
                 if full:
                     open_ = np.ones(len(self.table.nodes), np.bool_) if open_ is None else open_.copy()
                     open_[full] = False
-            # The first may change the rules for all others, and these not for each other.
+            # The first pod may change the rules for the others, although these do not affect each other.
             single = attempt is not None and (
                 attempt.one_at_a_time(number) or (used and members.most is not None)
             )
@@ -261,7 +262,7 @@ class Placer:
         *,
         count: int | None = None,
     ) -> NodeFill:
-        """As many seats as there are pods, or as can be had, on the first nodes in the policy's order."""
+        """Place as many of the pods as fit on the first nodes in the order of the policy."""
         wanted = len(members.pods) if count is None else count
         shape = self.table.shape(members.needs)
         allowed = self.allowed(members)
@@ -273,6 +274,9 @@ class Placer:
         score = members.score
         if preferred is not None:
             score = preferred if score is None else score + preferred
+        if members.least_allocated:
+            left = self.table.least_allocated(members.needs, view)
+            score = left if score is None else score * SCORE_STEPS + left
         nodes: list[int]
         counts: list[int]
         if wanted == 1:
@@ -303,7 +307,7 @@ class Placer:
         return NodeFill(number, nodes, counts, devices)
 
     def taken(self, members: Members, fill: NodeFill) -> tuple[Rows, Ints]:
-        """What members on some nodes take: rows, each once, and amounts."""
+        """The resources of members on some nodes: distinct rows, and amounts."""
         shape = self.table.shape(members.needs)
         nodes = np.array(fill.nodes, np.int64)
         counts = np.array(fill.counts, np.int64)
@@ -318,7 +322,7 @@ class Placer:
         return np.concatenate(rows), np.concatenate(taken)
 
     def allowed(self, members: Members) -> Mask:
-        """The nodes on which some members may be, whatever is free."""
+        """The nodes that some members may use, regardless of free resources."""
         if members.allowed is None:
             return self.table.up
         if len(members.allowed) != len(self.table.nodes):
@@ -328,8 +332,7 @@ class Placer:
     def candidates(
         self, gang: GangRequest, view: FreeView, profile: Profile, starts: Ints, ends: Ints
     ) -> Mask:
-        """In which windows there could be enough seats, by what is free at each instant; `place` has the last
-        word."""
+        """The windows in which a gang might fit, by what is free at each instant; only `place` is certain."""
         slack = 0 if gang.minimum is None else gang.size - gang.minimum
         found = np.ones(len(starts), np.bool_)
         for members in gang.members:
@@ -341,11 +344,11 @@ class Placer:
             for pool, amount in shape.pools:
                 where = self.table.node_with(pool)
                 counted = np.where(allowed[where], where, -1)
-                seats = SeatsOverTime(profile, view, counted, amount, most)
+                seats = SlotsOverTime(profile, view, counted, amount, most)
                 found &= seats.suffice(wanted, starts, ends)
             for devices, amount in shape.devices:
                 where = np.full(len(view.free), -1)
                 where[devices.rows] = np.where(allowed[devices.position], devices.position, -1)
-                seats = SeatsOverTime(profile, view, where, 1, 1)
+                seats = SlotsOverTime(profile, view, where, 1, 1)
                 found &= seats.suffice(wanted * amount, starts, ends)
         return found

@@ -1,13 +1,13 @@
-"""Profile: all that begins and ends after now, as columns; the changes of one vertex stand together.
+"""Profile: all starts and ends after now, as columns; the changes of one vertex are adjacent.
 
     row     7      7      7      9      9     …
     time    10:00  10:30  11:00  10:00  12:00 …     ascending within a row, ends before starts
     freed   +4000  −8000  +8000  +1     +1    …
     users   −1     +1     −1     −1     −1    …
 
-`Availability` keeps it in step with the ledger. What is free at a later time, what is free throughout a
-window, and when there could be enough seats are then a few operations on whole columns, however many jobs
-are planned.
+`Availability` updates it with the ledger. What is free at a later time or during a window, and when a gang
+might fit, are then a few operations on whole columns, for any number of planned jobs. `WindowSweep` evaluates
+windows in the order of their starts, in one pass over the profile.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fluence.graph.graph import Ints, Mask, Rows
 
 @dataclass(slots=True)
 class FreeView:
-    """What is free of each vertex, and how many touch it. The last cell stands for a vertex that is not
-    there: nothing of it is free."""
+    """The free amount of each vertex, and the number of jobs that touch it. The last cell represents a
+    missing vertex; nothing of it is free."""
 
     free: Ints
     users: Ints
@@ -30,7 +30,7 @@ class FreeView:
 
 @dataclass(frozen=True, slots=True)
 class JobChange:
-    """A job begins (+1) or ends (-1): when, and what it takes of which vertices, each once."""
+    """The start (+1) or end (-1) of a job: its time, distinct vertices, and amounts."""
 
     job: int
     time: int
@@ -40,7 +40,7 @@ class JobChange:
 
 
 class Profile:
-    """The changes that are known to come."""
+    """The known changes in the future."""
 
     def __init__(self, changes: list[JobChange]) -> None:
         lengths = np.array([len(each.rows) for each in changes], np.int64)
@@ -58,7 +58,7 @@ class Profile:
     # -- in step ---------------------------------------------------------------------------------------------
 
     def add(self, change: JobChange) -> None:
-        """Something is to come that was not known."""
+        """Add a change."""
         order = np.argsort(change.rows, kind="stable")
         rows = change.rows[order]
         at = self._places(rows, change.time, after=change.sign > 0)
@@ -81,12 +81,12 @@ class Profile:
         self.starts += change.sign > 0
 
     def remove(self, job: int, starts: int) -> None:
-        """A job leaves, with so many starts (one or none) that were to come."""
+        """Remove a job, with its number of future starts (one or none)."""
         self._keep(self.jobs != job)
         self.starts -= starts
 
     def pass_by(self, now: int, starts: int) -> None:
-        """Time goes on, past so many starts."""
+        """Drop the changes up to a time, with this number of starts."""
         self._keep(self.times > now)
         self.starts -= starts
 
@@ -95,7 +95,7 @@ class Profile:
         self.freed, self.users = self.freed[some], self.users[some]
 
     def _places(self, rows: Rows, time: int, *, after: bool) -> Ints:
-        """Where the change of each row belongs: a binary search in all rows at once."""
+        """The position of the change of each row: a binary search in all rows at once."""
         low = np.searchsorted(self.rows, rows, "left")
         high = np.searchsorted(self.rows, rows, "right")
         while (open_ := low < high).any():
@@ -118,15 +118,15 @@ class Profile:
         return FreeView(free, users)
 
     def throughout(self, view: FreeView, time: int, end: int) -> FreeView:
-        """What is free from a time until another, given what is free at the first: the least of all instants
-        between, which changes only where something starts."""
+        """What is free from a time until another, given what is free at the first: the minimum over all
+        instants, which can only change when a job starts."""
         if not self.starts:
             return view
         inside = (self.times > time) & (self.times < end)
         starts = inside & (self.users > 0)
         if not starts.any():
             return view
-        # What ends after the last start frees nothing that the window could use.
+        # Ends after the last start do not change the minimum.
         inside &= self.times <= int(self.times[starts].max())
         rows, freed, users = self.rows[inside], self.freed[inside], self.users[inside]
         begins = np.flatnonzero(np.concatenate(([True], rows[1:] != rows[:-1])))
@@ -137,7 +137,7 @@ class Profile:
         return least
 
     def overbooked(self, view: FreeView) -> set[int]:
-        """The jobs that begin later and then have a vertex of which more is taken than there is."""
+        """The future jobs with a vertex that will be overcommitted."""
         free = self.heights()[0] + view.free[self.rows]
         short = free < 0
         if not short.any():
@@ -156,7 +156,7 @@ class Profile:
         return found
 
     def heights(self) -> tuple[Ints, Ints]:
-        """After each change of a row: how much more of it is free than now, and how many more are there."""
+        """After each change of a row: how much more is free than now, and how many more jobs touch it."""
         if not len(self.rows):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         begins = np.flatnonzero(np.concatenate(([True], self.rows[1:] != self.rows[:-1])))
@@ -170,10 +170,10 @@ class Profile:
         return walk(self.freed), walk(self.users)
 
 
-class SeatsOverTime:
-    """How many seats there are in all, at most, of one pool or kind of device: a number per time. Each node
-    counts by itself, so it is a bound from above: where it is too low there are too few, and where it is not
-    a search has the last word."""
+class SlotsOverTime:
+    """The largest number of pods that fit by one pool or kind of device, over time. Nodes are counted
+    separately, so it is an upper bound: if it is too low, the pods do not fit; otherwise a search must
+    decide."""
 
     def __init__(self, profile: Profile, view: FreeView, where: Ints, amount: int, most: int) -> None:
         """``where``: for each row of the graph, the number of its pool if it counts, or less than 0."""
@@ -197,10 +197,10 @@ class SeatsOverTime:
         self._seats = self._first + np.cumsum((seats - before)[by])[last]
 
     def suffice(self, wanted: int, starts: Ints, ends: Ints) -> Mask:
-        """In which windows there are so many seats at every instant."""
+        """The windows in which this number of pods fits at every instant."""
         short = np.concatenate(([self._first < wanted], self._seats < wanted))
         counted = np.concatenate(([0], np.cumsum(short)))
-        first = np.searchsorted(self._times, starts, "right")  # the number that holds at the start
+        first = np.searchsorted(self._times, starts, "right")  # the number at the start
         last = np.searchsorted(self._times, ends, "left")
         found: Mask = counted[np.maximum(last, first) + 1] == counted[first]
         return found
@@ -211,8 +211,39 @@ def _seats(free: Ints, amount: int, most: int) -> Ints:
 
 
 def _lowest(steps: Ints, begins: Ints) -> Ints:
-    """How low each of some walks gets, which stand one after the other in ``steps``, from 0."""
-    heights = np.cumsum(steps)  # over all walks it may wrap around; within one it never gets that far
+    """The minimum of each of several walks from 0, which are concatenated in ``steps``."""
+    heights = np.cumsum(steps)  # the sum over all walks may overflow, but not within one walk
     before = heights[begins] - steps[begins]
     lengths = np.diff(np.append(begins, len(steps)))
     return np.asarray(np.minimum.reduceat(heights - np.repeat(before, lengths), begins))
+
+
+class WindowSweep:
+    """``view``: what is free now. Query the windows in the order of their starts."""
+
+    def __init__(self, profile: Profile, view: FreeView) -> None:
+        order = np.argsort(profile.times, kind="stable")
+        self._times, self._rows = profile.times[order], profile.rows[order]
+        self._freed, self._users = profile.freed[order], profile.users[order]
+        self._view = FreeView(view.free.copy(), view.users.copy())
+        self._passed = 0
+        # The free amounts and users right after each start: between starts they are not worse.
+        starts = order[self._users > 0]
+        self._start_times, self._start_rows = profile.times[starts], profile.rows[starts]
+        free, users = profile.heights()
+        self._left = free[starts] + view.free[self._start_rows]
+        self._there = users[starts] + view.users[self._start_rows]
+
+    def throughout(self, time: int, end: int) -> FreeView:
+        """What is free from a time until another; the caller may change the result."""
+        upto = int(np.searchsorted(self._times, time, "right"))
+        some = slice(self._passed, upto)
+        np.add.at(self._view.free, self._rows[some], self._freed[some])
+        np.add.at(self._view.users, self._rows[some], self._users[some])
+        self._passed = upto
+        first = int(np.searchsorted(self._start_times, time, "right"))
+        last = int(np.searchsorted(self._start_times, end, "left"))
+        found = FreeView(self._view.free.copy(), self._view.users.copy())
+        np.minimum.at(found.free, self._start_rows[first:last], self._left[first:last])
+        np.maximum.at(found.users, self._start_rows[first:last], self._there[first:last])
+        return found

@@ -1,99 +1,120 @@
-"""Allocations: which task holds what, from when until when, and which reservations there are.
+"""Allocations: the running and the reserved tasks of a planner, by name.
 
-The planners of all kinds keep them here, and the queue asks here whose end has passed: a job's end is kept
-in one place, `Allocation.end`, with one index of ends. The ledger and the timelines of the planners are kept
-in step with it. What a scheduling pass adds and removes can be undone until it is settled.
+An `Allocation` is a task's handle to its job in the ledger (`fluence.graph.ledger`), which has its times. All
+planners keep their allocations here, with one index of ends, in which the queue finds the tasks whose end has
+passed. Changes by a scheduling pass can be undone until they are settled. If there are quotas, `QuotaBook`
+follows each change.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
+from typing import TYPE_CHECKING
 
-Undo = Callable[[], object]
+from fluence.graph.ledger import LedgerJob
 
-# What was done: a task that was added, reservations that were dropped, and how the planner undoes its part.
-_Step = tuple["Allocation | None", "dict[str, Allocation] | None", Undo | None]
+if TYPE_CHECKING:
+    from fluence.queue.quota import QuotaBook
 
-_STALE = 1000  # entries of the index that may be out of date before it is made anew
+_STALE_ENDS = 1000  # entries of the index of ends that may be out of date before it is rebuilt
 
 
 @dataclass(slots=True, eq=False)
 class Allocation:
-    """What one task holds, or will hold if it is a reservation. Times are milliseconds."""
+    """The resources of one task, now or, for a reservation, in the future."""
 
     task: str
     request: Hashable
-    start: int
-    end: int  # by its limit, moved on while it runs past that
-    reserved: bool = False  # it is for later
-    number: int = -1  # of the job in the matcher's ledger; -1: not in it yet
-    units: int = 0  # where only counts are planned
+    job: LedgerJob  # in the ledger; while only counts are planned, not yet in it
+    units: int = 0  # used by planners with counts
+
+    @property
+    def start(self) -> int:
+        return self.job.start
+
+    @property
+    def end(self) -> int:
+        """The end by its limit, or later if it exceeds the limit."""
+        return self.job.end
+
+    @property
+    def reserved(self) -> bool:
+        """Whether it is a reservation."""
+        return self.job.reserved
+
+    @property
+    def number(self) -> int:
+        """The number of its job in the ledger; -1: it is not in the ledger yet."""
+        return self.job.id
 
 
 @dataclass(slots=True)
 class Allocations:
-    """The tasks that hold resources, by name, and those that will."""
+    """The allocations of one planner."""
 
     running: dict[str, Allocation] = field(default_factory=dict)
     reserved: dict[str, Allocation] = field(default_factory=dict)
-    _steps: list[_Step] = field(default_factory=list)  # since it was settled
+    _steps: list[tuple[Allocation, bool]] = field(default_factory=list)  # added or dropped, not settled yet
     _ends: list[tuple[int, int, Allocation]] = field(default_factory=list)  # a heap; some are out of date
     _serial: int = 0
+    quotas: QuotaBook | None = None
 
     def __contains__(self, task: str) -> bool:
         return task in self.running or task in self.reserved
 
-    def add(self, allocation: Allocation, undo: Undo | None = None) -> None:
-        """A task has resources now, or will; ``undo`` takes back what the planner did for it besides."""
+    def add(self, allocation: Allocation) -> None:
+        """Add a running task or a reservation."""
         if allocation.reserved:
             self.reserved[allocation.task] = allocation
         else:
             self.running[allocation.task] = allocation
-            self._note_end(allocation)
-        self._steps.append((allocation, None, undo))
+            self.note_end(allocation)
+        self._steps.append((allocation, True))
+        if self.quotas is not None:
+            self.quotas.added(allocation)
 
-    def drop(self, allocation: Allocation, undo: Undo | None = None) -> None:
-        """Give up a reservation; ``undo`` makes it again."""
+    def drop(self, allocation: Allocation) -> None:
+        """Give up a reservation."""
         del self.reserved[allocation.task]
-        self._steps.append((None, {allocation.task: allocation}, undo))
+        self._steps.append((allocation, False))
+        if self.quotas is not None:
+            self.quotas.removed(allocation)
 
     def drop_all(self) -> None:
-        """Give up all reservations, where the planner undoes that by itself."""
-        dropped = dict(self.reserved)
+        """Give up all reservations."""
+        self._steps.extend((allocation, False) for allocation in self.reserved.values())
+        if self.quotas is not None:
+            for allocation in self.reserved.values():
+                self.quotas.removed(allocation)
         self.reserved.clear()
-        self._steps.append((None, dropped, None))
 
     def finish(self, allocation: Allocation) -> None:
-        """A running task is over; nothing undoes that."""
+        """A running task is over. This cannot be undone."""
         del self.running[allocation.task]
+        if self.quotas is not None:
+            self.quotas.removed(allocation)
 
-    def extend(self, allocation: Allocation, end: int) -> None:
-        """A task that runs has its resources until then."""
-        if end != allocation.end:
-            allocation.end = end
-            self._note_end(allocation)
-
-    # -- taking back -----------------------------------------------------------------------------------------
+    # -- undoing ---------------------------------------------------------------------------------------------
 
     def mark(self) -> int:
-        """A moment to which `undo` can go back."""
+        """A position to which `undo` can return."""
         return len(self._steps)
 
     def undo(self, mark: int) -> None:
-        """Take back what was added and dropped since the mark, the last first."""
+        """Undo what was added and dropped since the mark, the last first."""
         while len(self._steps) > mark:
-            added, dropped, undo = self._steps.pop()
-            if added is not None:
-                del (self.reserved if added.reserved else self.running)[added.task]
-            if dropped is not None:
-                self.reserved.update(dropped)
-            if undo is not None:
-                undo()
+            allocation, was_added = self._steps.pop()
+            if not was_added:
+                self.reserved[allocation.task] = allocation
+            else:
+                del (self.reserved if allocation.reserved else self.running)[allocation.task]
+            if self.quotas is not None:
+                (self.quotas.removed if was_added else self.quotas.added)(allocation)
 
     def settle(self) -> None:
-        """What was done stays."""
+        """Keep all changes: they cannot be undone any more."""
         self._steps.clear()
 
     # -- ends ------------------------------------------------------------------------------------------------
@@ -105,19 +126,22 @@ class Allocations:
         return self._ends[0][0] if self._ends else None
 
     def overdue(self, now: int) -> list[Allocation]:
-        """The running tasks whose end has come; each is told once, until it is extended."""
-        found: dict[Allocation, None] = {}  # NB an end that was moved away and back is in the index twice
+        """The running tasks whose end has passed; each is returned only once, unless it is extended."""
+        overdue: dict[Allocation, None] = {}  # NB an end that was moved away and back is in the index twice
         while (end := self.next_end()) is not None and end <= now:
-            found[heappop(self._ends)[2]] = None
-        return list(found)
+            overdue[heappop(self._ends)[2]] = None
+        return list(overdue)
 
-    def _note_end(self, allocation: Allocation) -> None:
-        if len(self._ends) > 2 * len(self.running) + _STALE:
-            self._ends = [each for each in self._ends if self._is_current(each)]
+    def note_end(self, allocation: Allocation) -> None:
+        """The end of a running task has changed."""
+        if len(self._ends) > 2 * len(self.running) + _STALE_ENDS:
+            self._ends = [entry for entry in self._ends if self._is_current(entry)]
             heapify(self._ends)
         self._serial += 1
         heappush(self._ends, (allocation.end, self._serial, allocation))
+        if self.quotas is not None:
+            self.quotas.moved(allocation)
 
-    def _is_current(self, item: tuple[int, int, Allocation]) -> bool:
-        end, _, allocation = item
+    def _is_current(self, entry: tuple[int, int, Allocation]) -> bool:
+        end, _, allocation = entry
         return allocation.end == end and self.running.get(allocation.task) is allocation

@@ -1,9 +1,8 @@
-"""CycleBudget: how long a cycle may plan, and where the next one goes on.
+"""CycleBudget: how long a cycle may plan, and where the next one continues.
 
-A plan of thousands of reservations takes seconds to make anew. The live scheduler has binds to send and
-events to take in, so a cycle plans for a while, keeps what it has, and the next one goes on from there.
-Without a timer there is no end to it, and what is decided follows from the input alone: so it is in the
-simulator.
+Rebuilding a plan of thousands of reservations takes seconds. The live scheduler must send binds and handle
+events meanwhile, so a cycle plans for a limited time, and the next one continues from there. Without a timer
+there is no limit, and decisions depend on the input alone, as in the simulator.
 """
 
 from __future__ import annotations
@@ -14,23 +13,23 @@ from enum import Enum
 
 from fluence.queue.job import Order
 
-_FIRST: Order = (-(1 << 62), 0, 0, 0)
-_WEIGHT = 0.2  # of the last pass, in what a try is thought to cost
+_FIRST: Order = (-(1 << 62), 0, 0, 0, 0)
+_WEIGHT = 0.2  # of the last pass in the estimated cost of a try
 
 
 class Sweep(Enum):
-    """What goes through the queue from front to back, over several cycles if need be."""
+    """A task that goes through the queue from front to back, over several cycles if necessary."""
 
     TRY = "try"  # jobs without a reservation
-    REPAIR = "repair"  # jobs with one whose place is gone
-    START = "start"  # jobs with one, which may be able to start now
-    MOVE = "move"  # the same, to give them an earlier one
+    REPAIR = "repair"  # jobs with a reservation whose resources are gone
+    START = "start"  # jobs with a reservation that may be able to start now
+    MOVE = "move"  # jobs with a reservation that may be able to move ahead
 
 
 @dataclass(slots=True)
 class SweepProgress:
-    """Where each sweep is. One that is wanted again while it is under way begins anew after its end, not
-    before: else those at the back would never have their turn."""
+    """The position of each sweep. If a sweep is requested again while it runs, it restarts only after it has
+    reached the end. Otherwise jobs at the back of the queue would never get their turn."""
 
     _at: dict[Sweep, Order] = field(default_factory=dict)
     _again: set[Sweep] = field(default_factory=set)
@@ -41,29 +40,29 @@ class SweepProgress:
                 self._again.add(sweep)
 
     def at(self, sweep: Sweep) -> Order | None:
-        """Where to go on; None: it is not wanted."""
+        """Where the sweep continues; None: it was not requested."""
         return self._at.get(sweep)
 
     def stop(self, sweep: Sweep, before: Order) -> None:
-        """Out of time, before the job with this order."""
+        """The budget was spent before the job with this order."""
         self._at[sweep] = before
 
     def end(self, sweep: Sweep) -> None:
-        """All had their turn."""
+        """The sweep has reached the end of the queue."""
         self._at.pop(sweep, None)
         if sweep in self._again:
             self._again.discard(sweep)
             self._at[sweep] = _FIRST
 
     def done(self, *sweeps: Sweep) -> None:
-        """What they are for has been done by other means."""
+        """These sweeps are not needed any more: another pass has done their work."""
         for sweep in sweeps:
             self._at.pop(sweep, None)
             self._again.discard(sweep)
 
     @property
     def is_amending(self) -> bool:
-        """Whether reservations wait for their turn."""
+        """Whether a sweep over reservations is under way."""
         return any(sweep is not Sweep.TRY for sweep in self._at)
 
     def __bool__(self) -> bool:
@@ -72,7 +71,7 @@ class SweepProgress:
 
 
 class CycleBudget:
-    """``seconds`` for planning per cycle, by a timer; without either there is no end to it."""
+    """``seconds`` per cycle for planning, measured by a timer; without either, there is no limit."""
 
     def __init__(self, seconds: float | None, timer: Callable[[], float] | None) -> None:
         self._seconds = seconds or 0.0
@@ -94,15 +93,15 @@ class CycleBudget:
 
     @property
     def is_far_exceeded(self) -> bool:
-        """Whether even work that should not be cut short has taken too long."""
+        """Whether the budget is exceeded so far that even a rebuild must stop."""
         return self._timer is not None and self._timer() - self._began >= 2 * self._seconds
 
     def allows(self, tries: int) -> bool:
-        """Whether so many tries will probably be made in time."""
+        """Whether this number of tries probably fits into the budget."""
         return self._timer is None or tries * self._per_try <= self._seconds
 
     def learn(self, tries: int) -> None:
-        """So many tries were made since it began."""
+        """Learn the cost of a try from the tries since `begin`."""
         if self._timer is not None and tries:
             cost = (self._timer() - self._began) / tries
             self._per_try += _WEIGHT * (cost - self._per_try) if self._per_try else cost

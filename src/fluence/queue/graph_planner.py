@@ -20,14 +20,14 @@ from fluence.model.count import Count
 from fluence.model.jobspec import Jobspec
 from fluence.model.reason import Code, Reason
 from fluence.queue.allocations import Allocation, Allocations
-from fluence.queue.planner import Outlook, Planner, PlanRequest
-from fluence.queue.totals import Amounts, Totals, asked_for, expected
+from fluence.queue.planner import Outlook, Planner, PlanRequest, limits
+from fluence.queue.timeline import Amounts, Totals, asked_for, expected
 
 KNOWN_REQUESTS = 100_000  # jobspecs that are kept compiled
 
 
 class GraphPlanner:
-    """All that a matcher can place, one request at a time."""
+    """Plans any request that the matcher can place, one at a time."""
 
     is_exact = False
 
@@ -35,10 +35,10 @@ class GraphPlanner:
         self.matcher = matcher
         self.freed = self.opened = self.lost = 0
         self.allocations = Allocations() if allocations is None else allocations
-        self._places: dict[Allocation, Placed] = {}  # of reservations: what is held again when one is undone
         self._number = max(matcher.ledger.jobs, default=0)
         self._shapes: dict[Hashable, int] = {}
-        # By identity, since hashing a jobspec costs more than finding it; the jobspec is kept with it.
+        # By identity, because hashing a jobspec costs more than a lookup. The jobspec is kept so that its id
+        # stays valid.
         self._requests: dict[int, tuple[Hashable, Request]] = {}
         self._state = matcher.graph.state_generation
         self._usable = self._find_usable()
@@ -57,18 +57,17 @@ class GraphPlanner:
         return self
 
     def adopt(self, task: str, number: int, request: Hashable, start: int, end: int, now: int) -> Allocation:
-        """Take over a task that already holds resources in the matcher."""
-        held = Allocation(task, request, start, end, number=number)
+        """Take over a task that already has an allocation in the matcher."""
+        held = Allocation(task, request, self.matcher.ledger.job(number))
         self.allocations.add(held)
         self._number = max(self._number, number)
         return held
 
     def adopt_reservation(self, task: str, request: Hashable, placed: Placed) -> Allocation:
-        """Take over a place in the plan."""
+        """Take over a reservation."""
         self.matcher.hold(placed)
-        held = Allocation(task, request, placed.at, placed.end, reserved=True, number=placed.job)
+        held = Allocation(task, request, self.matcher.ledger.job(placed.job))
         self.allocations.add(held)
-        self._places[held] = placed
         self._number = max(self._number, placed.job)
         return held
 
@@ -99,6 +98,15 @@ class GraphPlanner:
             return None
         return replace(request, attributes=replace(request.attributes, constraints=None))
 
+    def amounts(self, request: Hashable) -> Mapping[str, int]:
+        words = self.matcher.graph.types.words
+        known = self._amounts(self._known(request))
+        return {words[kind]: amount for kind, amount in known.items() if isinstance(kind, int)}
+
+    def capacities(self) -> Mapping[str, int]:
+        words = self.matcher.graph.types.words
+        return {words[kind]: amount for kind, amount in self._measured().items() if isinstance(kind, int)}
+
     # -- starting and planning -------------------------------------------------------------------------------
 
     def advance(self, now: int) -> None:
@@ -114,9 +122,9 @@ class GraphPlanner:
         return self._match(Operation.ALLOCATE, task, request, now, limit, clear)
 
     def start_or_reserve(
-        self, task: str, request: Hashable, now: int, limit: int, clear: int
+        self, task: str, request: Hashable, now: int, limit: int, clear: int, begin: int = 0
     ) -> Allocation | None:
-        return self._match(Operation.ALLOCATE_OR_RESERVE, task, request, now, limit, clear)
+        return self._match(Operation.ALLOCATE_OR_RESERVE, task, request, now, limit, clear, begin)
 
     def may_move(self, allocation: Allocation, now: int) -> bool:
         return True  # only a match can tell
@@ -128,8 +136,8 @@ class GraphPlanner:
         return list(self.allocations.reserved.values())
 
     def drop(self, allocation: Allocation) -> None:
-        placed = self._unreserve(allocation)
-        self.allocations.drop(allocation, lambda: self._reserve_again(allocation, placed))
+        self.matcher.cancel(allocation.number)
+        self.allocations.drop(allocation)
 
     def drop_all(self) -> None:
         for allocation in list(self.allocations.reserved.values()):
@@ -144,18 +152,20 @@ class GraphPlanner:
 
     def extend(self, allocation: Allocation, end: int) -> None:
         self.matcher.ledger.stretch(allocation.number, end)
-        self.allocations.extend(allocation, end)
+        self.allocations.note_end(allocation)
         self.lost += 1
 
     def mark(self) -> object:
-        return self.allocations.mark()
+        return self.allocations.mark(), self.matcher.ledger.mark()
 
     def undo(self, mark: object) -> None:
-        assert isinstance(mark, int)
-        self.allocations.undo(mark)
+        assert isinstance(mark, tuple)
+        self.allocations.undo(mark[0])
+        self.matcher.undo(mark[1])
 
     def settle(self, now: int) -> list[Allocation]:
         self.allocations.settle()
+        self.matcher.ledger.settle()
         return []
 
     def rule_out(self, shape: int, limit: int, blocked: Ints, now: int) -> None:
@@ -171,15 +181,15 @@ class GraphPlanner:
         in_order: bool,
         wanted: Collection[int] | None = None,
     ) -> list[int | None]:
-        asks = ((self._amounts(self._known(ask.request)), ask.limit) for ask in waiting)
-        return self._totals(now, {}).place_all(asks, now, in_order=in_order)
+        asks = ((self._demand(ask), ask.limit) for ask in waiting)
+        return self._totals(now, {}, waiting).place_all(asks, now, in_order=in_order)
 
     def expect(
         self, now: int, ends: Mapping[str, int], waiting: Sequence[PlanRequest], wanted: Collection[int]
     ) -> dict[int, int]:
         some = waiting[: max(wanted, default=-1) + 1]
-        lasting = ((self._amounts(self._known(ask.request)), ask.duration) for ask in some)
-        return expected(self._totals(now, ends).place_all(lasting, now), wanted)
+        lasting = ((self._demand(ask), ask.duration) for ask in some)
+        return expected(self._totals(now, ends, some).place_all(lasting, now), wanted)
 
     def supported(self, request: Hashable, now: int, limit: int) -> int | None:
         return now
@@ -191,7 +201,7 @@ class GraphPlanner:
         told = None if self._fits(wanted, now) else explain(self.matcher, wanted, now=now)
         causes: tuple[Reason, ...] = ()
         if told is not None:
-            # Times inside are milliseconds, which are no words for a user; and that it waits is known.
+            # Only the cause: the times of the explanation are milliseconds, which users do not read.
             causes = (Reason.of(Code.MATCHER_EXPLAINS, cause=told.cause),)
         return Outlook(
             causes,
@@ -204,7 +214,8 @@ class GraphPlanner:
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _find_usable(self) -> tuple[Mask, int]:
-        """What is there and up, and a counter of properties, which constraints may rest on."""
+        """The vertices that exist and are up, and the generation of properties, on which constraints
+        depend."""
         graph = self.matcher.graph
         return graph.up & graph.alive, graph.property_generation
 
@@ -219,50 +230,58 @@ class GraphPlanner:
         return found[1]
 
     def _match(
-        self, operation: Operation, task: str, request: Hashable, now: int, limit: int, clear: int
+        self,
+        operation: Operation,
+        task: str,
+        request: Hashable,
+        now: int,
+        limit: int,
+        clear: int,
+        begin: int = 0,
     ) -> Allocation | None:
         if task in self.allocations:
             raise Conflict(f"{task} already holds resources")
         wanted = replace(self._known(request), duration=clear)
         self._number += 1
-        placed = self.matcher.match(operation, wanted, job=self._number, now=now)
+        placed = self.matcher.match(operation, wanted, job=self._number, now=now, begin=begin)
         if not isinstance(placed, Placed):
             return None
         if limit < clear:
             self.matcher.ledger.stretch(placed.job, placed.at + limit)
-            placed = replace(placed, end=placed.at + limit)
-        held = Allocation(task, request, placed.at, placed.end, reserved=placed.reserved, number=placed.job)
-        if placed.reserved:
-            self._places[held] = placed
-            self.allocations.add(held, lambda: self._unreserve(held))
-        else:
-            self.allocations.add(held, lambda: self.matcher.cancel(held.number))
+        held = Allocation(task, request, self.matcher.ledger.job(placed.job))
+        self.allocations.add(held)
         return held
 
-    def _unreserve(self, allocation: Allocation) -> Placed:
-        self.matcher.cancel(allocation.number)
-        return self._places.pop(allocation)
+    def _totals(self, now: int, ends: Mapping[str, int], waiting: Sequence[PlanRequest]) -> Totals:
+        quotas = self.allocations.quotas
+        capacity = self._measured()
+        if quotas is not None:
+            capacity = {**capacity, **limits(waiting)}
+        running = []
+        for name, each in self.allocations.running.items():
+            amounts = self._amounts(self._known(each.request))
+            if quotas is not None:
+                amounts = {**amounts, **quotas.lines(name)}
+            running.append((ends.get(name, each.end), amounts))
+        return Totals(now, capacity, running)
 
-    def _reserve_again(self, allocation: Allocation, placed: Placed) -> None:
-        self.matcher.hold(placed, now=0)
-        self._places[allocation] = placed
+    def _demand(self, ask: PlanRequest) -> Amounts:
+        amounts = self._amounts(self._known(ask.request))
+        return amounts if ask.claim is None else {**amounts, **ask.claim.demand}
 
-    def _totals(self, now: int, ends: Mapping[str, int]) -> Totals:
+    def _measured(self) -> Amounts:
+        """The usable amount of each type."""
         graph = self.matcher.graph
         if self._capacity_at != graph.state_generation:
             self._capacity_at = graph.state_generation
             up = graph.alive & graph.up
             tree = self.matcher.tree.shape()
             for vertex in np.flatnonzero(graph.alive & ~graph.up).tolist():
-                if vertex in tree:  # what is below it cannot be had either
+                if vertex in tree:  # its subtree cannot be used either
                     up[tree.subtree(vertex)] = False
             sums = np.bincount(graph.type[up], weights=graph.size[up])
             self._capacity = {kind: int(amount) for kind, amount in enumerate(sums.tolist()) if amount}
-        running = (
-            (ends.get(name, each.end), self._amounts(self._known(each.request)))
-            for name, each in self.allocations.running.items()
-        )
-        return Totals(now, self._capacity, running)
+        return self._capacity
 
     def _amounts(self, request: Request) -> Amounts:
         found = self._asked.get(request.shape)
@@ -271,7 +290,7 @@ class GraphPlanner:
         return found
 
     def _named(self, numbers: Collection[int]) -> tuple[str, ...]:
-        """The tasks of these jobs of the matcher, those that end first in front."""
+        """The tasks of these jobs of the matcher, by their ends."""
         running, reserved = self.allocations.running.values(), self.allocations.reserved.values()
         found = [(held.end, held.task) for held in running if held.number in numbers]
         found += [(held.start, held.task) for held in reserved if held.number in numbers]
@@ -281,9 +300,9 @@ class GraphPlanner:
         return bool(self.matcher.match(Operation.TRY, wanted, now=now))
 
     def _longest(self, wanted: Request, now: int, limit: int) -> int | None:
-        """The longest limit with which it could start now: up to a time at which something begins."""
+        """The longest limit with which it could start now: it ends at a time at which the ledger changes."""
         times = [time for time in self.matcher.ledger.times() if now < time < now + limit]
-        low, high = 0, len(times)  # shorter never fits worse
+        low, high = 0, len(times)  # a shorter limit fits if a longer one does
         while low < high:
             middle = (low + high) // 2
             if self._fits(replace(wanted, duration=times[middle] - now), now):

@@ -1,71 +1,95 @@
-"""How long jobs really ran: what a job's expected end is taken from.
+"""Predictions of run times, from the run times of earlier jobs.
 
-A predictor is a plug-in (entry point group `fluence.predictors`): any object with the two methods of
+A site adds its own predictor as a plug-in (`fluence.plugins`): any object with the two methods of
 `Predictor`.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterator
 from typing import Protocol
 
-from cachetools import LRUCache
+from cachetools import FIFOCache, LRUCache
 
+from fluence import plugin_loader
 from fluence.errors import InvalidInput
-from fluence.queue import plugins
 from fluence.queue.job import FOREVER, Submission
 
-_KEEP = 40  # runs that are remembered per kind of job
-_KINDS = 20_000  # of jobs that are told apart
-_BEFORE, _AFTER = 0.8, 0.5  # the share of them that a prediction exceeds: of a job that waits, or that runs
+HISTORY = "history"  # the name of the built-in predictor
+_MAX_RUNS = 40  # runs that are remembered per kind of job
+_MAX_KINDS = 20_000  # of jobs that are distinguished
+_BEFORE, _AFTER = 0.8, 0.5  # the quantile of a prediction for a waiting job, and for a running one
 
 
 class Predictor(Protocol):
-    """Learns from jobs that ended and says how long others will run."""
+    """Learns from jobs that have ended, and predicts the run times of others."""
 
     def learn(self, job: Submission, shape: int, runtime: int) -> None:
-        """A task of this job ran so long."""
+        """Learn the run time of a task of this job."""
 
     def predict(self, job: Submission, shape: int, elapsed: int) -> int | None:
-        """How long a task of this job will have run at its end, having run ``elapsed``; None: no idea."""
+        """The total run time of a task of this job that has run for ``elapsed``; None if unknown."""
+
+
+class _Last:
+    """The last values of one kind, by arrival and sorted."""
+
+    __slots__ = ("_came", "ordered")
+
+    def __init__(self) -> None:
+        self._came: deque[float] = deque()
+        self.ordered: list[float] = []
+
+    def add(self, value: float) -> None:
+        if len(self._came) == _MAX_RUNS:
+            del self.ordered[bisect_left(self.ordered, self._came.popleft())]
+        self._came.append(value)
+        insort(self.ordered, value)
 
 
 class History:
-    """The last runs of the same user with this limit and shape, else with this limit; else the share of their
-    limits that this user's jobs used, else that all jobs used. A user's name counts within its account."""
+    """Predicts from the last runs of the same user with this limit and shape, else with this limit; else from
+    the share of their limits that jobs of this user used, else all jobs. Users with the same name in
+    different accounts are different users."""
 
     def __init__(self) -> None:
-        # Users can make up any number of shapes, and of users.
-        self._runs: LRUCache[Hashable, deque[int]] = LRUCache(_KINDS)
-        self._shares: LRUCache[Hashable, deque[float]] = LRUCache(_KINDS)
-        # What was said, since something was learned, of jobs that have not started: many are alike.
-        self._said: LRUCache[Hashable, int | None] = LRUCache(_KINDS)
+        # The caches are bounded, because users can make up any number of shapes and user names.
+        self._runs: LRUCache[Hashable, _Last] = LRUCache(_MAX_KINDS)
+        self._shares: LRUCache[Hashable, _Last] = LRUCache(_MAX_KINDS)
+        # Predictions for jobs that have not started, because many are alike; cleared by `learn`.
+        self._said: FIFOCache[Hashable, int | None] = FIFOCache(_MAX_KINDS)
 
     def learn(self, job: Submission, shape: int, runtime: int) -> None:
         self._said.clear()
         for kind in _kinds(job, shape):
-            self._runs.setdefault(kind, deque(maxlen=_KEEP)).append(runtime)
+            self._runs.setdefault(kind, _Last()).add(runtime)
         if job.limit is not None:
             for whose in (_whose(job), None):
-                self._shares.setdefault(whose, deque(maxlen=_KEEP)).append(runtime / job.limit)
+                self._shares.setdefault(whose, _Last()).add(runtime / job.limit)
 
     def predict(self, job: Submission, shape: int, elapsed: int) -> int | None:
         if elapsed:
             return self._predict(job, shape, elapsed)
-        kind = (_whose(job), shape, job.limit, job.soft_limit)
-        if kind not in self._said:
-            self._said[kind] = self._predict(job, shape, 0)
-        return self._said[kind]
+        kind = (job.account, job.user, shape, job.limit, job.soft_limit)
+        if kind in self._said:
+            return self._said[kind]
+        lasts = self._said[kind] = self._predict(job, shape, 0)
+        return lasts
 
     def _predict(self, job: Submission, shape: int, elapsed: int) -> int | None:
         limit = FOREVER if job.limit is None else job.limit
-        for runs in self._alike(job, shape):
-            # Runs that were over by now say nothing about one that goes on.
-            longer = sorted(run for run in runs if run > elapsed)
-            if longer:
-                place = (_AFTER if elapsed else _BEFORE) * (len(longer) - 1)
-                lasts = round(longer[int(place + 0.5)])
+        for last, unit in self._alike(job, shape):
+            # Runs that ended earlier than this one has lasted say nothing about it.
+            runs = last.ordered
+            if unit == 1:
+                over = bisect_right(runs, elapsed)
+            else:
+                over = bisect_right(runs, elapsed, key=float(unit).__mul__)  # type: ignore[arg-type]
+            if over < len(runs):
+                place = (_AFTER if elapsed else _BEFORE) * (len(runs) - over - 1)
+                lasts = round(runs[over + int(place + 0.5)] * unit)
                 return min(lasts, limit) if elapsed < limit else lasts
         if job.soft_limit is not None and job.soft_limit > elapsed:
             return job.soft_limit
@@ -73,12 +97,15 @@ class History:
             return None
         return limit if not elapsed else max((elapsed + limit) // 2, elapsed + 1)
 
-    def _alike(self, job: Submission, shape: int) -> Iterator[Iterable[float]]:
+    def _alike(self, job: Submission, shape: int) -> Iterator[tuple[_Last, int]]:
+        """Runs of similar jobs, the most similar first, each with the unit of its values."""
         for kind in _kinds(job, shape):
-            yield self._runs.get(kind, ())
+            if (last := self._runs.get(kind)) is not None:
+                yield last, 1
         if job.limit is not None and job.soft_limit is None:
             for whose in (_whose(job), None):
-                yield [share * job.limit for share in self._shares.get(whose, ())]
+                if (last := self._shares.get(whose)) is not None:
+                    yield last, job.limit
 
 
 def _kinds(job: Submission, shape: int) -> tuple[Hashable, ...]:
@@ -92,10 +119,13 @@ def _whose(job: Submission) -> tuple[str, str]:
 
 def find(name: str) -> Predictor:
     """A predictor by name: ``history``, or one that a site added (a class, or a function that makes one)."""
-    if name == "history":
+    if name == HISTORY:
         return History()
-    made = plugins.load(plugins.PREDICTORS, name, "predictor", ["history"])
-    predictor = made() if callable(made) else made
+    made = plugin_loader.find(plugin_loader.PREDICTORS, name, "predictor", [HISTORY])
+    try:
+        predictor = made() if callable(made) else made
+    except Exception as fault:
+        raise InvalidInput(f"the predictor {name!r} cannot be made: {fault}") from fault
     if not hasattr(predictor, "learn") or not hasattr(predictor, "predict"):
         raise InvalidInput(f"the predictor {name!r} lacks learn or predict")
     return predictor

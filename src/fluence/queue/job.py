@@ -1,81 +1,41 @@
-"""Jobs: what was submitted, the phases that it goes through, and its story.
+"""Jobs: submissions, the states that a job goes through, and the history of its transitions.
 
-    gathering ─► pending ─► binding ─► running ─► done
-                  ▲  │       ▲   │        │
-                  │  ▼       │   ▼        │     a job that loses its nodes goes back to pending;
-                reserved ────┘ preparing  │     any job that is not over can be cancelled;
-                  ▲                       │     never: this cluster cannot hold it, or it waits for
-                  └────── pending ◄───────┘            what cannot come
+    gathering ─► pending ─► starting ─► running ─► completed, failed, timeout or cancelled
+                  ▲ │ ▲      ▲  │ ▲
+                  │ │ └──────┼──┘ │    a job that loses its nodes before it runs is pending again
+                  │ ▼        │    ▼
+       unschedulable reserved┘  preparing
 
-There is one record per job and one table of transitions. The queue moves a record between pending, reserved,
-binding and its ends. The live scheduler's records (`fluence.schedule.pod_set.PodSet`) are the same with pods:
-they gather before they are submitted, and prepare volumes between their start and their binds. Times are
-whole milliseconds, so that a scaled trace and a real clock are both exact.
+There is one record per job. `TRANSITIONS` has one function for each pair of states, which changes the record.
+The records of the live scheduler (`fluence.schedule.pod_set.PodSet`) add pods: they gather pods before they
+are submitted, and prepare volumes between their start and their binds. Times are whole milliseconds, so that
+a scaled trace and a real clock are both exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from fluence.errors import Conflict, InvalidInput
+from fluence.model.job_state import JobState
 from fluence.model.reason import Reason
 from fluence.queue.allocations import Allocation
 
 SECOND = 1000
-Order = tuple[int, int, int, int]  # rank, submit, queued, serial: less is earlier
-FOREVER = 100 * 365 * 86_400 * SECOND  # the limit of a job that has none
+# The key that sorts jobs, smallest first: the rank; the turn and the share if there are queues; the submit
+# time, queued time and serial number of the job's place; the serial number of the job itself.
+Order = tuple[int, ...]
+FOREVER = 100 * 365 * 86_400 * SECOND  # the limit of a job without one
 
-
-class Phase(Enum):
-    """Where a job is; it is in one phase at a time."""
-
-    GATHERING = "gathering"  # some of it is not there yet
-    PENDING = "pending"
-    RESERVED = "reserved"  # pending, with a place in the plan
-    PREPARING = "preparing"  # its resources are held; its volumes are being bound
-    BINDING = "binding"  # its resources are held; the order to start it is on its way
-    RUNNING = "running"
-    DONE = "done"
-    CANCELLED = "cancelled"
-    NEVER = "never"
-
-    @property
-    def is_waiting(self) -> bool:
-        return self in (Phase.GATHERING, Phase.PENDING, Phase.RESERVED)
-
-    @property
-    def holds(self) -> bool:
-        """Whether it has resources."""
-        return self in (Phase.PREPARING, Phase.BINDING, Phase.RUNNING)
-
-    @property
-    def is_over(self) -> bool:
-        return self in (Phase.DONE, Phase.CANCELLED, Phase.NEVER)
-
-
-_ENDS = frozenset((Phase.DONE, Phase.CANCELLED))
-TRANSITIONS: dict[Phase, frozenset[Phase]] = {
-    Phase.GATHERING: frozenset((Phase.PENDING, Phase.RUNNING, Phase.CANCELLED, Phase.NEVER)),
-    Phase.PENDING: frozenset((Phase.RESERVED, Phase.BINDING, Phase.CANCELLED, Phase.NEVER)),
-    Phase.RESERVED: frozenset((Phase.PENDING, Phase.RESERVED, Phase.BINDING, Phase.CANCELLED, Phase.NEVER)),
-    # To running: those of its pods that wait for volumes are gone, and the others are bound.
-    Phase.PREPARING: frozenset((Phase.BINDING, Phase.RUNNING, Phase.PENDING)) | _ENDS,
-    Phase.BINDING: frozenset((Phase.PREPARING, Phase.RUNNING, Phase.PENDING)) | _ENDS,
-    Phase.RUNNING: frozenset((Phase.PENDING,)) | _ENDS,
-    Phase.DONE: frozenset(),
-    Phase.CANCELLED: frozenset(),
-    Phase.NEVER: frozenset((Phase.PENDING,)),  # the cluster has grown
-}
 
 DEPENDENCIES = ("afterok", "afterany", "singleton")
 
 
 @dataclass(frozen=True, slots=True)
 class Dependency:
-    """What must be over before a job may start.
+    """What must end before a job may start.
 
     afterok: the named job succeeded; afterany: it is over; singleton: no earlier job of this user and name
     is left (Slurm's word).
@@ -92,16 +52,19 @@ class Dependency:
 
 
 class Charge(NamedTuple):
-    """What a limit counts: jobs, or units of a type of device, of an account or of all, in one queue."""
+    """What a limit counts: the jobs or the devices of one type, of an account or of all accounts, in one
+    queue; or the jobs of one array in all queues."""
 
     queue: str
-    account: str | None  # None: of all
+    account: str | None  # None: all accounts
     device: str = ""  # empty: jobs
+    array: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """What was submitted. ``request`` is whatever the planner understands: a jobspec, or a gang's pods."""
+    """A job as it was submitted. ``request`` is a type that the planner understands: a jobspec, or a gang's
+    pods."""
 
     key: str
     request: Hashable
@@ -110,14 +73,21 @@ class Submission:
     enforced: bool = True  # False: nothing ends it at its limit
     soft_limit: int | None = None  # when it will probably end; an expectation, never a bound
     user: str = ""
-    account: str = ""  # whose word its limit is, and whom limits count for, such as its namespace
+    account: str = ""  # such as its namespace: limits per user and trust in limits are by account
+    payer: str = ""  # the user charged for limits and shares, if not the account
     name: str = ""  # for singleton
     queue: str = ""
     priority: int = 16  # Flux's default urgency; more is earlier
+    favour: int = 0  # above 0: before others of its account; below 0: behind all of its priority
     after: tuple[Dependency, ...] = ()
-    tasks: int = 1  # an array: so many equal tasks under one record, each placed by itself
-    devices: tuple[tuple[str, int], ...] = ()  # units by type that belong to no node: limits count them
-    queued: int = 0  # microseconds: who came first of those with one submit time, also after a restart
+    array: str = ""  # the array that the job belongs to
+    max_running: int | None = None  # how many jobs of the array may run at a time
+    tasks: int = 1  # of an array: equal tasks under one record, each placed separately
+    devices: tuple[tuple[str, int], ...] = ()  # external resources by type, which limits count
+    queued: int = 0  # microseconds: orders jobs with the same submit time, also after a restart
+    asked: str | None = None  # the queue that its user named, if another one accepted it
+    is_in_queue: bool = False  # it runs, and its queue is known from its grant, not from its user
+    is_part: bool = False  # part of a job that is running: limits on jobs do not count it again
 
     def __post_init__(self) -> None:
         for what in ("limit", "soft_limit"):
@@ -127,19 +97,30 @@ class Submission:
         if self.tasks < 1:
             raise InvalidInput(f"{self.tasks}: an array has at least one task", where="tasks")
 
+    @property
+    def charged(self) -> str:
+        """The user or account that is charged for limits and shares. The user's name counts only if there is
+        no account, because users can write any name there."""
+        return self.payer or self.account or self.user
+
+    @property
+    def named_queue(self) -> str:
+        """The queue that its user named."""
+        return self.queue if self.asked is None else self.asked
+
 
 @dataclass(frozen=True, slots=True)
 class StoryStep:
-    """One line of a job's story."""
+    """One transition in the history of a job."""
 
     at: int
-    phase: Phase
+    state: JobState
     reason: Reason
 
 
 @dataclass(frozen=True, slots=True)
 class BrokenPromise:
-    """A promise that could not be kept, and why."""
+    """A promise that was broken, and the cause."""
 
     at: int
     promised: int
@@ -148,31 +129,33 @@ class BrokenPromise:
 
 @dataclass(slots=True, eq=False)
 class JobRecord:
-    """A job on its way through the queue; what it holds and until when is in its allocations."""
+    """The state of a job in the queue. Its resources and their times are in its allocations."""
 
     job: Submission
-    phase: Phase = Phase.PENDING
-    order: Order = (0, 0, 0, 0)  # its place in the queue
+    state: JobState = JobState.GATHERING
+    order: Order = (0, 0, 0, 0, 0)  # its place in the queue
     shape: int = -1  # jobs of equal shape get equal answers
-    limit: int = FOREVER  # what is planned with: the job's own limit, its queue's default, or history
-    bounded: bool = False  # False: it has no limit that can be planned with
-    overdue: bool = False  # it ran past its limit, and nobody knows when it ends
+    limit: int = FOREVER  # for planning: the limit of the job or of its queue
+    bounded: bool = False  # False: it has no limit, or one that is not trusted
+    overdue: bool = False  # it exceeded its limit, and its end is unknown
     waiting: int = 1  # tasks that have not started
     fresh: int = 0  # the first task that was never started
-    again: list[int] = field(default_factory=list)  # tasks that are to be started once more
+    again: list[int] = field(default_factory=list)  # tasks to start once more
     running: dict[str, Allocation] = field(default_factory=dict)  # by task
+    counted: Hashable | None = None  # what quotas count while it runs, if not the whole request
     reservation: Allocation | None = None  # its place in the plan
-    deadline: int | None = None  # the first start that the plan had for it: the plan keeps to it
-    no_later_than: int | None = None  # what the user was told
-    firm: bool = False  # that rests only on limits which something enforces
-    told: int = 0  # when that was
-    asked: int = -1  # how much had happened to the resources then
-    promised: int | None = None  # what the user was told first
+    deadline: int | None = None  # its first planned start, which later plans must keep
+    no_later_than: int | None = None  # the current promise
+    firm: bool = False  # the promise depends only on enforced limits
+    told: int = 0  # when the promise was made
+    asked: int = -1  # the counters of the planner at that time
+    promised: int | None = None  # the first promise
     expected: int | None = None
     first_expected: int | None = None
-    misjudged: int = 0  # how often it had not started when it was expected to
+    misjudged: int = 0  # how many of its expected starts have passed
     started: int | None = None
     ended: int | None = None
+    outcome: JobState = JobState.COMPLETED  # of its tasks that have ended
     succeeded: bool = True
     backfilled: bool = False
     broken: list[BrokenPromise] = field(default_factory=list)
@@ -184,31 +167,43 @@ class JobRecord:
 
     @property
     def charges(self) -> dict[Charge, int]:
-        """What counts against limits when a task of it runs: one job of its account in its queue, and
-        devices, of its account and of all in the queue. Where there are accounts, users may write any
-        name."""
+        """What a running task of the job adds to the counts of limits: one job of its user in its queue, one
+        job of its array, and its devices, both of its user and of the whole queue."""
         job = self.job
-        whose = job.account or job.user
+        whose = job.charged
         found = {Charge(job.queue, whose): 1}
         for type_, count in job.devices:
             found[Charge(job.queue, whose, type_)] = count
             found[Charge(job.queue, None, type_)] = count
+        if job.array:
+            found[Charge("", whose, array=job.array)] = 1
         return found
 
     @property
     def reserved_at(self) -> int | None:
-        """The start of its place in the plan."""
+        """The start of its reservation."""
         return None if self.reservation is None else self.reservation.start
 
-    def move(self, phase: Phase, at: int, reason: Reason) -> None:
-        """Go to a phase, if the table allows it, and remember why."""
-        if phase not in TRANSITIONS[self.phase]:
-            raise Conflict(f"job {self.key} is {self.phase.value} and cannot become {phase.value}")
-        self.phase = phase
-        self.story.append(StoryStep(at, phase, reason))
+    @property
+    def latest(self) -> int | None:
+        """The start that its user reads: the promise, or its reservation if that is later. Under a policy
+        with backfill, the plan may show that a promise was too early before its time comes."""
+        at = self.reserved_at
+        if at is None or self.no_later_than is None:
+            return self.no_later_than
+        return max(at, self.no_later_than)
+
+    def move(self, state: JobState, at: int, reason: Reason) -> None:
+        """Change the state, if the table allows it, and record the reason."""
+        transition = TRANSITIONS.get((self.state, state))
+        if transition is None:
+            raise Conflict(f"job {self.key} is {self.state} and cannot become {state}")
+        self.state = state
+        transition(self, at)
+        self.story.append(StoryStep(at, state, reason))
 
     def task(self) -> str:
-        """The key under which the next task holds resources."""
+        """The key of the next task, under which its resources are allocated."""
         if self.job.tasks == 1:
             return self.key
         return f"{self.key}[{self.again[-1] if self.again else self.fresh}]"
@@ -229,3 +224,75 @@ class JobRecord:
             self.fresh = index
         else:
             self.again.append(index)
+
+
+# -- transitions ---------------------------------------------------------------------------------------------
+
+
+def _enter_queue(record: JobRecord, at: int) -> None:
+    """All of its tasks wait."""
+    record.waiting, record.ended, record.succeeded = record.job.tasks, None, True
+
+
+def _adopt(record: JobRecord, at: int) -> None:
+    """It was found running, after a restart."""
+    record.waiting, record.fresh, record.started = 0, 1, at
+
+
+def _plan(record: JobRecord, at: int) -> None:
+    """It got a reservation."""
+    assert record.reservation is not None
+
+
+def _leave_plan(record: JobRecord, at: int) -> None:
+    assert record.reservation is None
+
+
+def _refuse(record: JobRecord, at: int) -> None:
+    """It can never start as it is. For jobs that depend on it, it did not succeed."""
+    record.ended, record.succeeded = at, False
+
+
+def _start(record: JobRecord, at: int) -> None:
+    record.started = at
+
+
+def _keep_nodes(record: JobRecord, at: int) -> None:
+    """Its volumes or its pods are being bound, or are bound: its allocation does not change."""
+
+
+def _return_to_queue(record: JobRecord, at: int) -> None:
+    """It lost its nodes before it ran: it keeps its history, its place in the queue and its promise."""
+    assert not record.running
+    record.started, record.backfilled = None, False
+
+
+def _end(record: JobRecord, at: int) -> None:
+    record.waiting, record.ended = 0, at
+    record.succeeded = record.state is JobState.COMPLETED
+
+
+_ENDS: Final = (JobState.COMPLETED, JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED)
+TRANSITIONS: Final[dict[tuple[JobState, JobState], Callable[[JobRecord, int], None]]] = {
+    (JobState.GATHERING, JobState.PENDING): _enter_queue,
+    (JobState.GATHERING, JobState.RUNNING): _adopt,
+    (JobState.PENDING, JobState.RESERVED): _plan,
+    (JobState.RESERVED, JobState.PENDING): _leave_plan,
+    (JobState.PENDING, JobState.UNSCHEDULABLE): _refuse,
+    (JobState.UNSCHEDULABLE, JobState.PENDING): _enter_queue,
+    (JobState.PENDING, JobState.STARTING): _start,
+    (JobState.RESERVED, JobState.STARTING): _start,
+    (JobState.STARTING, JobState.PREPARING): _keep_nodes,
+    (JobState.PREPARING, JobState.STARTING): _keep_nodes,
+    (JobState.STARTING, JobState.RUNNING): _keep_nodes,
+    (JobState.PREPARING, JobState.RUNNING): _keep_nodes,
+    (JobState.STARTING, JobState.PENDING): _return_to_queue,
+    (JobState.PREPARING, JobState.PENDING): _return_to_queue,
+    (JobState.PENDING, JobState.CANCELLED): _end,
+    **{
+        (state, outcome): _end
+        for state in (JobState.STARTING, JobState.PREPARING, JobState.RUNNING)
+        for outcome in _ENDS
+    },
+}
+"""The function of each transition. A pair of states that is not in the table is not allowed."""

@@ -1,7 +1,7 @@
-"""The plan: the reservations there are, and how a scheduling pass makes, keeps or undoes them.
+"""The plan: all reservations, and the scheduling passes that change them.
 
-The queue runs one pass per cycle through `Plan.run`. What the policy did is undone, and tried in another
-mode, where it would break a promise or where site code failed.
+The queue runs one pass per cycle through `Plan.run`. If the policy would break a promise, or site code fails,
+the pass is undone and repeated in another mode.
 """
 
 from __future__ import annotations
@@ -12,21 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 
 from fluence.graph.graph import Ints
+from fluence.model.job_state import JobState
 from fluence.model.reason import Code, Reason
 from fluence.queue import policy as policies
 from fluence.queue.allocations import Allocation
 from fluence.queue.budget import CycleBudget, Sweep, SweepProgress
-from fluence.queue.due_times import DueTimes
-from fluence.queue.guard import PluginGuard
-from fluence.queue.job import JobRecord, Phase
-from fluence.queue.pending import Pending
+from fluence.queue.job import JobRecord
+from fluence.queue.pending import DueTimes, Pending
 from fluence.queue.planner import Planner
-from fluence.queue.policy import QueuePolicy
+from fluence.queue.policy import PluginGuard, QueuePolicy
 from fluence.queue.rules import RuleBook
 from fluence.queue.scheduling_pass import OtherOrder, OutOfTime, PassMode, PromiseAtRisk, SchedulingPass
 
-_REORDERS = 6  # of those that were told of a start before a restart, where one of them would be late
-_FEW_LATE = 32  # more than these, and another order will not help
+_MAX_REORDERS = 6  # tries to order the jobs promised before a restart so that none is late
+_FEW_LATE = 32  # if more jobs are late, another order will not help
 _UNBLOCKED = np.iinfo(np.int64).max
 
 Reservations = dict[JobRecord, Allocation | None]
@@ -45,10 +44,10 @@ class News:
     """What has happened since the last pass."""
 
     due: list[JobRecord]  # their reserved start has come
-    jobs: Sequence[JobRecord]  # that came
-    since: int  # the first place in the queue of one of them
+    jobs: Sequence[JobRecord]  # new ones
+    since: int  # the place in the queue of the first of them
     freed: bool  # something came free, as planned or not
-    lost: bool  # something is gone that the plan counted on
+    lost: bool  # resources are gone that the plan needs
     rebuild: bool  # the reservations may be wrong, or could be better
 
 
@@ -70,7 +69,7 @@ class Plan:
         self.reserved: set[JobRecord] = set()
         self.progress = SweepProgress()
         self._budget = budget
-        self._resumed: dict[JobRecord, None] = {}  # were told of a start, and are still to get their place
+        self._resumed: dict[JobRecord, None] = {}  # promised before a restart, not yet planned
         self._reorders = 0  # tries to find an order for them
         self._pending = pending
         self._policy = policy
@@ -88,18 +87,18 @@ class Plan:
         return {record: record.reservation for record in self.reserved}
 
     def adopt(self, record: JobRecord, held: Allocation) -> None:
-        """Take over a place in the plan that the planner knows."""
+        """Take over a reservation that the planner already has."""
         record.reservation = held
         self.reserved.add(record)
         self._note_due(record, held)
 
     def resume(self, record: JobRecord) -> None:
-        """A job was told of a start by another queue: it gets a place before those that were not."""
+        """A job was promised a start before a restart: it is planned before jobs without a promise."""
         record.deadline = record.no_later_than
         self._resumed[record] = None
 
     def withdraw(self, record: JobRecord, planner: Planner) -> bool:
-        """Give up the place of a job that leaves the queue; says whether it had one."""
+        """Give up the reservation of a job that leaves the queue; returns whether it had one."""
         self._resumed.pop(record, None)
         if record.reservation is None:
             return False
@@ -109,7 +108,7 @@ class Plan:
         return True
 
     def next_start(self) -> int | None:
-        """When the next reserved job is to start."""
+        """The start of the next reservation."""
         return self._due.next()
 
     def take_due(self, now: int) -> list[JobRecord]:
@@ -120,8 +119,8 @@ class Plan:
         return sorted(found, key=lambda record: record.order)
 
     def slip(self, due: list[JobRecord], now: int) -> bool:
-        """A cycle that comes late moves the whole plan by as much, or the jobs that were due would be put
-        behind those planned after them."""
+        """If a cycle runs late, move all deadlines by the same amount. Otherwise the jobs that are due would
+        be put behind those planned after them."""
         late = _lateness(due, now)
         for record in self.reserved if late else ():
             if record.deadline is not None:
@@ -131,14 +130,14 @@ class Plan:
     # -- shapes ----------------------------------------------------------------------------------------------
 
     def make_room(self, shape: int) -> None:
-        """A job of this shape has come."""
+        """A job of this shape was submitted."""
         if shape >= len(self._blocked):
             grown = np.full(2 * shape + 2, _UNBLOCKED, np.int64)
             grown[: len(self._blocked)] = self._blocked
             self._blocked = grown
 
     def start_anew(self, shapes: int) -> None:
-        """Another planner: no reservations, other shapes."""
+        """The planner was replaced: drop all reservations, and expect other shapes."""
         for record in self.reserved:
             record.reservation = None
         self.reserved.clear()
@@ -147,8 +146,8 @@ class Plan:
     # -- passes ----------------------------------------------------------------------------------------------
 
     def run(self, planner: Planner, now: int, news: News) -> SchedulingPass:
-        """Run the policy; what it did is undone where it would break a promise, or fails. A plan that is too
-        large to be made anew in one cycle is amended instead."""
+        """Run the policy. A pass that fails or would break a promise is undone. A plan that is too large to
+        be rebuilt in one cycle is amended instead."""
         self._budget.begin()
         goes_on = self.progress.at(Sweep.TRY) is not None
         mode, slips = self._mode(news, now), _lateness(news.due, now) > 0
@@ -181,7 +180,7 @@ class Plan:
                 pass
             except Exception as fault:
                 if chosen.built_in:
-                    self._undo(made, planner, mark, before)  # whoever takes the job out can go on
+                    self._undo(made, planner, mark, before)  # the caller can remove the job and continue
                     for record in news.due:
                         self._note_due(record, record.reservation)
                     if made.current is None:
@@ -194,24 +193,25 @@ class Plan:
             mark, since = planner.mark(), 0
 
     def _resume(self, made: SchedulingPass) -> None:
-        """Give places to those that were told of a start before a restart, in the order of those starts.
+        """Plan the jobs that were promised a start before a restart, in the order of these starts.
 
-        If the plan of then had them at these times, each gets its place or an earlier one: when its turn
-        comes, what is there of the others was there in that plan too. In the queue's order one that moves
-        ahead might take what another counts on. Some had been moved ahead since they were told; where that
-        leaves somebody late, it is tried before those that are in its way, as long as there is time."""
+        If the earlier plan had the jobs at these times, each gets its old place or an earlier one, because
+        all jobs planned before it were in that plan too. In the order of the queue, a job that moves ahead
+        might take what another job needs. Some jobs had moved ahead after their promise was made. If a job
+        would be late because of that, it is tried before the jobs that are in its way, while there is
+        time."""
         if self._reorders == 0:
             self._resumed = dict.fromkeys(
                 sorted(self._resumed, key=lambda each: (each.deadline or 0, each.order))
             )
         made.resume(self._resumed)
         if made.is_cut and made.owed:
-            raise OutOfTime  # those that had places are to keep them
+            raise OutOfTime  # jobs that had reservations must keep them
         few = 0 < len(made.resumed_late) <= _FEW_LATE
-        if few and not made.is_cut and self._reorders < _REORDERS and not self._budget.is_spent:
+        if few and not made.is_cut and self._reorders < _MAX_REORDERS and not self._budget.is_spent:
             self._reorders += 1
             order = _reordered(list(self._resumed), made.resumed_late)
-            if self._reorders == _REORDERS:  # in vain: as the queue has them
+            if self._reorders == _MAX_REORDERS:  # no such order was found: use that of the queue
                 order.sort(key=lambda each: each.order)
             self._resumed = dict.fromkeys(order)
             raise OtherOrder
@@ -219,7 +219,7 @@ class Plan:
             self._reorders = 0
 
     def _mode(self, news: News, now: int) -> PassMode:
-        """What is to become of the reservations, and which sweeps are wanted."""
+        """The mode of the pass; also requests the sweeps that are needed."""
         if news.rebuild or news.freed:
             self._blocked.fill(_UNBLOCKED)
         if news.rebuild or news.freed or news.due or news.since < len(self._pending):
@@ -232,20 +232,20 @@ class Plan:
         return PassMode.AMEND if self.progress.is_amending else PassMode.EXTEND
 
     def _end(self, made: SchedulingPass, mode: PassMode) -> None:
-        """What is left to do, and for when."""
+        """Note which sweeps are done, and use the remaining time to move reservations ahead."""
         for record in made.resumed:
             self._resumed.pop(record, None)
         if not made.is_cut:
             self.progress.end(Sweep.TRY)
         if mode in (PassMode.REBUILD, PassMode.COMPRESS):
-            # All reservations are as early as can be.
+            # All reservations are as early as possible.
             self.progress.done(Sweep.REPAIR, Sweep.START, Sweep.MOVE)
         else:
             made.move_ahead()
         self._budget.learn(made.tries)
 
     def keep(self, done: SchedulingPass, before: Reservations, now: int) -> None:
-        """Write down the reservations of a pass."""
+        """Store the reservations of a pass."""
         for record, held in done.planned.items():
             if record.reservation is not held or not record.waiting:
                 continue
@@ -254,11 +254,11 @@ class Plan:
                 self._note_due(record, held)
             if record.deadline is None or (done.mode is PassMode.AMEND and held.start > record.deadline):
                 record.deadline = held.start
-            if record.phase is Phase.PENDING:
-                record.move(Phase.RESERVED, now, Reason.of(Code.PLANNED))
+            if record.state is JobState.PENDING:
+                record.move(JobState.RESERVED, now, Reason.of(Code.PLANNED))
         for record in before:
-            if record.reservation is None and record.phase is Phase.RESERVED:
-                record.move(Phase.PENDING, now, Reason.of(Code.UNPLANNED))
+            if record.reservation is None and record.state is JobState.RESERVED:
+                record.move(JobState.PENDING, now, Reason.of(Code.UNPLANNED))
         self.reserved = {
             record for record in (*before, *done.planned) if record.reservation is not None and record.waiting
         }
@@ -294,7 +294,7 @@ class Plan:
     def _begin(
         self, made: SchedulingPass, planner: Planner, before: Reservations, due: list[JobRecord]
     ) -> None:
-        """What becomes of the reservations there are, before the policy looks at the rest."""
+        """Treat the existing reservations by the mode of the pass, before the policy runs."""
         if made.mode is PassMode.REBUILD:
             planner.drop_all()
             for record in before:
@@ -328,14 +328,15 @@ class Plan:
 
 
 def _is_broken(record: JobRecord) -> bool:
-    """Whether a job that had a place in the plan has none now, or too late."""
+    """Whether a job that had a reservation has none now, or one after its deadline."""
     if not record.waiting or record.deadline is None:
         return False
     return record.reserved_at is None or record.reserved_at > record.deadline
 
 
 def _reordered(order: list[JobRecord], late: list[JobRecord]) -> list[JobRecord]:
-    """The same with those that are late before whoever has, in this order, what they were told."""
+    """The order with each late job moved before the first job whose reservation overlaps its promised
+    time."""
     for record in late:
         place, told = order.index(record), record.deadline or 0
         ahead = ((at, each.reservation) for at, each in enumerate(order[:place]))

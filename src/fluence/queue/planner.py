@@ -1,85 +1,103 @@
-"""What the queue asks of the resources: start this now, hold that for later, what would come when.
+"""Planner: the interface of the queue to the resources.
 
-The queue decides who and when; a planner knows what and where. `PoolPlanner` plans by counts, for jobs that
-ask for some of many equal units; `GraphPlanner` plans by matching jobspecs; the live scheduler's
-`ClusterPlanner` places gangs of pods on nodes. All keep their tasks in `Allocations`.
+The queue decides which job starts and when; a planner finds the resources. `PoolPlanner` plans with counts,
+for jobs that request a number of equal units. `GraphPlanner` plans by matching jobspecs. The `ClusterPlanner`
+of the live scheduler places gangs of pods on nodes. All keep their tasks in `Allocations`.
 
-Three counters tell the queue what happened to the resources: `freed` grows when something came free, at its
-planned end or before; `opened` when something came free that the plan did not count on; `lost` when
-something that the plan counted on is gone, so that promises may have to break.
+Three counters show the queue how the resources changed. `freed` grows when resources come free, at their
+planned end or before; `opened` when they come free earlier than planned; `lost` when resources that the plan
+needs are gone, so that promises may break.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from fluence.graph.graph import Ints
 from fluence.model.reason import Reason
 from fluence.queue.allocations import Allocation, Allocations
+from fluence.queue.quota import Claim
 
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """A request that waits: what it is, its limit, and how long it will probably last."""
+    """A waiting request, with its limit and its predicted duration."""
 
     request: Hashable
     limit: int
     duration: int
+    claim: Claim | None = None  # against the quotas of its queue
+    since: int = 0  # the start of its reservation, if any: sums alone may allow an earlier one
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """How near a request is to starting now."""
+    """What a request lacks to start now, and the changes that would help."""
 
-    causes: tuple[Reason, ...]  # what is missing; nothing: it would start
-    start: int | None = None  # the first time at which it could start; None: at no time that is known
-    fewer: int | None = None  # with so many units (nodes, slots) it could start now
+    causes: tuple[Reason, ...]  # what is missing; empty: it would start
+    start: int | None = None  # its earliest start; None: unknown
+    fewer: int | None = None  # the number of units (nodes, slots) with which it could start now
     shorter: int | None = None  # with this limit it could start now
-    blockers: tuple[str, ...] = ()  # tasks that hold what it needs, those that end first in front
+    blockers: tuple[str, ...] = ()  # tasks that have what it needs, by their ends
+
+
+def limits(waiting: Iterable[PlanRequest]) -> dict[Hashable, int]:
+    """The limits of queues that some requests count against."""
+    return {
+        line: limit
+        for claim in {id(ask.claim): ask.claim for ask in waiting if ask.claim is not None}.values()
+        for line, limit in claim.limits.items()
+    }
 
 
 class Planner(Protocol):
-    """Resources in time, as the queue sees them."""
+    """The resources over time, as the queue sees them."""
 
     freed: int
     opened: int
     lost: int
     allocations: Allocations
-    is_exact: bool  # a sketch is what the plan will be; else it counts sums, and what is free is in pieces
+    is_exact: bool  # sketches equal the plan; False: they use sums and ignore fragmentation
 
     def understands(self, request: Hashable) -> bool:
-        """Whether this planner can plan for the request; if not, `widened` gives one that can."""
+        """Whether this planner can plan the request; if not, `widened` returns a planner that can."""
 
     def widened(self) -> Planner:
         """A planner for every request, with the same running tasks and no reservations."""
 
     def shape(self, request: Hashable) -> int:
-        """A small number for a request; requests of equal shape get equal answers."""
+        """A small number for a request; requests of equal shape get equal results."""
 
     def feasibility(self, request: Hashable) -> Reason | None:
-        """Why no empty cluster could hold a request; None if it could."""
+        """Why a request would not fit even on the empty cluster; None if it would."""
+
+    def amounts(self, request: Hashable) -> Mapping[str, int]:
+        """How much of each resource a request takes."""
+
+    def capacities(self) -> Mapping[str, int]:
+        """The total of each resource."""
 
     def advance(self, now: int) -> None:
         """Time has passed; the resources may have changed."""
 
     def start(self, task: str, request: Hashable, now: int, limit: int, clear: int) -> Allocation | None:
-        """Hold a request for ``limit`` from now on, if what it takes is free for as long as ``clear``."""
+        """Allocate a request from now on for ``limit``, if its resources are free for ``clear``."""
 
     def start_or_reserve(
-        self, task: str, request: Hashable, now: int, limit: int, clear: int
+        self, task: str, request: Hashable, now: int, limit: int, clear: int, begin: int = 0
     ) -> Allocation | None:
-        """The same at the earliest time. A request that fits now is started; else it is reserved."""
+        """Start a request now if it fits; otherwise reserve its earliest start, not before ``begin``."""
 
     def may_move(self, allocation: Allocation, now: int) -> bool:
-        """Whether a reservation could be for an earlier time; only False is certain."""
+        """Whether a reservation might move to an earlier time; only False is certain."""
 
     def may_start(self, allocation: Allocation, now: int, clear: int) -> bool:
-        """Whether a request with a reservation could start now; only False is certain."""
+        """Whether a request with a reservation might start now; only False is certain."""
 
     def displaced(self) -> Collection[Allocation]:
-        """The reservations whose place is not free any more, as far as that can be told."""
+        """The reservations whose resources are no longer free, or may not be."""
 
     def drop(self, allocation: Allocation) -> None:
         """Give up a reservation."""
@@ -88,23 +106,23 @@ class Planner(Protocol):
         """Give up all reservations."""
 
     def end(self, allocation: Allocation, now: int) -> None:
-        """A task is over, or did not start after all: what it held is free."""
+        """A task is over, or did not start after all: free its resources."""
 
     def extend(self, allocation: Allocation, end: int) -> None:
-        """A task outlives its limit: count on it until ``end``."""
+        """A task exceeds its limit: plan with ``end`` as its new end."""
 
     def mark(self) -> object:
-        """Remember what is held and reserved."""
+        """Remember the current allocations and reservations."""
 
     def undo(self, mark: object) -> None:
-        """Forget what was started and reserved, or dropped, since the mark."""
+        """Undo all starts, reservations and drops since the mark."""
 
     def settle(self, now: int) -> list[Allocation]:
-        """Name what the started tasks hold; returns those for which the matcher found nothing."""
+        """Assign resources to the started tasks; returns the tasks for which the matcher found none."""
 
     def rule_out(self, shape: int, limit: int, blocked: Ints, now: int) -> None:
         """A shape did not fit with this limit: note it in ``blocked`` (per shape, the shortest limit that
-        failed), for this shape and for all that need as much."""
+        failed), for this shape and for all shapes that need as much or more."""
 
     def sketch(
         self,
@@ -114,24 +132,25 @@ class Planner(Protocol):
         in_order: bool,
         wanted: Collection[int] | None = None,
     ) -> list[int | None]:
-        """Where a plan over what runs now would put each of these, by limits; nothing is held.
+        """The start of each request in a plan behind the running tasks, by limits; nothing is recorded.
 
-        ``in_order``: none before the one in front of it. ``wanted``: the places that are asked about, if not
-        all: for the others, which are in their way, less may be known.
+        ``in_order``: no request starts before the one in front of it. ``wanted``: the places whose starts are
+        needed, if not all; the starts of the others may be less exact.
         """
 
     def expect(
         self, now: int, ends: Mapping[str, int], waiting: Sequence[PlanRequest], wanted: Collection[int]
     ) -> dict[int, int]:
-        """When those at the places ``wanted`` would start, if running tasks ended when ``ends`` says and each
-        of these lasted as long as it probably will."""
+        """The starts of the requests at the places ``wanted``, if running tasks end at ``ends`` and waiting
+        requests run for their predicted durations."""
 
     def supported(self, request: Hashable, now: int, limit: int) -> int | None:
-        """The earliest start that the ends of what runs and is reserved, and all rules about where it may be,
-        allow; None: no such time is known, so that none may be promised. Where a sketch is enough: now."""
+        """The earliest start that the ends of running and reserved tasks and all placement rules allow. None:
+        no such time is known, so nothing may be promised. Planners for which a sketch is enough return
+        ``now``."""
 
     def outlook(self, request: Hashable, now: int, limit: int) -> Outlook:
-        """How near a request is to starting now."""
+        """What a request lacks to start now."""
 
     def relaxed(self, request: Hashable) -> Hashable | None:
         """The request without its constraint; None if it has none."""

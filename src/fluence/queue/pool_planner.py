@@ -1,32 +1,36 @@
-"""A planner of equal units: jobs take so many, whichever; the plan is a count over time.
+"""A planner of equal units: jobs request a number of them, and the plan is a count over time.
 
-The queue uses it for workloads whose jobs all ask for some of many equal units. Only a start names the units,
-through the matcher. See `timeline` for why counts suffice.
+The queue uses it for workloads whose jobs all request some of many equal units. The matcher chooses the units
+only when a job starts; `timeline` explains why counts are enough. A simulation rarely needs the chosen units,
+and choosing them is half of its work: with ``names_late``, starts and ends are only noted, and `name` chooses
+the units later.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 
 import numpy as np
 
 from fluence.errors import Conflict, InvalidInput
 from fluence.graph.graph import Ints
+from fluence.graph.ledger import LedgerJob
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Operation, Placed
 from fluence.match.request import Request
 from fluence.model.jobspec import Jobspec
 from fluence.model.reason import Code, Reason
 from fluence.queue.allocations import Allocation, Allocations
-from fluence.queue.forecast import forward
 from fluence.queue.graph_planner import KNOWN_REQUESTS, GraphPlanner
-from fluence.queue.planner import Outlook, Planner, PlanRequest
-from fluence.queue.timeline import Timeline
+from fluence.queue.job import FOREVER
+from fluence.queue.planner import Outlook, Planner, PlanRequest, limits
+from fluence.queue.timeline import Amounts, Timeline, Totals, expected, forward
 
 
 def counted(matcher: Matcher, request: Request) -> tuple[int, int] | None:
-    """The type and the number of units, if all that a request asks for is some of many equal units."""
+    """The type and the number of units, if a request is only for a number of equal units."""
     graph = matcher.graph
     if (
         len(request.needs) != 1
@@ -47,12 +51,53 @@ def counted(matcher: Matcher, request: Request) -> tuple[int, int] | None:
     return unit.type, slot.count.min * unit.count.min
 
 
+class _Sketch:
+    """Planned starts of waiting requests. If jobs have only arrived since, the next sketch continues this
+    one."""
+
+    def __init__(self, base: Timeline, now: int, *, in_order: bool) -> None:
+        self.asks: list[PlanRequest] = []
+        self.starts: list[int | None] = []
+        self._line = base.copy()
+        self._times, self._free = base.times[1:], base.free.copy()
+        self._after: dict[tuple[int, int], int] = {}  # units and limit -> the last such start
+        self._first = FOREVER
+        self._last = now
+        self._in_order = in_order
+
+    def continues(self, base: Timeline, waiting: Sequence[PlanRequest], now: int) -> bool:
+        """Whether a new sketch would begin with the same starts: the same requests in front, the same free
+        units, and no start has passed."""
+        return (
+            now <= self._first
+            and len(self.asks) <= len(waiting)
+            and all(map(is_, self.asks, waiting))
+            and self._free == base.free
+            and self._times == base.times[1:]
+        )
+
+    def add(self, ask: PlanRequest, units: int, now: int) -> None:
+        kind = (units, ask.limit)
+        last = max(self._last, now) if self._in_order else now
+        start = self._line.earliest(units, ask.limit, max(last, self._after.get(kind, now)))
+        self.asks.append(ask)
+        self.starts.append(start)
+        if start is not None:
+            self._line.take(start, start + ask.limit, units)
+            self._after[kind] = start
+            self._first = min(self._first, start)
+            if self._in_order:
+                self._last = start
+
+
 class PoolPlanner:
-    """Units of one type, interchangeable; everything else about them does not matter to its jobs."""
+    """Plans interchangeable units of one type."""
 
     is_exact = True
 
-    def __init__(self, matcher: Matcher, unit: str | int, now: int = 0) -> None:
+    def __init__(self, matcher: Matcher, unit: str | int, now: int = 0, *, names_late: bool = False) -> None:
+        """``names_late``: the units of tasks are chosen when `name` is called. Nothing else may change the
+        graph or the ledger before that."""
         self.matcher = matcher
         code = matcher.graph.types.find(unit) if isinstance(unit, str) else unit
         if code is None:
@@ -61,16 +106,20 @@ class PoolPlanner:
         self.freed = self.opened = self.lost = 0
         self.allocations = Allocations()
         self._number = max(matcher.ledger.jobs, default=0)
-        # By identity, since hashing a jobspec costs more than planning it; the request is kept with it.
+        # By identity, because hashing a jobspec costs more than planning it. The request is kept so that its
+        # id stays valid.
         self._requests: dict[int, tuple[Hashable, tuple[Request, int] | None]] = {}
         self._shapes: dict[int, int] = {}
         self._units: Ints = np.zeros(0, np.int64)  # per shape
         self._unnamed: list[Allocation] = []  # started in this pass, not yet matched
+        self._names_late = names_late
+        self._noted: list[tuple[Allocation, int | None, int]] = []  # see `name`
         self._after: dict[tuple[int, int], int] = {}  # (units, limit) -> where the last such search ended
+        self._sketches: dict[bool, _Sketch] = {}  # the last ones, by whether they are in order
         self._state = matcher.graph.state_generation
         self.capacity = 0
-        self._base = self._measure(now)  # what runs
-        self._plan: Timeline | None = None  # what runs and what is reserved; None: nothing is
+        self._base = self._measure(now)  # running tasks
+        self._plan: Timeline | None = None  # running and reserved tasks; None: none is reserved
 
     # -- requests --------------------------------------------------------------------------------------------
 
@@ -80,14 +129,16 @@ class PoolPlanner:
     def widened(self) -> Planner:
         self.drop_all()
         self.allocations.settle()
+        self.name()
+        self._names_late = False
         wider = GraphPlanner(self.matcher, self.allocations)
         wider.freed, wider.opened, wider.lost = self.freed + 1, self.opened + 1, self.lost
         return wider
 
     def adopt(self, task: str, number: int, request: Hashable, start: int, end: int, now: int) -> Allocation:
-        """Take over a task that already holds resources in the matcher."""
+        """Take over a task that already has an allocation in the matcher."""
         units = self._known(request)[1]
-        held = Allocation(task, request, start, end, number=number, units=units)
+        held = Allocation(task, request, self.matcher.ledger.job(number), units)
         self.allocations.add(held)
         if end > now:
             self._take(now, end, units)
@@ -95,9 +146,9 @@ class PoolPlanner:
         return held
 
     def adopt_reservation(self, task: str, request: Hashable, placed: Placed) -> Allocation:
-        """Take over a place in the plan; only its time is looked at."""
+        """Take over a reservation; only its time matters."""
         units = self._known(request)[1]
-        held = Allocation(task, request, placed.at, placed.end, reserved=True, units=units)
+        held = Allocation(task, request, LedgerJob(-1, placed.at, placed.end, True), units)
         self._reserve(held)
         return held
 
@@ -119,10 +170,17 @@ class PoolPlanner:
     def relaxed(self, request: Hashable) -> Hashable | None:
         return None
 
+    def amounts(self, request: Hashable) -> Mapping[str, int]:
+        return {self._type(): self._known(request)[1]}
+
+    def capacities(self) -> Mapping[str, int]:
+        return {self._type(): self.capacity}
+
     # -- starting and planning -------------------------------------------------------------------------------
 
     def advance(self, now: int) -> None:
         if self._state != self.matcher.graph.state_generation:
+            self.name()
             self._state = self.matcher.graph.state_generation
             before, self._base = self._base, self._measure(now)
             self._after.clear()
@@ -131,7 +189,7 @@ class PoolPlanner:
                 for each in self.allocations.reserved.values():
                     if each.end > now:
                         self._plan.take(max(each.start, now), each.end, each.units)
-            # One node may come as another goes: the number of units alone does not tell.
+            # Compare all times: one node may come as another goes, and the number of units stays the same.
             times = {now, *(time for time in (*before.times, *self._base.times) if time > now)}
             changes = [self._base.at(time) - before.at(time) for time in times]
             self.freed += 1
@@ -148,23 +206,25 @@ class PoolPlanner:
         return self._hold(task, request, units, now, limit)
 
     def start_or_reserve(
-        self, task: str, request: Hashable, now: int, limit: int, clear: int
+        self, task: str, request: Hashable, now: int, limit: int, clear: int, begin: int = 0
     ) -> Allocation | None:
         units = self._known(request)[1]
-        # Nothing has been given back since the last search for as much, so this one cannot end before it.
-        begin = max(now, self._after.get((units, clear), now))
-        start = (self._plan or self._base).earliest(units, clear, begin)
+        # Nothing was freed since the last search for the same units and time, so this one cannot find an
+        # earlier start.
+        first = max(now, self._after.get((units, clear), now))
+        start = (self._plan or self._base).earliest(units, clear, max(first, begin))
         if start is None:
             return None
-        self._after[units, clear] = start
+        if begin <= first:
+            self._after[units, clear] = start
         if start == now:
             return self._hold(task, request, units, now, limit)
-        held = Allocation(task, request, start, start + limit, reserved=True, units=units)
+        held = Allocation(task, request, LedgerJob(-1, start, start + limit, True), units)
         self._reserve(held)
         return held
 
     def may_move(self, allocation: Allocation, now: int) -> bool:
-        assert self._plan is not None  # from its start on, what it needs is its own
+        assert self._plan is not None  # from its start on, its units are free for it
         lasts = allocation.end - allocation.start
         return self._plan.is_free_before(allocation.units, lasts, now, allocation.start)
 
@@ -191,9 +251,12 @@ class PoolPlanner:
     def end(self, allocation: Allocation, now: int) -> None:
         self.allocations.finish(allocation)
         if allocation.number >= 0:
+            self.name()  # apply earlier notes first
             self.matcher.cancel(allocation.number)
-        else:
+        elif allocation in self._unnamed:
             self._unnamed.remove(allocation)
+        else:
+            self._noted.append((allocation, None, now))
         self.freed += 1
         if now < allocation.end:
             self.opened += 1
@@ -202,9 +265,14 @@ class PoolPlanner:
 
     def extend(self, allocation: Allocation, end: int) -> None:
         self._take(allocation.end, end, allocation.units)
-        self.allocations.extend(allocation, end)
         if allocation.number >= 0:
+            self.name()
             self.matcher.ledger.stretch(allocation.number, end)
+        else:
+            allocation.job.end = end
+            if allocation not in self._unnamed:
+                self._noted.append((allocation, end, -1))
+        self.allocations.note_end(allocation)
         self.lost += 1
 
     def mark(self) -> object:
@@ -220,18 +288,39 @@ class PoolPlanner:
 
     def settle(self, now: int) -> list[Allocation]:
         self.allocations.settle()
-        failed = []
-        for each in self._unnamed:
-            self._number += 1
-            wanted = replace(self._known(each.request)[0], duration=each.end - now)
-            if self.matcher.match(Operation.ALLOCATE, wanted, job=self._number, now=now):
-                each.number = self._number
-            else:
-                failed.append(each)
-        self._unnamed.clear()
+        unnamed, self._unnamed = self._unnamed, []
+        if self._names_late and all(now < each.end <= self.matcher.horizon for each in unnamed):
+            # Enough units are free, so the matcher would find them.
+            self._noted += [(each, each.end, now) for each in unnamed]
+            return []
+        self.name()
+        failed = [each for each in unnamed if not self._match(each, now, each.end)]
         for each in failed:
             self.allocations.finish(each)
         return failed
+
+    def name(self) -> None:
+        """Choose the units of all running tasks, by applying the notes: starts with their end and time, new
+        ends, and tasks that are over."""
+        noted, self._noted = self._noted, []
+        for each, end, now in noted:
+            if end is None:
+                self.matcher.cancel(each.number)
+            elif now < 0:
+                self.matcher.ledger.stretch(each.number, end)
+            elif not self._match(each, now, end):
+                raise Conflict(f"{each.task} holds {each.units} units that the graph does not have any more")
+
+    def _match(self, held: Allocation, now: int, end: int) -> bool:
+        """Choose the units of a task that starts at ``now``; returns whether the matcher found them."""
+        self._number += 1
+        wanted = replace(self._known(held.request)[0], duration=end - now)
+        if not self.matcher.match(Operation.ALLOCATE, wanted, job=self._number, now=now):
+            return False
+        held.job = self.matcher.ledger.job(self._number)
+        if held.job.end != end:  # NB the matcher ends all at its horizon
+            self.matcher.ledger.stretch(self._number, end)
+        return True
 
     def rule_out(self, shape: int, limit: int, blocked: Ints, now: int) -> None:
         known = blocked[: len(self._units)]
@@ -248,25 +337,23 @@ class PoolPlanner:
         in_order: bool,
         wanted: Collection[int] | None = None,
     ) -> list[int | None]:
-        plan = self._base.copy()
-        after: dict[tuple[int, int], int] = {}
-        starts: list[int | None] = []
-        last = now
-        for ask in waiting:
-            units = self._known(ask.request)[1]
-            kind = (units, ask.limit)
-            start = plan.earliest(units, ask.limit, max(last, after.get(kind, now)))
-            starts.append(start)
-            if start is not None:
-                plan.take(start, start + ask.limit, units)
-                after[kind] = start
-                if in_order:
-                    last = start
-        return starts
+        if self.allocations.quotas is not None:
+            asks = [(self._demand(ask), ask.limit) for ask in waiting]
+            return self._totals(now, waiting, {}).place_all(asks, now, in_order=in_order)
+        sketch = self._sketches.get(in_order)
+        if sketch is None or not sketch.continues(self._base, waiting, now):
+            sketch = self._sketches[in_order] = _Sketch(self._base, now, in_order=in_order)
+        for ask in waiting[len(sketch.asks) :]:
+            sketch.add(ask, self._known(ask.request)[1], now)
+        return sketch.starts.copy()
 
     def expect(
         self, now: int, ends: Mapping[str, int], waiting: Sequence[PlanRequest], wanted: Collection[int]
     ) -> dict[int, int]:
+        if self.allocations.quotas is not None:
+            some = waiting[: max(wanted, default=-1) + 1]
+            lasting = [(self._demand(ask), ask.duration) for ask in some]
+            return expected(self._totals(now, some, ends).place_all(lasting, now), wanted)
         held = self.allocations.running
         running = [(ends.get(name, each.end), each.end, each.units) for name, each in held.items()]
         pending = [(self._known(ask.request)[1], ask.duration, ask.limit) for ask in waiting]
@@ -322,7 +409,7 @@ class PoolPlanner:
         if task in self.allocations.running:
             raise Conflict(f"{task} already holds resources")
         self._take(now, now + limit, units)
-        held = Allocation(task, request, now, now + limit, units=units)
+        held = Allocation(task, request, LedgerJob(-1, now, now + limit, False), units)
         self.allocations.add(held)
         self._unnamed.append(held)
         return held
@@ -337,16 +424,30 @@ class PoolPlanner:
 
     def _take(self, start: int, end: int, units: int) -> None:
         for line in (self._base, self._plan):
-            # Each has forgotten what is over, as far as its own steps allow.
+            # Both timelines may have dropped past steps, each up to a different time.
             if line is not None and (begin := max(start, line.times[0])) < end:
                 line.take(begin, end, units)
+
+    def _totals(self, now: int, waiting: Sequence[PlanRequest], ends: Mapping[str, int]) -> Totals:
+        """The units and the limits of queues over time, for waiting requests."""
+        quotas = self.allocations.quotas
+        assert quotas is not None
+        running = (
+            (ends.get(task, held.end), {self.unit: held.units, **quotas.lines(task)})
+            for task, held in self.allocations.running.items()
+        )
+        return Totals(now, {self.unit: self.capacity, **limits(waiting)}, running)
+
+    def _demand(self, ask: PlanRequest) -> Amounts:
+        return {self.unit: self._known(ask.request)[1], **(ask.claim.demand if ask.claim else {})}
 
     def _forget_plan(self) -> None:
         self._plan = None
         self._after.clear()
 
     def _measure(self, now: int) -> Timeline:
-        """Count again: units that are up and belong to nobody are free, those that are held come later."""
+        """Count the units again: those that are up are free, except for those of running tasks until their
+        ends."""
         graph, ledger = self.matcher.graph, self.matcher.ledger
         tree = self.matcher.tree.shape()
         usable = np.zeros(graph.rows, np.bool_)

@@ -1,8 +1,8 @@
-"""What waiting jobs are told of their start, and what becomes of it.
+"""Promises: the starts that waiting jobs are promised, and whether the promises are kept.
 
-The queue calls `tell` at the end of a cycle for the jobs that were not told yet, `started` when one starts,
-and `broken_by_loss` when resources were lost. *No later than* rests on limits, by the rule of the policy
-(`QueuePolicy.promise`); *expected* rests on how long such jobs ran (`Expectations`).
+The queue calls `tell` at the end of a cycle to make new promises, `started` when a job starts, and
+`broken_by_loss` when resources are lost. *No later than* follows from limits, by the rule of the policy
+(`QueuePolicy.promise`). *Expected* follows from the run times of similar jobs (`Expectations`).
 """
 
 from __future__ import annotations
@@ -12,20 +12,19 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fluence.model.reason import Code, Reason
-from fluence.queue.calibration import Calibration
-from fluence.queue.due_times import DueTimes
-from fluence.queue.expectations import Expectations, expected_end
-from fluence.queue.guard import PluginGuard
-from fluence.queue.history import Predictor
+from fluence.queue.allocations import Allocation
+from fluence.queue.expectations import Calibration, Expectations, expected_end
+from fluence.queue.history import History, Predictor
 from fluence.queue.job import SECOND, BrokenPromise, JobRecord, Submission
-from fluence.queue.pending import Pending
+from fluence.queue.pending import DueTimes, Pending
 from fluence.queue.planner import Planner, PlanRequest
-from fluence.queue.policy import QueuePolicy
+from fluence.queue.policy import PluginGuard, QueuePolicy
+from fluence.queue.quota import QuotaBook
 
-LATE = 60 * SECOND  # a start so long after its promise counts as late
+LATE = 60 * SECOND  # a start is late if it is later than its promise by more than this
 _PASSED = LATE + 1
-_ROUND = 32  # jobs that are told in one round,
-_ASK_AGAIN = 10 * SECOND  # and how long one that was told "unknown" waits for its next
+_MAX_TOLD = 32  # jobs per round
+_ASK_AGAIN = 10 * SECOND  # until the next try for a job whose start is unknown
 _NEVER = 1 << 62
 _LOST = Reason.of(Code.RESOURCES_LOST)
 
@@ -38,12 +37,12 @@ BREAKS = (
     Code.RESTARTED,
     Code.RESOURCES_LOST,
 )
-"""What can break a promise. Other causes count as the last of these."""
+"""The causes of broken promises. Any other cause counts as the last of these."""
 
 
 @dataclass(slots=True)
 class PromiseTally:
-    """How many promises were kept, and how many were broken by which cause."""
+    """The number of kept promises, and of broken ones by cause."""
 
     kept: int = 0
     broken: Counter[Code] = field(default_factory=Counter)
@@ -69,76 +68,92 @@ class Promises:
         renews: bool = False,
         pause: int = 0,
     ) -> None:
-        """``renews``: expectations that have passed are worked out anew. ``pause``: between two rounds of
-        telling; with one, a round is for so many jobs as take little time."""
+        """``renews``: expected starts that have passed are computed again. ``pause``: the time between two
+        rounds of promises; with a pause, each round handles a limited number of jobs."""
         self.calibration = Calibration()
         self.expectations = Expectations(renews=renews)
         self.tally = PromiseTally()
         self.predictor = predictor
+        self.quotas: QuotaBook | None = None
         self._pending = pending
         self._policy = policy
         self._guard = guard
         self._is_enforced = is_enforced
-        self._depth = depth  # the queue looks at so many
-        self._most = most  # so many of the first are told
+        self._depth = depth  # how many jobs the queue considers
+        self._most = most  # how many jobs, from the front, get a promise
         self._forecasts = forecasts
         self._pause = pause
         self._rests_on_record = policy.promise == "record"
         self._last_round = -pause
-        self._next_round: int | None = None  # when there is somebody to tell, if nothing happens before
-        self._passing = DueTimes(_stands)  # when a promise will have passed
+        self._next_round: int | None = None  # when a round is due if no event comes first
+        self._passing = DueTimes(_stands)  # when promises pass
         self._untold: dict[JobRecord, None] = {}
         self._changed: dict[JobRecord, None] = {}
-        self._loss = (-1, _LOST)  # the last one: when and why
+        # A cache of requests, cleared when a run time is learned: job, shape, limit, since, request.
+        self._requests: dict[JobRecord, tuple[Submission, int, int, int, PlanRequest]] = {}
+        self._loss = (-1, _LOST)  # the last one: its time and cause
+        self._is_resumed = False  # promises of an earlier process were taken over since the last cycle
 
     def owe(self, record: JobRecord) -> None:
-        """A job waits, and is to be told until when."""
+        """A job waits and needs a promise."""
         self._untold[record] = None
         self._next_round = self._last_round + self._pause
 
     def next_due(self) -> int | None:
-        """When somebody is to be told something, if nothing happens before."""
+        """When the next round is due if no event comes first."""
         again = self._next_round if self._pause else None
         times = (self._passing.next(), self.expectations.next_due(), again)
         return min((at for at in times if at is not None), default=None)
 
     def forget(self, record: JobRecord) -> None:
-        """A job waits no more."""
+        """A job no longer waits."""
         self._untold.pop(record, None)
         self._changed.pop(record, None)
+        self._requests.pop(record, None)
         self.expectations.forget(record)
 
     def take_changed(self) -> list[JobRecord]:
-        """The jobs that were promised something, or nothing any more, since the last call."""
+        """The jobs whose promise or expected start has changed since the last call."""
         found, self._changed = list(self._changed), {}
         return found
 
     def resume(self, record: JobRecord, at: int, now: int, *, expected: int | None, firm: bool) -> None:
-        """A job was told this start before a restart."""
+        """Take over a promise from before a restart."""
         record.no_later_than = record.promised = at
         record.firm = firm
-        self.expectations.resume(record, expected)
+        record.expected = record.first_expected = expected
         record.told = now - 1  # NB before the restart: that is the cause if nothing else has broken it
         self.note_loss(now, Reason.of(Code.RESTARTED))
+        self._is_resumed = True
+        self._resume_times(record)
+
+    def _resume_times(self, record: JobRecord) -> None:
+        """Keep the promise and the expected start of a job until they pass."""
+        assert record.no_later_than is not None
+        self.expectations.resume(record)
         self._untold.pop(record, None)
-        self._passing.add(at + _PASSED, record)
+        self._passing.add(record.no_later_than + _PASSED, record)
 
     def rests_on_record(self, planner: Planner) -> bool:
-        """Whether a bound is a sketch that is widened by how earlier ones held. In order nobody overtakes,
-        but that is a bound only where sums are all there is to know."""
+        """Whether bounds are sketches widened by the record of earlier bounds. In strict order no job
+        overtakes another, but a sketch in order is a bound only if the planner is exact."""
         return self._policy.promise == "record" or (self._policy.promise == "order" and not planner.is_exact)
 
     def is_late(self, now: int) -> bool:
-        """Whether those who wait have heard nothing for long."""
+        """Whether the last round of promises was long ago."""
         return now >= self._last_round + _ASK_AGAIN
 
     def note_loss(self, now: int, cause: Reason | None) -> None:
-        self._loss = (now, cause or _LOST)
+        """Resources were lost. After a restart, resources that a new process finds in use were not lost: the
+        cause is the restart."""
+        if cause is None:
+            cause = Reason.of(Code.RESTARTED) if self._is_resumed else _LOST
+        self._loss = (now, cause)
 
     # -- keeping and breaking --------------------------------------------------------------------------------
 
     def started(self, record: JobRecord, now: int) -> None:
-        """A job that waited has started: was that in time?"""
+        """A waiting job has started: count its promise as kept or broken."""
         if not record.waiting:
             self.forget(record)
         promised = record.no_later_than
@@ -152,8 +167,25 @@ class Promises:
         if self._rests_on_record:
             self.calibration.observe(missed=missed)
 
+    def lost_start(self, record: JobRecord, now: int, cause: Reason) -> None:
+        """A job lost its nodes before it ran. If the promised time has not passed, the promise stands, and
+        the loss is the cause if it breaks. If it has passed, the promise is broken."""
+        self.note_loss(now, cause)
+        promised, started = record.no_later_than, record.started
+        self.owe(record)
+        if promised is None or started is None:
+            return
+        was_kept = started <= promised + LATE
+        self.tally.kept -= was_kept
+        if now < promised:
+            self._resume_times(record)
+            return
+        if was_kept:
+            self.broke(record, now, cause)
+        record.no_later_than = record.deadline = None
+
     def withdraw_passed(self, now: int) -> None:
-        """A promise that has passed is none: whoever had it is told anew, and so is why it was broken."""
+        """Withdraw promises whose time has passed. Their jobs get a new start and the cause."""
         while (record := self._passing.pop(now)) is not None:
             self._break(record, now)
             record.no_later_than = record.deadline = None
@@ -163,6 +195,7 @@ class Promises:
             self.owe(record)
         for record in self.expectations.withdraw_passed(now):
             self._changed[record] = None
+        self._is_resumed = False
 
     def _break(self, record: JobRecord, now: int) -> None:
         at, cause = self._loss
@@ -171,19 +204,19 @@ class Promises:
         self.broke(record, now, cause)
 
     def broke(self, record: JobRecord, now: int, cause: Reason) -> None:
-        """The promise that a job has is broken."""
+        """Record that the promise of a job is broken."""
         assert record.no_later_than is not None
         record.broken.append(BrokenPromise(now, record.no_later_than, cause))
         self.tally.broken[cause.code if cause.code in BREAKS else Code.RESOURCES_LOST] += 1
 
     def broken_by_loss(self, before: Iterable[JobRecord], now: int) -> None:
-        """After a loss: whose place in the plan is later than promised, or gone?"""
+        """After a loss, break the promises of jobs whose reservation is gone or later than promised."""
         for record in before:
             at, promised = record.reserved_at, record.no_later_than
             if not record.waiting:
                 continue
-            if at is not None and record.deadline is not None and at > record.deadline:
-                record.deadline = at  # what the plan kept to cannot be kept
+            if record.deadline is not None and (at is None or at > record.deadline):
+                record.deadline = at  # the plan cannot keep the old deadline
             if promised is None or (at is not None and at <= promised):
                 continue
             record.deadline = at
@@ -194,16 +227,30 @@ class Promises:
                 record.no_later_than, record.told = at, now
                 self._changed[record] = None
                 if at is None:
-                    self.owe(record)  # to be told as soon as somebody knows
+                    self.owe(record)  # it gets a promise when a start is known
                 else:
                     self._passing.add(at + _PASSED, record)
+
+    def replanned(self, before: Mapping[JobRecord, Allocation | None]) -> None:
+        """The plan has changed: report jobs whose reservation is later than their promise, or was. The
+        promise stands until its time passes, because running jobs may end early."""
+        for record, held in before.items():
+            promised = record.no_later_than
+            if promised is None:
+                continue
+            was = promised if held is None else max(promised, held.job.start)
+            latest = was if record.reservation is held else record.latest
+            if latest != was:
+                self._changed[record] = None
+            if latest != promised:
+                record.firm = False
 
     # -- telling ---------------------------------------------------------------------------------------------
 
     def tell(
         self, now: int, planner: Planner, held: Collection[str], running: Mapping[str, JobRecord]
     ) -> None:
-        """Tell the jobs that must wait, and were not told yet, when they will start."""
+        """Make promises and expected starts for waiting jobs that have none."""
         if now < self._last_round + self._pause:
             return
         seen = planner.freed + planner.opened + planner.lost
@@ -216,18 +263,18 @@ class Promises:
             return
         self._last_round = now
         ahead = self._pending.records[: max((*places, *wanted)) + 1]
-        requests = [self.request(record) for record in ahead]
+        requests = [self.request(record, record.reserved_at or 0) for record in ahead]
         records = [ahead[place] for place in places]
         planned = [record.reserved_at for record in ahead]
         if places:
             planned = self._bounds(now, planner, ahead, requests, places, records)
         for record in records:
             if record.deadline is not None and record.deadline < now:
-                record.deadline = None  # a place that it lost, and of which it was not told
+                record.deadline = None  # of a reservation that it lost before it got a promise
             if record.deadline is not None and record.no_later_than is not None:
                 record.no_later_than = min(record.no_later_than, record.deadline)
                 if record.reserved_at is not None:
-                    # A sketch counts sums; the plan knows that what is free may be in pieces.
+                    # A sketch uses sums; the plan knows that free resources may be fragmented.
                     record.no_later_than = max(record.no_later_than, record.reserved_at)
             record.told, record.asked = now, seen
             self._changed[record] = None
@@ -246,8 +293,8 @@ class Promises:
     def _judge_firmness(
         self, ahead: list[JobRecord], places: list[int], running: Mapping[str, JobRecord]
     ) -> None:
-        """Which promises rest only on limits that something enforces. On the safe side: any job that nothing
-        ends, and that is to end before or goes before, may be what a promise rests on."""
+        """Mark promises that depend only on enforced limits. To be safe, a promise is assumed to depend on
+        every job that ends before it or is ahead of it."""
         loose = [task for task, record in running.items() if self._is_loose(record)]
         first = min((running[task].running[task].end for task in loose), default=_NEVER)
         behind = next((at for at, record in enumerate(ahead) if self._is_loose(record)), len(ahead))
@@ -259,13 +306,21 @@ class Promises:
     def _is_loose(self, record: JobRecord) -> bool:
         return record.bounded and not self._is_enforced(record.job)
 
-    def request(self, record: JobRecord) -> PlanRequest:
-        """What a waiting job asks of the plan."""
+    def request(self, record: JobRecord, since: int = 0) -> PlanRequest:
+        """The request of a waiting job to the planner; it starts no earlier than ``since``."""
+        known = self._requests.get(record) if self.quotas is None else None
+        if known is not None and known[:4] == (record.job, record.shape, record.limit, since):
+            return known[4]
         lasts = self.predict(record, 0)
-        return PlanRequest(record.job.request, record.limit, max(1, record.limit if lasts is None else lasts))
+        claim = None if self.quotas is None else self.quotas.claims.get(record.key)
+        duration = max(1, record.limit if lasts is None else lasts)
+        request = PlanRequest(record.job.request, record.limit, duration, claim, since)
+        if self.quotas is None and isinstance(self.predictor, History):
+            self._requests[record] = (record.job, record.shape, record.limit, since, request)
+        return request
 
     def predict(self, record: JobRecord, elapsed: int) -> int | None:
-        """How long a task of a job will have run at its end; None: nobody knows."""
+        """The predicted run time of a task of a job, from its start to its end; None if unknown."""
         try:
             return self.predictor.predict(record.job, record.shape, elapsed)
         except Exception as error:
@@ -273,7 +328,8 @@ class Promises:
             return None
 
     def learn(self, job: Submission, shape: int, runtime: int) -> None:
-        """A task of this job ran so long."""
+        """Record the run time of a task of this job."""
+        self._requests.clear()
         try:
             self.predictor.learn(job, shape, runtime)
         except Exception as error:
@@ -288,7 +344,7 @@ class Promises:
         places: list[int],
         records: list[JobRecord],
     ) -> list[int | None]:
-        """Set *no later than* of some records; returns the start that the plan has for all ahead."""
+        """Set *no later than* of some records; returns the planned start of each job in ``ahead``."""
         if self._policy.promise == "reservation":
             for record in records:
                 record.no_later_than = record.reserved_at
@@ -297,7 +353,7 @@ class Promises:
         recorded = self._rests_on_record = self.rests_on_record(planner)
         planned = planner.sketch(now, requests, in_order=False, wanted=places) if recorded else in_order
         supported: dict[tuple[int, int], int | None] = {}
-        turn, asked = now, 0  # where nobody overtakes, none starts before those in front of it
+        turn, asked = now, 0  # in strict order, no job starts before those in front of it
         for place, record in zip(places, records, strict=True):
             if self._policy.promise == "order":
                 front = [each.no_later_than for each in ahead[asked:place]]
@@ -309,19 +365,21 @@ class Promises:
                 continue
             at = record.reserved_at
             if at is None and record.broken:
-                continue  # whoever was let down is promised nothing but what is held for it
+                continue  # after a broken promise, only a reservation is promised
             if at is None:
                 like = record.shape, record.limit
                 if like not in supported:
                     supported[like] = planner.supported(record.job.request, now, record.limit)
                 at = supported[like]
-            if at is not None:  # else sums would suffice, and where they are, or the rules, do not
+            if at is not None and self.quotas is not None:
+                at = self.quotas.earliest(record.key, at, record.limit)
+            if at is not None:  # None: the sums fit, but fragmentation or the rules forbid it
                 bound = self.calibration.bound(now, plan, late) if recorded else late
                 record.no_later_than = max(bound, at, turn)
         return planned
 
     def _places(self, held: Collection[str], now: int, seen: int) -> list[int]:
-        """The places of jobs without a promise, as deep as the queue is looked at."""
+        """The places of jobs without a promise, down to the depth of the queue."""
         bounds = [bound for bound in (self._depth, self._most) if bound is not None]
         if bounds:
             first = self._pending.records[: min(bounds)]
@@ -332,15 +390,15 @@ class Promises:
         return self._due(found, now, seen) if self._pause else found
 
     def _due(self, places: list[int], now: int, seen: int) -> list[int]:
-        """Those of some whose turn it is: new ones, and those of which nothing was known a while ago if
-        anything has happened since."""
+        """The places to handle in this round: new jobs, and jobs whose start was unknown a while ago if the
+        resources have changed since."""
         found: list[int] = []
         for place in places:
             record = self._pending.records[place]
             if record.asked == seen:
                 continue
             again = record.told + _ASK_AGAIN if record.asked >= 0 else now
-            if again > now or len(found) == _ROUND:
+            if again > now or len(found) == _MAX_TOLD:
                 again = max(again, now + self._pause)
                 self._next_round = again if self._next_round is None else min(again, self._next_round)
             else:
@@ -366,5 +424,5 @@ class Promises:
 
 
 def _stands(at: int, record: JobRecord) -> bool:
-    """Whether a promise is still the one that was given."""
+    """Whether a promise has not changed since this entry was made."""
     return record.waiting > 0 and record.no_later_than is not None and record.no_later_than + _PASSED == at

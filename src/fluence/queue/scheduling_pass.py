@@ -1,7 +1,7 @@
-"""One pass of a policy over the queue, at one moment; it can be taken back until it is kept.
+"""One pass of a policy over the queue. It can be undone until the plan accepts it.
 
-The queue makes one per cycle and hands it to the policy (`fluence.queue.policy`), which sees the jobs that
-wait and may start them or reserve a start for them, and nothing else.
+The queue makes one pass per cycle and gives it to the policy (`fluence.queue.policy`). Through it the policy
+sees the waiting jobs, and can start them or reserve a start for them, but nothing else.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ from fluence.queue.job import FOREVER, Charge, JobRecord
 from fluence.queue.pending import Pending
 from fluence.queue.planner import Planner
 
-PLACES = 256  # in the plan that one account can have, where a cycle has a budget
-NEWCOMERS = 64  # jobs that are tried as they come, before those that a sweep has not come to
-HOPELESS = 64  # jobs for which a pass looks through all times in vain; others are only tried now
+PLACES = 256  # reservations that one account can have, if cycles have a budget
+NEWCOMERS = 64  # new jobs that are tried before those that a sweep has not reached
+HOPELESS = 64  # jobs per pass for which all start times fail; after that, only a start now is tried
 
 
 class PromiseAtRisk(Exception):
-    """Made anew, the plan would start a job later than promised."""
+    """The new plan would start a job later than promised."""
 
 
 class OutOfTime(Exception):
-    """The plan cannot be made anew as a whole within a cycle."""
+    """The whole plan cannot be rebuilt within one cycle."""
 
 
 class OtherOrder(Exception):
-    """Those that were told of their start before a restart are to be placed in another order."""
+    """The jobs that were promised a start before a restart must be planned in another order."""
 
 
 class PassMode(Enum):
-    """What becomes of the reservations there are."""
+    """How a pass treats the existing reservations."""
 
-    EXTEND = "extend"  # they stand; nothing has changed that could improve them
-    REBUILD = "rebuild"  # they are dropped, and all are placed anew, in order
-    COMPRESS = "compress"  # each is moved ahead as far as the others allow
-    AMEND = "amend"  # the same over several cycles: those that lost their place first
+    EXTEND = "extend"  # keep them; nothing has changed that could improve them
+    REBUILD = "rebuild"  # drop them and plan all jobs again, in order
+    COMPRESS = "compress"  # move each ahead if the others allow it
+    AMEND = "amend"  # the same over several cycles, first those that lost their resources
 
 
 class SchedulingPass:
@@ -67,42 +67,46 @@ class SchedulingPass:
         self.now = now
         self.mode = mode
         self.starts: list[tuple[JobRecord, Allocation]] = []
-        self.begun: set[JobRecord] = set()  # jobs that started, or tasks of them: their promise is kept
+        self.begun: set[JobRecord] = set()  # jobs with a task that started: their promise is kept
         self.planned: dict[JobRecord, Allocation] = {}  # reservations made in this pass
         self.tries = 0
-        self.current: JobRecord | None = None  # the job that is being tried, to name it if that fails
+        self.current: JobRecord | None = None  # the job that is being tried, to name it in faults
         self._pending = pending
         self._planner = planner
         self._blocked = blocked
-        self._since = since  # records before this place have been tried already, and nothing came free
+        self._since = since  # records before this place were tried, and nothing came free since
         self._end = len(pending) if depth is None else min(depth, len(pending))
         self._window = window
         self._keep = keep
         self._admit = admit
         self._check = check
+        self._quotas = planner.allocations.quotas
         self._budget = budget
         self._progress = progress
-        self._resumes = resumes and mode is not PassMode.REBUILD  # False: begin with the first
-        self.is_cut = False  # there was no time for all
-        self.resumed: list[JobRecord] = []  # were told of a start before a restart, and have had their turn
-        self.resumed_late: list[JobRecord] = []  # those whose place is later than that
+        self._resumes = resumes and mode is not PassMode.REBUILD  # False: begin at the front
+        self.is_cut = False  # the budget was spent before all jobs were tried
+        self.resumed: list[JobRecord] = []  # promised before a restart, and tried in this pass
+        self.resumed_late: list[JobRecord] = []  # those that are later than promised
         self._looked_at = 0
         self._hopeless = 0
-        # Of a plan that is made anew: those that had a place. Until they have one again, there is no end.
+        # When the plan is rebuilt: jobs that had a reservation. The pass does not stop before they have one.
         self.owed: set[JobRecord] = set()
-        self.reserved = 0  # how many jobs hold a place in the plan
-        # Of each queue and user: tasks started in this pass, and places in the plan. What is promised counts
-        # against a user's limit, or the limit would break the promise.
+        self.reserved = 0  # the number of jobs with a reservation
+        # By queue and user: tasks started in this pass, and reservations. Reservations count against the
+        # limits of a user, or the limit would break the promise.
         self.claims: Counter[Charge] = Counter()
-        self.places: Counter[str] = Counter()  # in the plan, by account
+        self.places: Counter[str] = Counter()  # reservations by account
 
     def __iter__(self) -> Iterator[JobRecord]:
-        """The jobs without a place in the plan, in order, as far as there is time."""
+        """The jobs without a reservation, in order, until the budget is spent."""
         place = self._first(Sweep.TRY) if self._resumes else 0
         while place < self._end:
             record = self._pending.records[place]
             place += 1
             if record.reservation is None and record.waiting:
+                if self._quotas is not None and self._quotas.is_stopped(record.key):
+                    self.owed.discard(record)
+                    continue  # no other job waits for it
                 if self._is_late(record):
                     return
                 yield record
@@ -114,6 +118,8 @@ class SchedulingPass:
         if clear >= self._blocked[record.shape] or not self._admitted(record):
             return False
         while record.waiting:
+            if not self._has_quota(record, clear):
+                return False  # other jobs of this shape may have quota
             if self._start(record, clear) is None:
                 self._planner.rule_out(record.shape, clear, self._blocked, self.now)
                 return False
@@ -122,7 +128,7 @@ class SchedulingPass:
         return True
 
     def start_or_reserve(self, record: JobRecord) -> bool:
-        """Start a job now, or hold the earliest start for it; says whether it started."""
+        """Start a job now, or reserve its earliest start; returns whether it started."""
         while record.waiting:
             if not self._admitted(record):
                 return False
@@ -130,12 +136,9 @@ class SchedulingPass:
                 return self.start(record)
             self.tries += 1
             self.current = record
-            held = self._planner.start_or_reserve(
-                record.task(), record.job.request, self.now, record.limit, self._clear(record)
-            )
+            held = self._hold(record, self.now) if self._quotas is None else self._hold_in_quota(record)
             if held is None:
-                self._hopeless += 1
-                return False  # what it needs is down; it holds nobody up
+                return False
             if held.reserved:
                 self._reserved(record, held)
                 return False
@@ -143,7 +146,7 @@ class SchedulingPass:
         return True
 
     def backfill(self) -> None:
-        """Start every job without a place in the plan that delays none of those with one, in order."""
+        """Start every job without a reservation that delays no reservation, in order."""
         pending, place = self._pending, max(self._since, self._first(Sweep.TRY))
         while (place := pending.next_unblocked(place, self._end, self._blocked)) < self._end:
             record = pending.records[place]
@@ -156,7 +159,7 @@ class SchedulingPass:
     # -- what the queue does before the policy ---------------------------------------------------------------
 
     def start_due(self, due: list[JobRecord]) -> None:
-        """Start the jobs whose time has come."""
+        """Start the jobs whose reserved start has come."""
         for record in due:
             self._release(record)
             self._redeem(record)
@@ -166,7 +169,7 @@ class SchedulingPass:
                 raise PromiseAtRisk(record.key)
 
     def resume(self, records: Iterable[JobRecord]) -> None:
-        """Give places to jobs that were told of their start before a restart, in this order."""
+        """Plan jobs that were promised a start before a restart, in this order."""
         for record in records:
             if self.resumed and self._budget.is_spent:
                 self._progress.want(Sweep.TRY)
@@ -174,7 +177,7 @@ class SchedulingPass:
                 return
             self.resumed.append(record)
             if record.waiting and record.reservation is None:
-                # What cannot be kept is told: there is no better plan to go back to.
+                # A late job does not undo the pass, because there is no better plan to go back to.
                 deadline, record.deadline = record.deadline, None
                 self.start_or_reserve(record)
                 record.deadline = deadline
@@ -183,9 +186,9 @@ class SchedulingPass:
                     self.resumed_late.append(record)
 
     def compress(self) -> None:
-        """Move every reservation ahead as far as the others allow, in order, and none back. Those whose time
-        has come start first; where one of them cannot, all are late by as much, and the others get their
-        places anew in the order of the plan."""
+        """Move every reservation ahead if the others allow it, in order, and none back. Jobs whose time has
+        come start first. If one of them cannot start, the whole plan is late, and the other jobs are planned
+        again in the order of the plan."""
         reserved = [record for record in self._pending.records if record.reservation is not None]
         due = sorted(
             (record for record in reserved if (record.reserved_at or 0) <= self.now),
@@ -207,8 +210,9 @@ class SchedulingPass:
     # -- the same over several cycles ------------------------------------------------------------------------
 
     def amend(self, due: list[JobRecord]) -> list[JobRecord]:
-        """Start the jobs whose time has come; give those that lost their place another; start whoever of the
-        rest can start now. All others stay as they are. Returns those whose turn did not come."""
+        """Start the jobs whose time has come, replace reservations whose resources are gone, and start other
+        jobs with a reservation if they can start now. The rest stay. Returns the due jobs that there was no
+        time for."""
         left: list[JobRecord] = []
         for record in due:
             if self.tries and self._budget.is_spent:
@@ -229,8 +233,8 @@ class SchedulingPass:
             self.start_or_reserve(record)
 
     def start_newcomers(self, new: Sequence[JobRecord]) -> None:
-        """Start those that came last and fit now, however many are in front of them whose turn has not come:
-        a long queue must not keep the next user from an empty node."""
+        """Start new jobs that fit now, even if the sweep has not reached all jobs in front of them: a long
+        queue must not keep the next user from an empty node."""
         for number, record in enumerate(new[:NEWCOMERS]):
             if number and self._budget.is_spent:
                 return
@@ -238,7 +242,7 @@ class SchedulingPass:
                 self.start(record)
 
     def move_ahead(self) -> None:
-        """Move reservations ahead, as many as there is time for."""
+        """Move reservations ahead until the budget is spent."""
         self._sweep(Sweep.MOVE, self._move_ahead)
 
     def _sweep(self, sweep: Sweep, act: Callable[[JobRecord], None]) -> None:
@@ -263,7 +267,7 @@ class SchedulingPass:
             return
         mark = self._planner.mark()
         self._release(record)
-        if self._start(record, clear) is None:
+        if not self._has_quota(record, clear) or self._start(record, clear) is None:
             self._planner.undo(mark)
             record.reservation = held
             self.claim(record, 1)
@@ -273,7 +277,7 @@ class SchedulingPass:
         return 0 if at is None else self._pending.first(at)
 
     def _is_late(self, record: JobRecord) -> bool:
-        """Whether there is no time for this job in this pass."""
+        """Whether the budget is spent before this job."""
         if self.owed:
             if self._budget.is_far_exceeded:
                 raise OutOfTime
@@ -281,30 +285,33 @@ class SchedulingPass:
         if self._looked_at and self._budget.is_spent:
             self._progress.stop(Sweep.TRY, record.order)
             self.is_cut = True
-        self._looked_at += 1  # NB each pass gets a step further, however slow the machine is
+        self._looked_at += 1  # NB each pass tries at least one job, even on a slow machine
         return self.is_cut
 
     # -- inside ----------------------------------------------------------------------------------------------
 
     def _redeem(self, record: JobRecord) -> None:
-        """Start a job in the place that was held for it, or hold another. Others were planned behind it by
-        its limit, so it need not be clear of them for longer, though nothing may end it."""
-        if self._admitted(record) and self._start(record, record.limit) is not None:
+        """Start a job in the place that was reserved for it, or reserve another. Other jobs are planned after
+        its limit, so its resources need not be free for longer, even if nothing enforces the limit."""
+        fits = self._admitted(record) and self._has_quota(record, record.limit)
+        if fits and self._start(record, record.limit) is not None:
             return
         self.start_or_reserve(record)
 
     def _start_in_time(self, record: JobRecord) -> bool:
-        """Start a job whose time has come while all others keep their places; False: it has none any more."""
+        """Start a job whose time has come while all others keep their reservations; False: it no longer
+        fits."""
         held = record.reservation
         assert held is not None
         self._release(record)
-        # Others are planned behind it by the end that it had there. A cycle that comes late by a little makes
-        # it end later by as much, which is within what ending a job may take.
+        # Other jobs are planned after the end that it had in the plan. If the cycle is a little late, the job
+        # ends as much later, which is within the time that ending a job may take.
         clear = max(1, held.end - self.now)
-        return self._admitted(record) and self._start(record, clear) is not None
+        fits = self._admitted(record) and self._has_quota(record, clear)
+        return fits and self._start(record, clear) is not None
 
     def _start_next_tasks(self, records: list[JobRecord]) -> None:
-        """The next task of an array, when all others have their places again."""
+        """Start or reserve the next task of an array, after all other jobs have their reservations again."""
         for record in records:
             if record in self.begun and record.waiting:
                 self.start_or_reserve(record)
@@ -319,14 +326,14 @@ class SchedulingPass:
         self.start_or_reserve(record)
         later = record.reserved_at is None or record.reserved_at > held.start
         if later and len(self.starts) == started:
-            # A job that nothing ends finds no place in front of the others' any more, not even its own.
+            # A job without a limit finds no place before the reservations of others, not even its old one.
             self._planner.undo(mark)
             self.claim(record, int(record.reservation is None))
             record.reservation = held
             self.planned.pop(record, None)
 
     def _claim(self, record: JobRecord, change: int) -> None:
-        """A job is to start, or not after all: it counts against limits."""
+        """Count a job against limits, or take it back."""
         if self._admit is not None:
             for charge, amount in record.charges.items():
                 self.claims[charge] += amount * change
@@ -336,8 +343,34 @@ class SchedulingPass:
             self._check()
         return self._admit is None or self._admit(record, self.claims)
 
+    def _has_quota(self, record: JobRecord, clear: int) -> bool:
+        """Whether the limits of its queue and of the queues above it allow the job now."""
+        return self._quotas is None or self._quotas.fits(record.key, self.now, clear)
+
+    def _hold(self, record: JobRecord, begin: int) -> Allocation | None:
+        """Start a job now, or reserve its earliest start from ``begin`` on. None: its resources are down, and
+        it delays no other job."""
+        held = self._planner.start_or_reserve(
+            record.task(), record.job.request, self.now, record.limit, self._clear(record), begin
+        )
+        self._hopeless += held is None
+        return held
+
+    def _hold_in_quota(self, record: JobRecord) -> Allocation | None:
+        """The same at the first time that all limits allow too: resources and limits are asked in turn until
+        both agree."""
+        quotas, clear, begin = self._quotas, self._clear(record), self.now
+        assert quotas is not None
+        while (at := quotas.earliest(record.key, begin, clear)) is not None:
+            held = self._hold(record, at)
+            if held is None or held.start == at or quotas.allows(held, clear):
+                return held
+            begin = held.start
+            self._planner.drop(held)
+        return None
+
     def _clear(self, record: JobRecord) -> int:
-        """How long its resources must be free of promises: for ever, if nothing ends the job."""
+        """How long its resources must be free of reservations: forever, if the job has no limit."""
         return record.limit if record.bounded or not self.reserved else FOREVER
 
     def _start(self, record: JobRecord, clear: int) -> Allocation | None:
@@ -375,11 +408,11 @@ class SchedulingPass:
         self.claim(record, -1)
 
     def _may_look_ahead(self, record: JobRecord) -> bool:
-        """Whether a pass with a budget looks for a later start of this job, if it cannot start now."""
+        """Whether a pass with a budget searches for a later start of this job, if it cannot start now."""
         return self._hopeless < HOPELESS and self.places[record.job.account] < PLACES
 
     def claim(self, record: JobRecord, change: int) -> None:
-        """A job takes a place in the plan, or gives it up."""
+        """Count a reservation that a job gets or gives up."""
         self.reserved += change
         self.places[record.job.account] += change
         self._claim(record, change)

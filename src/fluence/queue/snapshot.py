@@ -1,4 +1,4 @@
-"""A queue and its cluster as one JSON document: what runs, on what, and what waits.
+"""A queue and its cluster as one JSON document: running jobs with their resources, and waiting jobs.
 
 `fluence simulate --snapshot` writes one; `fluence whatif` reads it.
 """
@@ -12,18 +12,21 @@ import msgspec
 import numpy as np
 from msgspec import Meta
 
+from fluence import plugin_loader
 from fluence.errors import InvalidInput
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.selection import Selection
-from fluence.match.extensions import Extensions
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.placement import Placed
+from fluence.match.request import Extensions
 from fluence.model.jobspec import Jobspec
 from fluence.queue.graph_planner import GraphPlanner
+from fluence.queue.history import find as find_predictor
 from fluence.queue.job import SECOND, Dependency, JobRecord, Submission
 from fluence.queue.policy import find
 from fluence.queue.pool_planner import PoolPlanner
 from fluence.queue.queue import Queue
+from fluence.queue.rules import find_priority
 
 VERSION = 1
 
@@ -34,7 +37,7 @@ Number = Annotated[int, Meta(ge=0, le=2**31)]
 
 
 class SavedTask(msgspec.Struct, frozen=True):
-    """A task that runs, and what it holds: path of a vertex, amount, whether for itself."""
+    """A running task and its resources: path of a vertex, amount, whether exclusive."""
 
     start: Time
     end: Time
@@ -55,15 +58,15 @@ class SavedJob(msgspec.Struct, frozen=True, omit_defaults=True):
     priority: Annotated[int, Meta(ge=-(2**31), le=2**31)] = 16
     after: list[tuple[str, str]] = []
     tasks: Annotated[int, Meta(ge=1, le=2**31)] = 1
-    waiting: list[Number] | None = None  # of a job that has started: the tasks that have not
+    waiting: list[Number] | None = None  # of a started job: the tasks that have not started
     no_later_than: Time | None = None
     deadline: Time | None = None
     running: dict[str, SavedTask] = {}
-    reserved: dict[str, SavedTask] = {}  # its place in the plan; where units have no names, it holds nothing
+    reserved: dict[str, SavedTask] = {}  # its reservation; without resources if the plan uses counts
 
 
 class SavedRun(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How long a task of a job that is over ran: what expectations are made of."""
+    """The run time of a task that has ended, for predictions."""
 
     spec: Number
     runtime: Time
@@ -72,7 +75,7 @@ class SavedRun(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """All of it, at one moment."""
+    """The queue, its jobs and the graph at one moment."""
 
     version: int
     now: Time
@@ -81,18 +84,22 @@ class Snapshot(msgspec.Struct, frozen=True):
     pools: list[str]
     jobs: list[SavedJob]
     graph: msgspec.Raw
-    unit: str | None = None  # what is counted; None: requests are matched one by one
+    unit: str | None = None  # the type that is counted; None: requests are matched
     depth: Number | None = None
     window: Time | None = None
     resolution: Length = 1
     calibration: Annotated[float, Meta(ge=0, le=1e6)] = 1.0
+    priority: str = "urgency"
+    predictor: str = "history"
     specs: list[dict[str, Any]] = []
     runs: list[SavedRun] = []
 
 
-def save(queue: Queue, matcher: Matcher) -> bytes:
-    """The document of a queue that plans on a matcher."""
-    jobs = [_saved(record, queue, matcher) for record in queue.records.values() if not record.phase.is_over]
+def save(queue: Queue, matcher: Matcher, *, priority: str = "urgency", predictor: str = "history") -> bytes:
+    """The document of a queue that plans on a matcher. It names the priority and the predictor."""
+    jobs = [
+        _saved(record, queue, matcher) for record in queue.records.values() if not record.state.leaves_queue
+    ]
     planner = queue.planner
     specs: dict[Hashable, int] = {}
     runs = [
@@ -113,6 +120,8 @@ def save(queue: Queue, matcher: Matcher) -> bytes:
             window=queue.window,
             resolution=queue.resolution,
             calibration=queue.promises.calibration.place,
+            priority=priority,
+            predictor=predictor,
             specs=[spec.to_value() for spec in specs if isinstance(spec, Jobspec)],
             runs=runs,
         )
@@ -120,7 +129,7 @@ def save(queue: Queue, matcher: Matcher) -> bytes:
 
 
 def restore(text: bytes, *, source: str = "snapshot", policy: str | None = None) -> Queue:
-    """The queue of a document, as it was."""
+    """Restore the queue of a document."""
     try:
         saved = msgspec.json.decode(text, type=Snapshot)
     except (msgspec.DecodeError, UnicodeDecodeError) as fault:
@@ -130,6 +139,7 @@ def restore(text: bytes, *, source: str = "snapshot", policy: str | None = None)
     if saved.version != VERSION:
         raise InvalidInput(f"has version {saved.version}; this program reads {VERSION}", where=source)
     _check(saved, source)
+    _check_plugins(saved, policy, source)
     graph = ResourceGraph.parse(bytes(saved.graph), "jgf", source=source)
     matcher = Matcher(
         graph,
@@ -143,6 +153,8 @@ def restore(text: bytes, *, source: str = "snapshot", policy: str | None = None)
     queue = Queue(
         planner,
         find(policy or saved.policy),
+        priority=find_priority(saved.priority),
+        predictor=find_predictor(saved.predictor),
         now=saved.now,
         depth=saved.depth,
         window=saved.window,
@@ -170,6 +182,13 @@ def restore(text: bytes, *, source: str = "snapshot", policy: str | None = None)
     return queue
 
 
+def _check_plugins(saved: Snapshot, policy: str | None, source: str) -> None:
+    """A snapshot is data: opening it must not import code that only the snapshot names."""
+    for name in (policy or saved.policy, saved.match_policy, saved.priority, saved.predictor):
+        if not plugin_loader.is_allowed(name):
+            raise InvalidInput(f"uses the plug-in {name}: allow it with --plugin {name}", where=source)
+
+
 def _learn(queue: Queue, saved: Snapshot, source: str) -> None:
     specs = [Jobspec.parse(msgspec.json.encode(spec).decode(), source=source) for spec in saved.specs]
     for run in saved.runs:
@@ -182,7 +201,7 @@ def _learn(queue: Queue, saved: Snapshot, source: str) -> None:
 
 
 def _check(saved: Snapshot, source: str) -> None:
-    """What holds of every queue; what is left to be found wrong is found by the parts it is made of."""
+    """Check what holds for every queue. The parsers of the parts find all other errors."""
     seen: set[str] = set()
     for job in saved.jobs:
         waiting = set(job.waiting or ())
@@ -202,7 +221,7 @@ def _check(saved: Snapshot, source: str) -> None:
 
 
 def _number(job: SavedJob, task: str) -> int | None:
-    """Which of a job's tasks this is; None: none of them."""
+    """The number of a task of a job; None: it is not a task of this job."""
     if job.tasks == 1:
         return 0 if task == job.key else None
     digits = task.removeprefix(f"{job.key}[").removesuffix("]")
@@ -233,7 +252,7 @@ def _saved(record: JobRecord, queue: Queue, matcher: Matcher) -> SavedJob:
         holds = [] if held.number < 0 else _held(matcher, held.number)
         reserved[held.task] = SavedTask(held.start, held.end, holds)
     known = ((each.job, queue.records.get(each.job)) for each in job.after if each.job)
-    over = {key for key, other in known if other is None or other.phase.is_over}
+    over = {key for key, other in known if other is None or other.state.leaves_queue}
     return SavedJob(
         key=job.key,
         jobspec=job.request.to_value(),

@@ -1,8 +1,8 @@
-"""Auditor: feeds the ledger from a live API server; runs as a part of the sandbox and answers on a socket.
+"""Auditor: feeds the ledger from a live API server. It runs as a part of the sandbox and answers on a socket.
 
-Asked for its report it first makes sure that it has seen everything up to now: it creates a pod that no
-scheduler serves, waits until its own watch brings it, and deletes it. A watch keeps the server's order, so
-all before it was seen.
+Before it reports, it makes sure that it has seen everything up to now: it creates a pod that no scheduler
+serves, waits until its own watch shows it, and deletes it. A watch keeps the server's order, so everything
+before that pod was seen.
 """
 
 from __future__ import annotations
@@ -28,23 +28,29 @@ from fluence.kube.errors import KubeError
 from fluence.kube.gangs import (
     AnyGangs,
     Coscheduling,
+    CustomGroups,
+    Kai,
     NoGangs,
     PodGroup,
     SigPodGroup,
+    Volcano,
     Workload,
     discover_gangs,
 )
+from fluence.kube.operators import discover_operators
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import NODES, OWNERS, PODS, Resource
 from fluence.model.node import Node
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.sandbox.audit import AuditLedger, AuditReport
+from fluence.sandbox.audited_operators import OperatorObject, WrittenObject
 from fluence.sandbox.plane import PlaneDirectories
 
 FENCE_NAMESPACE = "kube-system"
 FENCE = "audit-fence-"
 FENCE_S = 20.0
+LOOK_S = 5.0  # between two checks for operators that are installed later
 
 
 class Auditor:
@@ -56,7 +62,8 @@ class Auditor:
         self._nodes = Reflector(client, NODES)
         self._pods = Reflector(client, PODS)
         self._gangs: AnyGangs = NoGangs("not asked yet")
-        self._before_pods: list[Reflector[Any]] = [self._nodes]  # a pod is judged by what is known
+        self._before_pods: list[Reflector[Any]] = [self._nodes]  # a pod is checked against what is known
+        self._kinds: set[str] = set()  # kinds of operators' objects that are watched
         self._fences: dict[str, asyncio.Event] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -67,13 +74,15 @@ class Auditor:
             self._follow(self._gangs.resource, self._on_group)
         for kind in OWNERS:
             self._follow(kind, self._on_owner)
-        # Its custom resource may be installed later: it is looked for as long as it is not there.
-        self._follow(Coscheduling.resource, self._on_sig_group, optional=True)
-        for each in self._before_pods:
-            self._start(each)
+        # The custom resource may be installed later: it is retried until it exists.
+        for groups in (Coscheduling(), Volcano(), Kai()):
+            self._follow(groups.resource, self._on_custom_group(groups), optional=True)
+        await self._look_for_operators()
+        for reflector in self._before_pods:
+            self._start(reflector)
         async with asyncio.timeout(60):
-            for each in self._before_pods:
-                await each.synced.wait()
+            for reflector in self._before_pods:
+                await reflector.synced.wait()
             self._pods.store.on_change(self._on_pod)
             self._start(self._pods)
             await self._pods.synced.wait()
@@ -86,10 +95,10 @@ class Auditor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def report(self) -> AuditReport:
-        """Everything found up to now."""
+        """All findings up to now."""
         await self._fence()
         self.ledger.tick(time.time())
-        relists = sum(each.stats.lists - 1 for each in (self._pods, self._nodes))
+        relists = sum(reflector.stats.lists - 1 for reflector in (self._pods, self._nodes))
         return self.ledger.report(gaps=relists)
 
     async def _fence(self) -> None:
@@ -120,9 +129,9 @@ class Auditor:
     def _follow(
         self, resource: Resource[Any], changed: Callable[[Any, Any], None], *, optional: bool = False
     ) -> None:
-        found: Reflector[Any] = Reflector(self._client, resource, optional=optional)
-        found.store.on_change(changed)
-        self._before_pods.append(found)
+        reflector: Reflector[Any] = Reflector(self._client, resource, optional=optional)
+        reflector.store.on_change(changed)
+        self._before_pods.append(reflector)
 
     def _start(self, reflector: Reflector[Any]) -> None:
         self._tasks.append(asyncio.create_task(reflector.run()))
@@ -135,13 +144,31 @@ class Auditor:
             for group in self._gangs.groups(item) if item is not None else ():
                 self.ledger.group(None if is_new else group, group if is_new else None, now=time.time())
 
-    def _on_sig_group(self, old: SigPodGroup | None, new: SigPodGroup | None) -> None:
-        adapter = Coscheduling()
-        before, after = (None if each is None else adapter.group(each) for each in (old, new))
-        self.ledger.group(before, after, now=time.time())
+    def _on_custom_group(self, adapter: CustomGroups) -> Callable[[Any, Any], None]:
+        def changed(old: SigPodGroup | None, new: SigPodGroup | None) -> None:
+            before, after = (None if item is None else adapter.group(item) for item in (old, new))
+            self.ledger.group(before, after, now=time.time())
+
+        return changed
+
+    async def _look_for_operators(self) -> list[Reflector[Any]]:
+        """Watches for the objects of operators that are new since the last check."""
+        first = len(self._before_pods)
+        for resource in await discover_operators(self._client):
+            if resource.kind not in self._kinds:
+                self._kinds.add(resource.kind)
+                self._follow(resource.of(WrittenObject), self._on_object(resource.kind), optional=True)
+        return self._before_pods[first:]
 
     def _on_owner(self, old: Owner | None, new: Owner | None) -> None:
         self.ledger.owner(old, new, now=time.time())
+
+    def _on_object(self, kind: str) -> Callable[[Any, Any], None]:
+        def changed(old: WrittenObject | None, new: WrittenObject | None) -> None:
+            before, after = (None if item is None else OperatorObject.read(kind, item) for item in (old, new))
+            self.ledger.owner(before, after, now=time.time())
+
+        return changed
 
     def _on_pod(self, old: Pod | None, new: Pod | None) -> None:
         shown = new if new is not None else old
@@ -153,13 +180,21 @@ class Auditor:
         self.ledger.pod(old, new, group=group, now=time.time())
 
     async def _tick(self) -> None:
+        looked = time.time()
         while True:
             await asyncio.sleep(1.0)
-            self.ledger.tick(time.time())
+            now = time.time()
+            self.ledger.tick(now)
+            if now < looked + LOOK_S:
+                continue
+            looked = now
+            with contextlib.suppress(KubeError):
+                for reflector in await self._look_for_operators():
+                    self._start(reflector)
 
 
 async def serve(folder: Path) -> None:
-    """Watch until the sandbox goes, answering each connection on the socket with the report as JSON."""
+    """Watch until the sandbox ends, and answer each connection on the socket with the report as JSON."""
     at = PlaneDirectories(folder)
     async with Client(find_access(kubeconfig=at.kubeconfig())) as client, Auditor(client) as auditor:
 
@@ -181,7 +216,7 @@ async def serve(folder: Path) -> None:
 
 
 async def ask(folder: Path) -> AuditReport:
-    """The report of the auditor that runs as a part of the sandbox."""
+    """The report of the auditor in a running sandbox."""
     at = PlaneDirectories(folder)
     try:
         reader, writer = await asyncio.open_unix_connection(_short(at.audit_socket))
@@ -194,12 +229,12 @@ async def ask(folder: Path) -> AuditReport:
     try:
         return msgspec.json.decode(body, type=AuditReport)
     except msgspec.DecodeError:
-        said = msgspec.json.decode(body or b"{}", type=dict[str, str])
-        raise FluenceError(f"the audit failed: {said.get('error', 'no answer')}") from None
+        answer = msgspec.json.decode(body or b"{}", type=dict[str, str])
+        raise FluenceError(f"the audit failed: {answer.get('error', 'no answer')}") from None
 
 
 def _short(path: Path) -> str:
-    """A Unix socket's path may have 107 bytes; a relative one through /proc/self/fd is always short."""
+    """The path of a Unix socket may have 107 bytes; a relative one through /proc/self/fd is always short."""
     if len(os.fsencode(path)) < 100:
         return str(path)
     descriptor = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)

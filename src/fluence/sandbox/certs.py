@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-LIFE = timedelta(days=365)
+VALIDITY = timedelta(days=365)
 SERVER_NAMES = ("localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc")
 SERVER_ADDRESSES = ("127.0.0.1", "::1", "10.0.0.1")
 
@@ -20,7 +20,7 @@ Key = ec.EllipticCurvePrivateKey
 
 
 class Authority:
-    """Signs what the sandbox needs; its key is never written down, so nothing can be signed later."""
+    """Signs the sandbox's certificates. Its key is never stored, so nothing can be signed later."""
 
     def __init__(self, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -39,23 +39,32 @@ class Authority:
     def server(
         self, common_name: str, *, group: str | None = None, addresses: Sequence[str] = ()
     ) -> tuple[bytes, bytes]:
-        """Certificate and key of a server on loopback and these; etcd's peers also show it as clients."""
+        """Certificate and key of a server on loopback and these addresses. etcd's peers also use it as
+        clients."""
         return self._issue(common_name, group, addresses=(*SERVER_ADDRESSES, *addresses))
 
-    def client(self, user: str, group: str | None = None, *, life: timedelta = LIFE) -> tuple[bytes, bytes]:
-        """Certificate and key of a Kubernetes user (CN) in a group (O); a negative ``life`` is over."""
+    def client(
+        self, user: str, group: str | None = None, *, life: timedelta = VALIDITY
+    ) -> tuple[bytes, bytes]:
+        """Certificate and key of a Kubernetes user (CN) in a group (O). With a negative ``life`` it has
+        expired."""
         return self._issue(user, group, life=life)
 
     def _issue(
-        self, common_name: str, group: str | None, *, addresses: Sequence[str] = (), life: timedelta = LIFE
+        self,
+        common_name: str,
+        group: str | None,
+        *,
+        addresses: Sequence[str] = (),
+        life: timedelta = VALIDITY,
     ) -> tuple[bytes, bytes]:
         key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = _builder(_name(common_name, group), self._name, key, life=life)
         if addresses:
             uses.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
-            names: list[x509.GeneralName] = [x509.DNSName(each) for each in SERVER_NAMES]
-            names += [x509.IPAddress(ipaddress.ip_address(each)) for each in addresses]
+            names: list[x509.GeneralName] = [x509.DNSName(name) for name in SERVER_NAMES]
+            names += [x509.IPAddress(ipaddress.ip_address(name)) for name in addresses]
             builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
         certificate = (
             builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
@@ -88,7 +97,7 @@ def public_pem(key: Key) -> bytes:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """A file that only its owner can read, from its first moment on."""
+    """Create a file that only its owner can read, from the start."""
     path.touch(mode=0o600)
     path.chmod(0o600)
     path.write_bytes(content)
@@ -100,7 +109,7 @@ def _name(common_name: str, group: str | None = None) -> x509.Name:
 
 
 def _builder(
-    subject: x509.Name, issuer: x509.Name, key: Key, *, life: timedelta = LIFE
+    subject: x509.Name, issuer: x509.Name, key: Key, *, life: timedelta = VALIDITY
 ) -> x509.CertificateBuilder:
     now = datetime.now(UTC)
     return (
@@ -109,7 +118,7 @@ def _builder(
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(hours=1))  # clocks of a suspended laptop
+        .not_valid_before(now - timedelta(hours=1))  # the clock of a suspended laptop may be behind
         .not_valid_after(now + life)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )

@@ -1,4 +1,5 @@
-"""Files: what is written before a sandbox starts: certificates, kubeconfigs, and its parts' settings."""
+"""Files: everything that is written before a sandbox starts: certificates, kubeconfigs, and settings of its
+parts."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from fluence.sandbox.certs import Authority, new_key, private_pem, public_pem, w
 from fluence.sandbox.plane import PlaneDirectories, Ports
 
 STAGES = Path(__file__).with_name("stages.yaml")
-# user, group, and whose kubeconfig it is
+# user, group, and the name of the kubeconfig
 USERS = (
     ("kubernetes-admin", "system:masters", "admin"),
     ("system:kube-controller-manager", None, "kube-controller-manager"),
@@ -25,16 +26,20 @@ USERS = (
 def write_files(
     name: str, at: PlaneDirectories, ports: Ports, real: realnodes.RealNodesPlan | None = None
 ) -> None:
-    """The authority that signs them is forgotten at the end: nothing can be signed later."""
+    """Write all files. The authority that signs the certificates is discarded at the end, so nothing can be
+    signed later."""
     for folder in (at.folder, at.folder / "pki", at.folder / "logs", at.data):
         folder.mkdir(mode=0o700, exist_ok=True)
     at.folder.chmod(0o700)
     authority, account_key = Authority(name), new_key()
+    front_proxy = Authority(f"{name} front proxy")  # must not be the users' authority
     at.pki("ca.crt").write_bytes(authority.pem)
+    at.pki("front-proxy-ca.crt").write_bytes(front_proxy.pem)
     issued = {
         "etcd": authority.server("etcd"),
         "apiserver": authority.server("kube-apiserver", addresses=(ports.host,)),
         "etcd-client": authority.client("kube-apiserver-etcd-client"),
+        "front-proxy-client": front_proxy.client("front-proxy-client"),
         "kubelet-client": authority.client("kube-apiserver-kubelet-client", "system:masters"),
     }
     for part, (cert, key) in issued.items():

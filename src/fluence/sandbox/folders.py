@@ -1,4 +1,4 @@
-"""Folders: where a sandbox keeps its data and where the programs are cached; XDG, nothing inside a
+"""Folders: the directories for the data of sandboxes and for cached programs. They follow XDG, outside of any
 repository."""
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ def cache_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """``~/.local/state/fluence/sandbox``: one folder per sandbox."""
+    """``~/.local/state/fluence/sandbox``: one directory per sandbox."""
     base = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local" / "state")
     return Path(base) / "fluence" / "sandbox"
 
 
 def sandbox_dir(name: str) -> Path:
-    # The name becomes a folder that `down` deletes: nothing in it may lead elsewhere.
+    # The name becomes a directory that `down` deletes: it must not lead elsewhere.
     if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,40}[a-z0-9])?", name):
         raise InvalidInput(f"sandbox name {name!r}: use up to 42 of a-z, 0-9 and - (not first or last)")
     return state_dir() / name
@@ -37,10 +37,11 @@ def sandbox_dir(name: str) -> Path:
 def locked(
     folder: Path, *, wait: bool = True, what: str = "", waiting: Callable[[], None] | None = None
 ) -> Iterator[None]:
-    """Hold the folder itself locked: no lock file is left behind, and a dead process lets go by itself.
+    """Lock the directory itself: no lock file is left behind, and the lock of a dead process is released
+    automatically.
 
-    The folder may be deleted by the one who holds the lock before us; then there is a new one to lock.
-    ``waiting`` is called every second while somebody else holds it.
+    The previous holder of the lock may delete the directory; then a new one is created and locked.
+    ``waiting`` is called every second while another process holds the lock.
     """
     while True:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Machine: whether this machine can have real nodes, and if not, what is missing and how to get it.
+"""Machine: whether this machine can have real nodes and, if not, what is missing and how to get it.
 
-Everything is tried in namespaces that are thrown away: nothing is changed.
+Everything is tried in temporary namespaces: nothing is changed.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ PACKAGES = {
     "mount": "mount",
 }
 _CONTROLLERS = ("cpu", "cpuset", "memory", "pids")
-_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # also where a user's has no sbin
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"  # a user's PATH may lack sbin
 _NAMESPACES = ["unshare", "--fork", "--pid", "--mount", "--net", "--uts", "--ipc", "--mount-proc"]
 _DEVICES = "ip link add b0 type bridge && ip link add v0 type veth peer name v1"
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """What there is that real nodes need."""
+    """What this machine offers to real nodes."""
 
     runc: str
     cgroups: int  # 1 or 2
@@ -40,7 +40,8 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 def look(folder: Path) -> Machine:
-    """What there is for a sandbox in this folder; an error that names all that is missing."""
+    """What this machine offers to a sandbox in this directory. Raises an error that names everything
+    missing."""
     missing = lacking(folder)
     if missing:
         raise FluenceError("this machine cannot have real nodes: " + "; ".join(missing))
@@ -50,35 +51,35 @@ def look(folder: Path) -> Machine:
 
 
 def lacking(folder: Path) -> list[str]:
-    """Each thing that is missing, with its cure; nothing if real nodes can run."""
+    """Everything that is missing, each with its cure; empty if real nodes can run."""
     if not sys.platform.startswith("linux"):
         return [f"they need Linux, this is {sys.platform}"]
-    found = []
+    problems = []
     if os.geteuid() != 0:
-        found.append("only root can make them (sudo, or `--nodes` alone for simulated ones)")
+        problems.append("only root can make them (sudo, or `--nodes` alone for simulated ones)")
     packages = missing_packages()
     if packages:
-        found.append(f"{', '.join(packages)} missing (Debian: apt-get install {' '.join(packages)})")
-    lost = [each for each in _CONTROLLERS if each not in _controllers()]
+        problems.append(f"{', '.join(packages)} missing (Debian: apt-get install {' '.join(packages)})")
+    lost = [controller for controller in _CONTROLLERS if controller not in _controllers()]
     if lost:
-        found.append(
+        problems.append(
             f"no cgroup controller for {', '.join(lost)} (mount /sys/fs/cgroup; in a container, move "
             "its processes out of the cgroup at the top)"
         )
     for what in (folder, cache_dir()):
         path = hidden_by(what)
         if path is not None:
-            found.append(
+            problems.append(
                 f"{what} is below {path}, of which a node has its own (set XDG_STATE_HOME, XDG_CACHE_HOME)"
             )
     if os.geteuid() == 0 and not packages:
-        found += _tried()
-    return found
+        problems += _tried()
+    return problems
 
 
 def missing_packages() -> list[str]:
-    """Debian packages whose programs are not there."""
-    return sorted({PACKAGES[each] for each in PACKAGES if shutil.which(each, path=_PATH) is None})
+    """Debian packages whose programs are missing."""
+    return sorted({PACKAGES[program] for program in PACKAGES if shutil.which(program, path=_PATH) is None})
 
 
 def cgroup_version() -> int:
@@ -88,8 +89,8 @@ def cgroup_version() -> int:
 def _controllers() -> set[str]:
     top = Path("/sys/fs/cgroup")
     if cgroup_version() == 2:
-        # Below a cgroup that is not the machine's root and has processes in it, none can be switched on: the
-        # rule of "no internal processes" (kernel, admin-guide/cgroup-v2).
+        # In a cgroup that is not the machine's root and has processes in it, no controller can be enabled:
+        # the rule of "no internal processes" (kernel, admin-guide/cgroup-v2).
         is_root = not (top / "cgroup.type").exists()
         may = is_root or not (top / "cgroup.procs").read_text()
         return set((top / f"cgroup.{'controllers' if may else 'subtree_control'}").read_text().split())
@@ -106,8 +107,8 @@ def _tried() -> list[str]:
 
 
 def _has_overlay(folder: Path) -> bool:
-    """Whether overlayfs works upon the file system of this folder; it does not upon another overlayfs."""
-    there = next(each for each in (folder, *folder.parents) if each.exists())
+    """Whether overlayfs works on the file system of this directory; it does not on another overlayfs."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
     with tempfile.TemporaryDirectory(dir=there) as temporary:
         for name in ("lower", "upper", "work", "merged"):
             Path(temporary, name).mkdir()
@@ -127,7 +128,7 @@ def _has_overlay(folder: Path) -> bool:
 
 
 def _fails(command: list[str]) -> str | None:
-    """Why a command fails; None if it does not."""
+    """Why a command fails; None if it succeeds."""
     env = {**os.environ, "PATH": _PATH}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     return (

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import yaml
 
+from fluence import names
 from fluence.errors import InvalidInput
 from fluence.kube.errors import AlreadyExists
 from fluence.kube.resource import NODES, Json
@@ -39,8 +40,9 @@ if TYPE_CHECKING:
 RACK = "topology.kubernetes.io/rack"
 ZONE = "topology.kubernetes.io/zone"
 GPU = "nvidia.com/gpu"
-_MOST = 1_000_000  # nodes of a kind, about 2 GB
-SIMULATED = "sandbox.fluence.flux-framework.org/simulated"
+_MAX_NODES = 1_000_000  # of a kind, about 2 GB
+_MAX_CALLS = 32  # to the API server at once
+SIMULATED = names.SIMULATED
 
 
 class NodeKind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -62,7 +64,7 @@ class _NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def read_nodes(path: Path) -> list[NodeKind]:
-    """The kinds in a file; an error names the file and the field."""
+    """The kinds of nodes in a file. An error names the file and the field."""
     try:
         kinds = msgspec.convert(load(path.read_text()), _NodeFile, strict=False).nodes
     except OSError as error:
@@ -87,8 +89,8 @@ def read_nodes(path: Path) -> list[NodeKind]:
 def check(kind: NodeKind, *, where: str) -> None:
     if kind.count < 0 or kind.gpu < 0 or kind.racks < 0 or kind.pods < 1:
         raise InvalidInput("count, gpu, racks must not be negative, and pods at least 1", where=where)
-    if kind.count > _MOST:
-        raise InvalidInput(f"count must be {_MOST} at most", where=where)
+    if kind.count > _MAX_NODES:
+        raise InvalidInput(f"count must be {_MAX_NODES} at most", where=where)
     for field, text in {"cpu": kind.cpu, "memory": kind.memory, **kind.resources}.items():
         try:
             if parse_quantity(str(text)) < 0:
@@ -100,8 +102,7 @@ def check(kind: NodeKind, *, where: str) -> None:
 
 
 def manifests(kind: NodeKind) -> list[Json]:
-    """The Node objects of one kind. Capacity is in the status that they are created with; KWOK does the
-    rest."""
+    """The Node objects of one kind. Their capacity is in the initial status; KWOK does the rest."""
     width = max(3, len(str(max(0, kind.count - 1))))
     capacity: dict[str, str] = {
         "cpu": str(kind.cpu),
@@ -120,12 +121,12 @@ def manifests(kind: NodeKind) -> list[Json]:
             "kubernetes.io/arch": "amd64",
             SIMULATED: "true",
         }
-        # Blocks, not round robin: neighbours in name are neighbours in the rack, as in a machine room.
+        # Blocks, not round robin: neighbours by name are neighbours in the rack, as in a machine room.
         if kind.racks:
             labels[RACK] = f"rack-{index * kind.racks // kind.count}"
         if kind.zones:
             labels[ZONE] = f"zone-{index * kind.zones // kind.count}"
-        taints = [_taint(each, where=kind.name) for each in kind.taints]
+        taints = [_taint(taint, where=kind.name) for taint in kind.taints]
         made.append(
             {
                 "apiVersion": "v1",
@@ -153,10 +154,10 @@ def manifests(kind: NodeKind) -> list[Json]:
     return made
 
 
-async def create_nodes(client: Client, kinds: list[NodeKind], *, parallel: int = 32) -> int:
-    """Create the nodes; those that exist already are left as they are. Returns how many there should be."""
+async def create_nodes(client: Client, kinds: list[NodeKind]) -> int:
+    """Create the nodes. Existing ones are not changed. Returns how many there should be."""
     bodies = [body for kind in kinds for body in manifests(kind)]
-    gate = asyncio.Semaphore(parallel)
+    gate = asyncio.Semaphore(_MAX_CALLS)
 
     async def create(body: Json) -> None:
         async with gate:
@@ -174,9 +175,9 @@ async def create_nodes(client: Client, kinds: list[NodeKind], *, parallel: int =
 async def wait_ready(
     client: Client, count: int, *, patience_s: float, report: Callable[[int], None] = lambda ready: None
 ) -> int:
-    """Wait until ``count`` nodes are Ready and rid of the taints they were born with; how many are at the
-    end. It gives up when for ``patience_s`` none has become Ready: thousands take a busy machine minutes."""
-    from fluence.kube.reflector import Reflector  # NB with the client, which reading a file needs not
+    """Wait until ``count`` nodes are Ready and have lost their initial taints. Returns how many are. It gives
+    up when none has become Ready for ``patience_s``: thousands of nodes take minutes on a busy machine."""
+    from fluence.kube.reflector import Reflector  # loads the client, which reading a file does not need
 
     reflector = Reflector(client, NODES)
     ready: set[str] = set()
@@ -209,7 +210,7 @@ async def wait_ready(
 
 def _is_usable(node: Node) -> bool:
     taints = node.spec.taints or ()
-    return node.is_ready and not any(each.key.startswith("node.kubernetes.io/") for each in taints)
+    return node.is_ready and not any(taint.key.startswith("node.kubernetes.io/") for taint in taints)
 
 
 def _taint(text: str, *, where: str) -> dict[str, str]:

@@ -1,7 +1,7 @@
-"""Packages: has Debian install packages, or unpack one without installing it.
+"""Packages: installs Debian packages, or unpacks one without installing it.
 
-Of several processes that want some at once, on a new machine all workers of a test run, one asks Debian and
-the others wait: apt itself would refuse the second.
+If several processes need packages at once, such as the workers of a test run on a new machine, one calls apt
+and the others wait: apt itself would refuse the second.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pathlib import Path
 from fluence.errors import FluenceError
 from fluence.sandbox.folders import locked
 
-_APT = Path("/var/lib/apt")  # locked by us; what apt itself locks is below it
-_PATIENCE = "DPkg::Lock::Timeout=300"  # with others: unattended upgrades, an administrator
+_APT = Path("/var/lib/apt")  # locked by us; apt's own locks are below it
+_LOCK_TIMEOUT = "DPkg::Lock::Timeout=300"  # for other users of apt: unattended upgrades, an administrator
 
 
 def can_install() -> bool:
@@ -25,15 +25,15 @@ def can_install() -> bool:
 
 
 def install(packages: Sequence[str]) -> None:
-    """For the set-up of tests, by root."""
+    """Install packages as root, for the set-up of tests."""
     with locked(_APT):
         _update()
         _run(["apt-get", "install", "--yes", "--no-install-recommends", *packages])
 
 
 def unpack(package: str, folder: Path) -> None:
-    """The files of a package, below ``folder``. Nothing is installed, and no root is needed as long as the
-    machine's lists of packages are not too old."""
+    """Unpack the files of a package into ``folder``. Nothing is installed, and root is only needed if the
+    machine's package lists are too old."""
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise FluenceError(f"no apt-get and dpkg-deb here to get {package} by")
     with tempfile.TemporaryDirectory() as temporary:
@@ -51,13 +51,13 @@ def unpack(package: str, folder: Path) -> None:
 
 
 def _update() -> None:
-    """A mirror that does not answer is no reason to stop: the package may be known, or cached."""
+    """Update the package lists. An unreachable mirror is not an error: the package may be known or cached."""
     subprocess.run(["apt-get", "update"], capture_output=True, check=False)
 
 
 def _run(command: list[str], cwd: Path | None = None) -> None:
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    options = ["-o", _PATIENCE] if command[0] == "apt-get" else []
+    options = ["-o", _LOCK_TIMEOUT] if command[0] == "apt-get" else []
     done = subprocess.run(
         [command[0], *options, *command[1:]], cwd=cwd, env=env, capture_output=True, text=True, check=False
     )

@@ -1,15 +1,19 @@
-"""Plane: the command line of each part of the control plane; pure, given folders and ports."""
+"""Plane: the command line of each part of the control plane; pure, from directories and ports."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from fluence.sandbox.releases import Release
+from fluence.kube.releases import Release
+from fluence.names import PREFIX, VIEW_GROUP
 
-# What a workload needs, and no more: fewer controllers start faster and leave the two cores to the tests.
+ALL = "all"
+NEEDED = "needed"
+# Only what workloads need: fewer controllers start faster and leave the two cores to the tests.
 CONTROLLERS = (
     "serviceaccount-controller",
     "serviceaccount-token-controller",
@@ -35,12 +39,12 @@ CONTROLLERS = (
 )
 # Pods that really run mount the cluster's certificate, and Services lead to them.
 REAL_CONTROLLERS = ("root-ca-certificate-publisher-controller", "endpointslice-controller")
-# Leases are renewed four times in this span. A kubelet's 40 s would be 500 writes a second for 5,000 nodes,
-# which is all that a small machine can do; the price is that a node without KWOK is noticed after five
-# minutes only.
+# Leases are renewed four times in this span. A kubelet's 40 s would mean 500 writes a second for 5,000 nodes,
+# which is all that a small machine can do. The price is that a node without KWOK is only noticed after five
+# minutes.
 LEASE_S = 240
 GRACE_S = 300
-# With real nodes, of which there are few, as on any cluster: a kubelet that dies is noticed.
+# There are few real nodes, so they use the usual times: a dead kubelet is noticed.
 REAL_LEASE_S = 40
 REAL_GRACE_S = 50
 
@@ -49,7 +53,8 @@ class Ports(msgspec.Struct, frozen=True):
     etcd: int
     etcd_peer: int
     api: int
-    fluence: int = 0  # the health and the metrics of its scheduler
+    fluence: int = 0  # health and metrics of its scheduler
+    view: int = 0  # the view API of its scheduler
     host: str = "127.0.0.1"  # where the API server listens
     services: str = "10.0.0.0/24"
 
@@ -116,7 +121,7 @@ def etcd(program: Path, at: PlaneDirectories, ports: Ports) -> list[str]:
         f"--peer-key-file={at.pki('etcd.key')}",
         f"--peer-trusted-ca-file={at.pki('ca.crt')}",
         "--peer-client-cert-auth=true",
-        "--unsafe-no-fsync=true",  # the data is thrown away; a power cut loses nothing of worth
+        "--unsafe-no-fsync=true",  # the data is temporary; a power cut loses nothing of value
         "--quota-backend-bytes=4294967296",
         "--log-level=warn",
     ]
@@ -137,7 +142,7 @@ def apiserver(
         f"--kubelet-client-key={at.pki('kubelet-client.key')}",
         "--kubelet-preferred-address-types=InternalIP",
         "--enable-admission-plugins=NodeRestriction",
-        "--enable-aggregator-routing=true",  # webhooks are reached at their pods: the machine has no proxy
+        "--enable-aggregator-routing=true",  # webhooks are called at their pods: the machine has no proxy
     ]
     return [
         str(program),
@@ -147,13 +152,21 @@ def apiserver(
         f"--etcd-keyfile={at.pki('etcd-client.key')}",
         f"--bind-address={ports.host}",
         f"--secure-port={ports.api}",
-        # 1.37 refuses to advertise loopback unless nobody keeps the `kubernetes` endpoints
+        # 1.37 refuses to advertise loopback unless the `kubernetes` endpoints are not maintained
         f"--advertise-address={ports.host}",
         "--endpoint-reconciler-type=none",
         f"--tls-cert-file={at.pki('apiserver.crt')}",
         f"--tls-private-key-file={at.pki('apiserver.key')}",
         f"--client-ca-file={at.pki('ca.crt')}",
         "--authorization-mode=Node,RBAC",
+        # aggregated API servers, such as the view of the scheduler
+        f"--requestheader-client-ca-file={at.pki('front-proxy-ca.crt')}",
+        "--requestheader-allowed-names=front-proxy-client",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={at.pki('front-proxy-client.crt')}",
+        f"--proxy-client-key-file={at.pki('front-proxy-client.key')}",
         f"--service-cluster-ip-range={ports.services}",
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-key-file={at.pki('sa.pub')}",
@@ -170,23 +183,32 @@ def apiserver(
 
 
 def controller_manager(
-    program: Path, at: PlaneDirectories, release: Release, gates: dict[str, bool], *, real: bool = False
+    program: Path,
+    at: PlaneDirectories,
+    release: Release,
+    gates: dict[str, bool],
+    *,
+    real: bool = False,
+    controllers: str = NEEDED,
 ) -> list[str]:
-    controllers = [each for each in CONTROLLERS if each not in release.lacks]
-    controllers += REAL_CONTROLLERS if real else ()
+    names = [controller for controller in CONTROLLERS if controller not in release.lacks]
+    names += REAL_CONTROLLERS if real else ()
+    if controllers == ALL:
+        names = ["*"]  # all that kube-controller-manager runs by default
     grace = REAL_GRACE_S if real else GRACE_S
     return [
         str(program),
         f"--kubeconfig={at.kubeconfig('kube-controller-manager')}",
-        f"--controllers={','.join(controllers)}",
+        f"--controllers={','.join(names)}",
         f"--service-account-private-key-file={at.pki('sa.key')}",
         f"--root-ca-file={at.pki('ca.crt')}",
         "--use-service-account-credentials=true",
         "--leader-elect=false",
         "--secure-port=0",
+        f"--flex-volume-plugin-dir={at.folder / 'flexvolume'}",  # otherwise it creates a directory below /usr
         "--node-monitor-period=2s",
         f"--node-monitor-grace-period={grace}s",
-        f"--node-startup-grace-period={grace}s",  # or thousands of new nodes are marked Unknown meanwhile
+        f"--node-startup-grace-period={grace}s",  # or many new nodes are marked Unknown meanwhile
         "--kube-api-qps=1000",
         "--kube-api-burst=2000",
         "--concurrent-gc-syncs=10",
@@ -204,8 +226,7 @@ def scheduler(program: Path, at: PlaneDirectories, gates: dict[str, bool]) -> li
 
 
 def scheduler_config(at: PlaneDirectories) -> dict[str, object]:
-    """kube-scheduler with its client limits out of the way: at 50 calls a second it would be what a test
-    measures."""
+    """kube-scheduler without client limits: at 50 calls a second, a test would measure only the limit."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -237,12 +258,53 @@ def audit(at: PlaneDirectories) -> list[str]:
 
 
 def fluence(at: PlaneDirectories, ports: Ports) -> list[str]:
-    """This very installation's scheduler; it is alone, so there is no lease."""
+    """The scheduler of this installation. Its lease shows that it runs, to a second scheduler and to the
+    doctor."""
     return [
-        *(sys.executable, "-m", "fluence.cli", "scheduler", "run", "--no-lease", "--log-format", "text"),
+        *(sys.executable, "-m", "fluence.cli", "scheduler", "run", "--log-format", "text"),
+        # Short, so that a killed scheduler is soon replaced.
+        *("--lease-duration", "4s", "--lease-renew", "2s", "--lease-retry", "500ms"),
         *("--kubeconfig", str(at.kubeconfig()), "--health-address", f"127.0.0.1:{ports.fluence}"),
-        *("--qps", "0"),  # as on loopback, where the API server is not if there are real nodes
+        *("--view-address", f"127.0.0.1:{ports.view}"),
+        *("--qps", "0"),  # as on loopback; with real nodes, the API server has another address
     ]
+
+
+def view_objects(ports: Ports) -> dict[str, dict[str, Any]]:
+    """Objects that make the API server forward the view API to the scheduler on this machine, and let
+    everybody read it, as the chart does; by the path at which they are created."""
+    rbac, name, namespace = "rbac.authorization.k8s.io", "fluence-view", "kube-system"
+    meta, reads = {"name": name}, ["get", "list", "watch"]
+    reader = {"name": f"{name}-reader"}
+    everybody = {"apiGroup": rbac, "kind": "Group", "name": "system:authenticated"}
+    return {
+        f"/api/v1/namespaces/{namespace}/services": {
+            "metadata": meta,
+            "spec": {"type": "ExternalName", "externalName": "localhost", "ports": [{"port": ports.view}]},
+        },
+        "/apis/apiregistration.k8s.io/v1/apiservices": {
+            "metadata": {"name": f"v1.{VIEW_GROUP}"},
+            "spec": {
+                "group": VIEW_GROUP,
+                "version": "v1",
+                "groupPriorityMinimum": 100,
+                "versionPriority": 100,
+                "service": {"name": name, "namespace": namespace, "port": ports.view},
+            },
+        },
+        f"/apis/{rbac}/v1/clusterroles": {
+            "metadata": reader,
+            "rules": [
+                {"apiGroups": [VIEW_GROUP], "resources": ["*"], "verbs": reads},
+                {"apiGroups": [PREFIX], "resources": ["queues"], "verbs": reads},
+            ],
+        },
+        f"/apis/{rbac}/v1/clusterrolebindings": {
+            "metadata": reader,
+            "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": reader["name"]},
+            "subjects": [everybody],
+        },
+    }
 
 
 def _gates(gates: dict[str, bool]) -> str:

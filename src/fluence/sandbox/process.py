@@ -1,5 +1,5 @@
-"""Process: a part that runs on its own, known by pid and start time, so that a reused pid is never mistaken
-for it."""
+"""Process: a part of a sandbox, identified by pid and start time, so that a reused pid is never mistaken for
+it."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ import msgspec
 
 
 class Process(msgspec.Struct, frozen=True):
-    """What the sandbox remembers of a part; enough to start it again."""
+    """What the sandbox remembers of a part: enough to start it again."""
 
     name: str
     pid: int
-    started: str  # ticks since boot, from /proc; with the boot's id it names one process for ever
+    started: str  # ticks since boot, from /proc; with the boot id it identifies a process for ever
     command: list[str]
     boot: str = ""
-    wrapper: int = 0  # nsenter or unshare, whose child this is: it ends with it
+    wrapper: int = 0  # nsenter or unshare, the parent of this process, which ends with it
 
     @property
     def is_alive(self) -> bool:
         return self.boot == boot_id() and start_time(self.pid) == self.started
 
     def stop(self, *, grace_s: float = 0.0) -> None:
-        """Ask, wait, then kill; returns when the process is gone."""
+        """Ask the process to end, wait, then kill it. Returns when it is gone."""
         if grace_s and self.is_alive:
             self._signal(signal.SIGTERM)
             self._wait(grace_s)
@@ -36,7 +36,7 @@ class Process(msgspec.Struct, frozen=True):
             self._signal(signal.SIGKILL)
             self._wait(1.0)
         _reap(self.pid)
-        while self.wrapper and _is_child(self.wrapper):  # or its zombie would be left to us
+        while self.wrapper and _is_child(self.wrapper):  # otherwise its zombie would remain
             time.sleep(0.02)
 
     def _wait(self, seconds: float) -> None:
@@ -50,8 +50,8 @@ class Process(msgspec.Struct, frozen=True):
 
 
 def spawn(name: str, command: list[str], log: Path, *, cwd: Path, wrapped: bool = False) -> Process:
-    """Start a part in a session of its own, so that Ctrl-C in the terminal does not reach it; it logs to a
-    file. ``wrapped``: the command forks into other namespaces, and the part is its child."""
+    """Start a part in its own session, so that Ctrl-C in the terminal does not reach it. It logs to a file.
+    ``wrapped``: the command forks into other namespaces, and the part is its child."""
     with log.open("ab") as output:
         child = subprocess.Popen(
             command,
@@ -61,7 +61,7 @@ def spawn(name: str, command: list[str], log: Path, *, cwd: Path, wrapped: bool 
             cwd=cwd,
             start_new_session=True,
         )
-    # The sandbox outlives this program: nobody will wait for the child, and Python should not complain about
+    # The sandbox outlives this program, which never waits for the child, and Python must not complain about
     # it.
     child.returncode = 0
     pid = _only_child(child.pid) if wrapped else child.pid
@@ -70,18 +70,18 @@ def spawn(name: str, command: list[str], log: Path, *, cwd: Path, wrapped: bool 
 
 
 def _only_child(pid: int) -> int:
-    """The child of a process that has one; the process itself if it ended before it had."""
+    """The only child of a process, or the process itself if it ended before it had one."""
     while start_time(pid) is not None:
         with contextlib.suppress(OSError):
-            found = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-            if found:
-                return int(found[0])
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            if children:
+                return int(children[0])
         time.sleep(0.005)
     return pid
 
 
 def _is_child(pid: int) -> bool:
-    """Whether it is a child of ours that nobody has waited for."""
+    """Whether it is our child and was not waited for yet."""
     try:
         return os.waitpid(pid, os.WNOHANG)[0] == 0
     except ChildProcessError:
@@ -89,14 +89,14 @@ def _is_child(pid: int) -> bool:
 
 
 def start_time(pid: int) -> str | None:
-    """Field 22 of /proc/PID/stat; None if there is no such process, or only its zombie."""
+    """Field 22 of /proc/PID/stat; None if the process does not exist or is a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    fields = text[text.rindex(")") + 2 :].split()  # the name before it may hold anything
+    fields = text[text.rindex(")") + 2 :].split()  # the name before it may contain anything
     state, threads, started = fields[0], int(fields[17]), fields[19]
-    # NB a killed program is a zombie as soon as its first thread is gone; its ports are free with the last.
+    # A killed program is a zombie as soon as its first thread is gone; its ports are free with the last.
     if state in ("Z", "X") and threads <= 1:
         _reap(pid)
         return None

@@ -1,24 +1,105 @@
-"""Proxy: stands in front of a real API server on loopback and makes things go wrong by script.
+"""Proxy: a proxy in front of a real API server on loopback that injects faults by a script.
 
-It speaks plain HTTP to the client and the server's own TLS, as the administrator, to the server; for tests
-only.
+It uses plain HTTP to the client, and TLS as the administrator to the server; for tests only.
+
+The script:
+    - {verb: watch, path: /pods, drop_after: 3, times: 2}      # cut two watches, each after three events
+    - {verb: create, path: binding$, status: 503, every: 5}    # every fifth binding
+    - {path: /nodes, status: 429, retry_after: 1, times: 3}
+    - {verb: list, latency_s: 0.5}                             # always
+
+The first rule that applies to a request is used. Verbs are Kubernetes': get, list, watch, create, update,
+patch, delete.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Self
 
 import aiohttp
 import msgspec
+import yaml
 from aiohttp import web
 from yarl import URL
 
+from fluence.errors import InvalidInput
 from fluence.kube.access import Access
-from fluence.kube.lines import LineSplitter
-from fluence.kube.transport import Connector, tls_context
-from fluence.sandbox.faults import Rule, verb_of
+from fluence.kube.transport import Connector, LineSplitter, tls_context
+from fluence.yaml_loader import load
+
+
+class Rule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
+    """Which requests, how often, and what happens to them."""
+
+    verb: str | None = None
+    path: str = ""  # a regular expression, searched for in the path
+    times: int | None = None  # None: always
+    after: int = 0  # let this many through first
+    every: int = 1
+
+    latency_s: float = 0.0  # before anything else
+    status: int | None = None  # answer this; the server never gets the request
+    retry_after: float | None = None
+    cut_after: int | None = None  # bytes of the answer; 0 drops the answer of a request that was carried out
+    # for watches; counted in events
+    drop_after: int | None = None  # the connection is cut
+    hang_after: int | None = None  # no more events, but the connection stays: half-open
+    gone_after: int | None = None  # an ERROR event with 410
+    error_after: int | None = None  # an ERROR event with 500
+    duplicate: bool = False
+    delay_s: float = 0.0  # each event comes late
+
+    seen: int = 0
+    used: int = 0
+
+    def applies(self, verb: str, path: str) -> bool:
+        """Whether the rule applies to this request. Counts the request if it is of the rule's kind."""
+        if (self.verb is not None and self.verb != verb) or not re.search(self.path, path):
+            return False
+        if self.times is not None and self.used >= self.times:
+            return False
+        self.seen += 1
+        if self.seen <= self.after or (self.seen - self.after - 1) % self.every:
+            return False
+        self.used += 1
+        return True
+
+
+def read_script(path: Path) -> list[Rule]:
+    try:
+        rules = msgspec.convert(load(path.read_text()) or [], list[Rule])
+        for rule in rules:
+            re.compile(rule.path)
+    except OSError as error:
+        raise InvalidInput(str(error.strerror), where=str(path)) from None
+    except (yaml.YAMLError, msgspec.ValidationError, re.error) as error:
+        raise InvalidInput(" ".join(str(error).split()), where=str(path)) from None
+    return rules
+
+
+def verb_of(method: str, path: str, query: Mapping[str, str]) -> str:
+    """The Kubernetes verb of a request."""
+    if method == "GET":
+        if query.get("watch") in ("true", "1"):
+            return "watch"
+        return "get" if _has_name(path) else "list"
+    return {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}.get(
+        method, method.lower()
+    )
+
+
+def _has_name(path: str) -> bool:
+    parts = path.strip("/").split("/")
+    rest = parts[2:] if parts[0] == "api" else parts[3:]
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        rest = rest[2:]
+    return len(rest) > 1 or not rest
+
 
 _HOP_BY_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "host", "upgrade"}
 
@@ -70,12 +151,15 @@ class Proxy:
         return Access(server=f"http://127.0.0.1:{self._port}", source="fault proxy")
 
     def count(self, verb: str | None = None, path: str = "") -> int:
-        """How many requests of this kind have come."""
-        return sum(1 for each in self.seen if verb in (None, each.verb) and path in each.path)
+        """How many requests of this kind have arrived."""
+        return sum(1 for request in self.seen if verb in (None, request.verb) and path in request.path)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         verb = verb_of(request.method, request.path, request.query)
-        rule = next((each for each in self.rules if each.applies(verb, request.path)), None) or Rule()
+        rule = (
+            next((candidate for candidate in self.rules if candidate.applies(verb, request.path)), None)
+            or Rule()
+        )
         if rule.latency_s:
             await asyncio.sleep(rule.latency_s)
         if rule.status is not None:
@@ -91,7 +175,7 @@ class Proxy:
                 self.seen.append(SeenRequest(verb, request.path, answer.status))
                 return await self._forward(request, answer, rule, is_watch=verb == "watch")
         except (aiohttp.ClientError, OSError):
-            _abort(request)  # the server behind us is gone: so are we
+            _abort(request)  # the server is gone: close the connection too
             return web.Response(status=502)
 
     async def _forward(

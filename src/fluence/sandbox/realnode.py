@@ -1,9 +1,9 @@
-"""Realnode: what one real node is told: its addresses, the files of its programs, their command lines; pure.
+"""Real node: the addresses of one real node, the files of its programs, and their command lines; pure.
 
-A real node is a kubelet, a containerd and the containers in them, in namespaces of their own: processes,
-mounts, network, host name. Its first process holds them; when that is killed the kernel ends everything in
-the node and drops its mounts, so nothing can be left behind. Within, programs find the usual paths
-(/var/lib/kubelet, /run/containerd, /var/log/pods), which are folders of the sandbox.
+A real node is a kubelet, a containerd and its containers, in namespaces of their own: processes, mounts,
+network, host name. Its first process holds the namespaces; when it is killed, the kernel ends everything in
+the node and drops its mounts, so nothing is left behind. Inside, programs find the usual paths
+(/var/lib/kubelet, /run/containerd, /var/log/pods), which are directories of the sandbox.
 
     10.K.0.1       the machine, on the sandbox's bridge; images are served there
     10.K.0.11      node 1, where its kubelet listens; its pods are 10.K.1.0/24
@@ -18,14 +18,13 @@ from typing import Any
 
 import msgspec
 
-from fluence.sandbox.oci import ARCHITECTURE
+from fluence.sandbox.images import ARCHITECTURE, PAUSE
 
-MOST = 3
-REAL = "sandbox.fluence.flux-framework.org/real"  # the label that tells them from simulated ones
-PAUSE = "fluence.invalid/pause:1"  # never pulled: every node is given it
+MAX_REAL_NODES = 3
+REAL = "sandbox.fluence.flux-framework.org/real"  # the label that distinguishes them from simulated nodes
 REGISTRY_PORT = 5000
 _PRIVATE = {"/run": "run", "/var/lib": "lib", "/var/log": "log"}
-# The kubelet would set these for the whole machine; it finds them as it wants them.
+# The kubelet would set these for the whole machine; here it finds them as it needs them.
 _TUNABLES = {
     "vm/overcommit_memory": 1,
     "vm/panic_on_oom": 0,
@@ -92,7 +91,7 @@ class RealNode(msgspec.Struct, frozen=True):
 
     @property
     def link(self) -> str:
-        """The machine's end of the cable to the node."""
+        """The machine's end of the virtual cable to the node."""
         return f"{bridge(self.sandbox)}-{self.number}"
 
     @property
@@ -101,7 +100,7 @@ class RealNode(msgspec.Struct, frozen=True):
 
     @property
     def folders(self) -> list[Path]:
-        return [self.folder / each for each in (*_PRIVATE.values(), "cni", "tmp", "plugins", "sysctl", "pki")]
+        return [self.folder / name for name in (*_PRIVATE.values(), "cni", "tmp", "plugins", "sysctl", "pki")]
 
     # Files
 
@@ -121,11 +120,11 @@ class RealNode(msgspec.Struct, frozen=True):
             "authorization": {"mode": "Webhook"},
             "tlsCertFile": str(pki / "kubelet.crt"),
             "tlsPrivateKeyFile": str(pki / "kubelet.key"),
-            "cgroupDriver": "cgroupfs",  # no systemd of the machine is asked
+            "cgroupDriver": "cgroupfs",  # the machine's systemd is not involved
             "cgroupRoot": self.cgroup,
             "enforceNodeAllocatable": [],
-            "evictionHard": {},  # the machine's disk is everybody's; a full one is not this node's doing
-            "imageGCHighThresholdPercent": 100,  # what was loaded cannot be pulled from elsewhere
+            "evictionHard": {},  # the machine's disk is shared; this node is not to blame for a full one
+            "imageGCHighThresholdPercent": 100,  # loaded images cannot be pulled from elsewhere
             "imageGCLowThresholdPercent": 99,
             "localStorageCapacityIsolation": False,
             "failSwapOn": False,
@@ -184,7 +183,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
         return {"cniVersion": "1.0.0", "name": "sandbox", "plugins": [plugin]}
 
     def registry_config(self) -> str:
-        """Every image comes from the sandbox, whatever registry its name says."""
+        """Every image comes from the sandbox, whichever registry its name has."""
         return (
             f'server = "http://{self.network.registry}"\n'
             f'[host."http://{self.network.registry}"]\n  capabilities = ["pull", "resolve"]\n'
@@ -198,7 +197,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
     # Command lines
 
     def init(self, pause: Path) -> list[str]:
-        """The process that holds the node; it ends with whoever started it being killed, and all with it."""
+        """The process that holds the node. When it is killed, everything in the node ends."""
         return [
             *("unshare", "--fork", "--kill-child", "--mount-proc", "--propagation", "private"),
             *("--pid", "--mount", "--net", "--uts", "--ipc"),
@@ -206,7 +205,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
         ]
 
     def setup(self, others: int) -> str:
-        """A shell script, run within the node, that makes it look like a machine of its own."""
+        """A shell script that runs inside the node and makes it look like a machine of its own."""
         lines = ["set -e", "mount --make-rshared /"]
         lines += [f"mount --bind '{self.folder}/{own}' {path}" for path, own in _PRIVATE.items()]
         for name in _TUNABLES:
@@ -214,7 +213,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
             lines.append(f"[ ! -e /proc/sys/{name} ] || mount --bind '{own}' /proc/sys/{name}")
         lines += [
             f"echo {self.name} > /proc/sys/kernel/hostname",
-            "echo 1 > /proc/sys/net/ipv4/ip_forward",  # of this network namespace alone
+            "echo 1 > /proc/sys/net/ipv4/ip_forward",  # only of this network namespace
             "ip link set lo up",
             f"ip address add {self.address}/24 dev eth0",
             "ip link set eth0 up",
@@ -228,7 +227,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
         return "\n".join(lines)
 
     def enter(self, pid: int, *command: str) -> list[str]:
-        """A command within the node whose first process is ``pid``."""
+        """A command inside the node whose first process is ``pid``."""
         return ["nsenter", f"--target={pid}", "--pid", "--mount", "--net", "--uts", "--ipc", "--", *command]
 
     def containerd(self, programs: Path) -> list[str]:
@@ -250,12 +249,12 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.nri.v1.nri"]
 
 
 def mark(sandbox: Path) -> str:
-    """Eight letters that are this sandbox's alone: `down` finds by them what a crash never wrote down."""
+    """Eight letters that are unique to this sandbox: `down` finds by them what a crash did not record."""
     return hashlib.sha256(str(sandbox).encode()).hexdigest()[:8]
 
 
 def bridge(sandbox: Path) -> str:
-    return f"flu{mark(sandbox)}"  # NB the kernel takes 15 letters, and `-1` comes behind
+    return f"flu{mark(sandbox)}"  # the kernel allows 15 letters, and `-1` is appended
 
 
 def cgroup(sandbox: Path) -> str:
@@ -263,5 +262,5 @@ def cgroup(sandbox: Path) -> str:
 
 
 def hidden_by(folder: Path) -> str | None:
-    """The path that a node has of its own and that would hide this folder from it."""
+    """The path that a node has of its own and that would hide this directory from it."""
     return next((path for path in _PRIVATE if folder.resolve().is_relative_to(path)), None)

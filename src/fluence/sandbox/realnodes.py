@@ -1,4 +1,4 @@
-"""Realnodes: makes a sandbox's real nodes, loads images into them, and takes every trace of them away."""
+"""Real nodes: makes the real nodes of a sandbox, loads images into them, and removes every trace of them."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ from fluence.sandbox.folders import locked
 from fluence.sandbox.images import write_pause
 from fluence.sandbox.machine import Machine
 from fluence.sandbox.process import Process, spawn
-from fluence.sandbox.realnode import MOST, Network, RealNode, bridge, cgroup, mark
+from fluence.sandbox.realnode import MAX_REAL_NODES, Network, RealNode, bridge, cgroup, mark
 
 _READY_S = 30.0
-_CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "hugetlb")  # that kubelets know
+_CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "hugetlb")  # the controllers that kubelets know
 _CHOICE = range(128, 255)  # of 10.K.0.0/16
 
 
 class RealNodesPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """What is written down about a sandbox's real nodes: enough to start them again."""
+    """The recorded plan of a sandbox's real nodes: enough to start them again."""
 
     count: int
     network: Network
     machine: Machine
-    programs: str  # the folder of containerd and its kin
+    programs: str  # the directory of containerd and its programs
     kubelet: str
 
     def nodes(self, sandbox: Path) -> list[RealNode]:
@@ -45,8 +45,8 @@ class RealNodesPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_network(sandbox: Path) -> Network:
-    """A bridge of the sandbox's own, with addresses that nobody on this machine uses."""
-    # All sandboxes of all users choose here; the folder has nothing to do with it but to be there.
+    """Make a bridge for the sandbox, with addresses that are unused on this machine."""
+    # All sandboxes of all users choose here; this directory only serves as the lock.
     with locked(Path("/sys/class/net")):
         network = _free_network(sandbox)
         device = bridge(sandbox)
@@ -61,12 +61,12 @@ def _free_network(sandbox: Path) -> Network:
     routes = msgspec.json.decode(
         _ip("-json", "-4", "route", "show", "table", "all"), type=list[dict[str, Any]]
     )
-    nets = [ipaddress.IPv4Network(each["dst"]) for each in routes if each.get("dst", "default") != "default"]
-    taken = [each for each in nets if each.prefixlen > 8]  # all of 10.0.0.0/8 leads to a company's network
+    nets = [ipaddress.IPv4Network(item["dst"]) for item in routes if item.get("dst", "default") != "default"]
+    taken = [item for item in nets if item.prefixlen > 8]  # 10.0.0.0/8 itself is a company network
     first = int(mark(sandbox), 16) % len(_CHOICE)
     for second in (*_CHOICE[first:], *_CHOICE[:first]):
         whole = ipaddress.IPv4Network(Network(second).whole)
-        if not any(each.overlaps(whole) for each in taken):
+        if not any(item.overlaps(whole) for item in taken):
             return Network(second)
     raise FluenceError(
         "no network is free between 10.128.0.0/16 and 10.254.0.0/16: `ip route` shows who has them"
@@ -77,10 +77,10 @@ def _free_network(sandbox: Path) -> Network:
 
 
 def write_files(node: RealNode, plan: RealNodesPlan, authority: Authority, kubeconfig: str) -> None:
-    """All that a node reads; ``kubeconfig`` is its own."""
+    """Write all files that a node reads. ``kubeconfig`` is its own."""
     for folder in node.folders:
         folder.mkdir(parents=True, exist_ok=True)
-    node.folder.chmod(0o755)  # NB a container's own root is within; the sandbox's folder is closed
+    node.folder.chmod(0o755)  # a container's root is inside; the sandbox's directory is closed
     pki = node.folder / "pki"
     certificate, key = authority.server(
         f"system:node:{node.name}", group="system:nodes", addresses=(node.address,)
@@ -103,7 +103,7 @@ def write_files(node: RealNode, plan: RealNodesPlan, authority: Authority, kubec
 
 
 def start_node(node: RealNode, plan: RealNodesPlan, logs: Path) -> Iterator[Process]:
-    """Start a node, part by part; each is to be written down before the next is asked for."""
+    """Start a node, part by part. The caller records each part before it asks for the next."""
     programs = Path(plan.programs)
     _remove_link(node.link)
     shutil.rmtree(node.folder / "run")  # as after a reboot
@@ -128,7 +128,7 @@ def start_node(node: RealNode, plan: RealNodesPlan, logs: Path) -> Iterator[Proc
 
 
 def import_image(node: RealNode, init: Process, programs: Path, archive: Path) -> None:
-    """Have the node's containerd take in an OCI archive."""
+    """Import an OCI archive into the node's containerd."""
     command = [str(programs / "ctr"), "--namespace", "k8s.io", "images", "import", "-"]
     with archive.open("rb") as content:
         run_in(node, init, command, what=f"importing {archive}", stdin=content.fileno())
@@ -137,7 +137,7 @@ def import_image(node: RealNode, init: Process, programs: Path, archive: Path) -
 def run_in(
     node: RealNode, init: Process, command: list[str], *, what: str, stdin: int = subprocess.DEVNULL
 ) -> None:
-    """Run a command within a node; an error has its last words."""
+    """Run a command inside a node. An error has the end of its output."""
     done = subprocess.run(
         node.enter(init.pid, *command), stdin=stdin, capture_output=True, text=True, check=False
     )
@@ -147,7 +147,7 @@ def run_in(
 
 
 def _plug_in(node: RealNode, pid: int) -> None:
-    """A cable from the bridge to the node, and the machine's way to its pods."""
+    """Connect the node to the bridge, and add the machine's route to its pods."""
     device = bridge(node.sandbox)
     _ip("link", "add", node.link, "type", "veth", "peer", "name", "eth0", "netns", str(pid))
     _ip("link", "set", node.link, "master", device, "up")
@@ -170,12 +170,12 @@ def _wait_containerd(node: RealNode, init: Process, programs: Path) -> None:
 
 
 def remove_traces(sandbox: Path) -> None:
-    """Network devices and cgroups, by their names: also those that nobody had time to write down. The
+    """Remove network devices and cgroups by their names, including those that were never recorded. The
     processes are gone, and with them the mounts."""
     if os.geteuid() != 0:
         return
     device = bridge(sandbox)
-    for link in (*(f"{device}-{number}" for number in range(1, MOST + 1)), device):
+    for link in (*(f"{device}-{number}" for number in range(1, MAX_REAL_NODES + 1)), device):
         _remove_link(link)
     for top in _cgroup_mounts():
         _remove_cgroup(top / cgroup(sandbox).lstrip("/"))
@@ -183,7 +183,7 @@ def remove_traces(sandbox: Path) -> None:
 
 def _remove_link(link: str) -> None:
     if Path("/sys/class/net", link).exists():
-        with contextlib.suppress(FluenceError):  # its peer's namespace may be taking it along just now
+        with contextlib.suppress(FluenceError):  # its peer's namespace may be removing it right now
             _ip("link", "delete", link)
 
 
@@ -195,7 +195,8 @@ def _make_cgroups(node: RealNode) -> None:
 
 
 def _switch_on(*folders: Path) -> None:
-    """With version 2 a cgroup has the controllers that those above it hand down; the kubelet wants all."""
+    """Enable all controllers. With version 2, a cgroup only has the controllers that its parents pass down,
+    and the kubelet wants all."""
     for folder in folders:
         controllers = folder / "cgroup.controllers"
         names = controllers.read_text().split() if controllers.exists() else []
@@ -205,13 +206,13 @@ def _switch_on(*folders: Path) -> None:
 
 
 def _cgroup_mounts() -> list[Path]:
-    """Where cgroups are: one place with version 2, one for each controller with version 1."""
+    """Where cgroups are mounted: one place with version 2, one per controller with version 1."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
-    return [Path(each[1]) for each in mounts if each[2] in ("cgroup", "cgroup2")]
+    return [Path(fields[1]) for fields in mounts if fields[2] in ("cgroup", "cgroup2")]
 
 
 def _remove_cgroup(top: Path) -> None:
-    """From the leaves up; a process that was killed may hold its cgroup for another moment."""
+    """Remove from the leaves up. A killed process may hold its cgroup for another moment."""
     deadline = time.monotonic() + 10.0
     for path, _, _ in os.walk(top, topdown=False):
         while True:

@@ -1,8 +1,8 @@
 """Registry: serves the images that were loaded into a sandbox to its real nodes, read-only.
 
-A pod whose image has the tag `latest` asks for it anew each time (imagePullPolicy Always), so importing alone
-is not enough. This is the part of the OCI distribution specification (v1.1) that a pull needs: manifests by
-tag and by digest, and blobs. A name belongs to the registry that it starts with, which containerd says as
+A pod whose image has the tag `latest` pulls it each time (imagePullPolicy Always), so importing alone is not
+enough. This is the part of the OCI distribution specification (v1.1) that a pull needs: manifests by tag and
+by digest, and blobs. A name belongs to the registry that it starts with, which containerd passes as
 `?ns=docker.io`.
 """
 
@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import msgspec
 
 from fluence.sandbox.folders import locked
-from fluence.sandbox.oci import OCI_MANIFEST, unpack_archive
+from fluence.sandbox.images import OCI_MANIFEST, unpack_archive
 
 _INDEX = "index.json"
 _PATH = re.compile(r"/v2/(?P<name>.+)/(?P<kind>manifests|blobs)/(?P<which>[^/]+)")
@@ -27,18 +27,18 @@ _DIGEST = re.compile(r"sha256:([0-9a-f]{64})")
 
 
 class _Manifest(msgspec.Struct, rename="camel"):
-    media_type: str = OCI_MANIFEST  # NB OCI lets it be left out
+    media_type: str = OCI_MANIFEST  # OCI allows to leave it out
 
 
 def add_image(archive: Path, folder: Path) -> list[str]:
-    """Put the images of an archive into the folder that is served; their names."""
+    """Add the images of an archive to the served directory. Returns their names."""
     with locked(folder):
-        found = unpack_archive(archive, folder)
-        merged = {**_names(folder), **found}
+        digests = unpack_archive(archive, folder)
+        merged = {**_names(folder), **digests}
         part = folder / f"{_INDEX}.part"
         part.write_bytes(msgspec.json.encode(merged))
         part.replace(folder / _INDEX)
-    return list(found)
+    return list(digests)
 
 
 def _names(folder: Path) -> dict[str, str]:
@@ -98,7 +98,7 @@ class RegistryRequest(BaseHTTPRequestHandler):
 
 
 def serve(folder: Path, address: str) -> None:
-    """Until it is killed."""
+    """Serve until killed."""
     host, _, port = address.rpartition(":")
     RegistryRequest.folder = folder
     with ThreadingHTTPServer((host, int(port)), RegistryRequest) as server:

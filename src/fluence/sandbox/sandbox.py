@@ -1,6 +1,6 @@
-"""Sandbox: starts, watches over and removes one control plane, by name.
+"""Sandbox: starts, checks and removes one control plane, by name.
 
-Its parts run on their own, each known by pid and start time in ``state.json``; there is no daemon of ours. A
+Its parts run on their own, each identified by pid and start time in ``state.json``; there is no daemon. A
 sandbox is
 
     up         every part runs
@@ -26,9 +26,9 @@ from fluence import event_loop
 from fluence.errors import Conflict, FluenceError, InvalidInput, NotFound
 from fluence.kube.access import Access, find_access
 from fluence.kube.client import Client
-from fluence.kube.errors import KubeError, Unauthorized
+from fluence.kube.errors import ONCE, KubeError, Unauthorized
+from fluence.kube.releases import Release
 from fluence.kube.resource import NODES
-from fluence.kube.retry import ONCE
 from fluence.sandbox import plane
 from fluence.sandbox.files import write_files
 from fluence.sandbox.folders import locked, sandbox_dir, state_dir
@@ -36,7 +36,7 @@ from fluence.sandbox.machine import Machine, look
 from fluence.sandbox.nodes import NodeKind, create_nodes, wait_ready
 from fluence.sandbox.plane import PlaneDirectories, Ports
 from fluence.sandbox.process import Process, boot_id, spawn, start_time
-from fluence.sandbox.realnode import MOST, RealNode
+from fluence.sandbox.realnode import MAX_REAL_NODES, RealNode
 from fluence.sandbox.realnodes import (
     RealNodesPlan,
     import_image,
@@ -45,26 +45,25 @@ from fluence.sandbox.realnodes import (
     start_node,
 )
 from fluence.sandbox.registry import add_image
-from fluence.sandbox.releases import Release
 
 READY_S = 60.0
 NODE_PARTS = ("real", "containerd", "kubelet")
 PARTS = (
     *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "audit", "fluence"),
-    *("registry", *(f"{part}-{number}" for number in range(1, MOST + 1) for part in NODE_PARTS)),
+    *("registry", *(f"{part}-{number}" for number in range(1, MAX_REAL_NODES + 1) for part in NODE_PARTS)),
 )
 CORE = ("etcd", "kube-apiserver")
-_MODULES = (  # parts that Python runs
+_MODULES = (  # parts that run in Python
     *(b"\0fluence.sandbox.auditor\0", b"\0fluence.cli\0scheduler\0", b"\0fluence.sandbox.registry\0"),
 )
-# The first process of a real node, and what starts it: with it all others go.
+# The first process of a real node, and its wrappers: all others end with it.
 _HOLDERS = ("pause", "unshare", "nsenter")
 
 Say = Callable[[str], None]
 
 
 class SandboxState(msgspec.Struct):
-    """What is written down about a running sandbox."""
+    """The recorded state of a running sandbox."""
 
     name: str
     version: str
@@ -72,13 +71,13 @@ class SandboxState(msgspec.Struct):
     parts: dict[str, Process]
     gates: dict[str, bool]
     created: float
-    # The process that the sandbox belongs to (a test run); when it is gone, so may the sandbox be.
+    # The process that the sandbox belongs to (a test run). When it is gone, the sandbox may be removed.
     owner: Process | None = None
     real: RealNodesPlan | None = None
 
 
 class Sandbox:
-    """One sandbox. ``up`` and ``down`` are idempotent; every method is synchronous and safe to run in a
+    """One sandbox. ``up`` and ``down`` are idempotent; every method is synchronous and may run in a
     thread."""
 
     def __init__(self, name: str) -> None:
@@ -101,13 +100,13 @@ class Sandbox:
         state = self.load()
         if state is None:
             return "stale"
-        alive = [each.is_alive for each in state.parts.values()]
+        alive = [process.is_alive for process in state.parts.values()]
         if not any(alive) or (state.owner is not None and not state.owner.is_alive):
             return "stale"
         return "up" if all(alive) else "degraded"
 
     def require(self) -> SandboxState:
-        """The state of a sandbox that must be there."""
+        """The state of a sandbox. Raises NotFound if it does not exist."""
         state = self.load()
         if state is None:
             others = ", ".join(names()) or "none"
@@ -133,10 +132,12 @@ class Sandbox:
         gates: dict[str, bool] | None = None,
         owned: bool = False,
         real_nodes: int = 0,
+        controllers: str = plane.NEEDED,
         say: Say = lambda text: None,
     ) -> SandboxState:
-        """Start the control plane and wait until it answers. A stale one of the same name is cleared away
-        first. ``real_nodes`` are started with it; simulated ones are added later."""
+        """Start the control plane and wait until it answers. A stale one with the same name is removed first.
+        ``real_nodes`` are started with it; simulated ones are added later. ``controllers``: those that
+        workloads need, or all."""
         machine = look(self._dir) if real_nodes else None
         extras = [
             part
@@ -155,10 +156,10 @@ class Sandbox:
                 self._clear(keep_folder=True)
                 try:
                     state = self._prepare(programs, release, gates or {}, owned, machine, real_nodes)
-                    self._start(state, programs, release, extras, say)
+                    self._start(state, programs, release, extras, controllers, say)
                     return state
                 except BaseException as error:
-                    # Between choosing a port and using it, somebody else may take it.
+                    # Another program may take a port between choosing and using it.
                     if (
                         tries_left
                         and isinstance(error, FluenceError)
@@ -179,8 +180,8 @@ class Sandbox:
         real_nodes: int,
     ) -> SandboxState:
         """Choose ports and addresses, and write every file."""
-        etcd, peer, api, health = _free_ports(4)
-        ports, real = Ports(etcd, peer, api, health), None
+        etcd, peer, api, health, view = _free_ports(5)
+        ports, real = Ports(etcd, peer, api, health, view), None
         if machine is not None:
             network = make_network(self._dir)
             real = RealNodesPlan(
@@ -204,6 +205,7 @@ class Sandbox:
         programs: dict[str, Path],
         release: Release,
         extras: list[str],
+        controllers: str,
         say: Say,
     ) -> None:
         at, ports, gates, real = self.at, state.ports, state.gates, state.real is not None
@@ -218,14 +220,17 @@ class Sandbox:
         start("kube-apiserver", server)
         self._wait_ready(state)
         say("starting the controllers")
-        manager = programs["kube-controller-manager"]
-        start("kube-controller-manager", plane.controller_manager(manager, at, release, gates, real=real))
+        manager = plane.controller_manager(
+            programs["kube-controller-manager"], at, release, gates, real=real, controllers=controllers
+        )
+        start("kube-controller-manager", manager)
         if "kube-scheduler" in extras:
             start("kube-scheduler", plane.scheduler(programs["kube-scheduler"], at, gates))
         start("kwok", plane.kwok(programs["kwok"], at, real=real))
         if "audit" in extras:
             start("audit", plane.audit(at))
         if "fluence" in extras:
+            event_loop.run(lambda: self._register_view(ports))
             start("fluence", plane.fluence(at, ports))
         self._wait_default_account(state)
         if state.real is not None:
@@ -238,6 +243,8 @@ class Sandbox:
             event_loop.run(
                 lambda: self._wait(state, self._follows, "Fluence's scheduler to start", parts=PARTS)
             )
+        if "audit" in extras:
+            event_loop.run(lambda: self._wait(state, self._audits, "the audit to start", parts=PARTS))
 
     def _start_node(self, state: SandboxState, node: RealNode) -> None:
         assert state.real is not None
@@ -246,72 +253,71 @@ class Sandbox:
             self._save(state)
 
     def load_image(self, archive: Path, say: Say = lambda text: None) -> list[str]:
-        """Give an OCI archive to every real node, and to the sandbox's registry; the images' names."""
+        """Load an OCI archive into every real node and into the sandbox's registry. Returns the names of its
+        images."""
         state = self.require()
         if state.real is None:
             raise InvalidInput(
                 f"sandbox {self.name!r} has no real nodes, and simulated ones need no images; "
                 "start one with `fluence sandbox up --real-nodes 1`"
             )
-        found = add_image(archive, self.at.images)
+        names = add_image(archive, self.at.images)
         for node in state.real.nodes(self._dir):
             init = state.parts[node.name]
             if not init.is_alive:
                 raise FluenceError(f"node {node.name} is dead; `fluence sandbox restart` it first")
             say(f"importing into {node.name}")
             import_image(node, init, Path(state.real.programs), archive)
-        return found
+        return names
 
     def add_nodes(
         self,
         kinds: list[NodeKind],
         *,
-        patience_s: float = 60.0,
         report: Callable[[int], None] = lambda ready: None,
     ) -> tuple[int, int]:
-        """Make nodes and wait until they are Ready; (asked for, ready)."""
+        """Make nodes and wait until they are Ready. Returns (requested, ready)."""
 
         async def work() -> tuple[int, int]:
             async with Client(self.access()) as client:
                 real = self.require().real
                 count = await create_nodes(client, kinds) + (real.count if real else 0)
-                return count, await wait_ready(client, count, patience_s=patience_s, report=report)
+                return count, await wait_ready(client, count, patience_s=60.0, report=report)
 
         return event_loop.run(work)
 
-    def restart(self, part: str | None = None, *, kill: bool = True) -> list[str]:
-        """Stop one part, hard unless asked otherwise, and start it anew; without a name, all that have
-        died."""
+    def restart(self, part: str | None = None) -> list[str]:
+        """Kill one part and start it again; without a name, start all that have died."""
         with locked(self._dir, what=f"sandbox {self.name!r}"):
             state = self.require()
             if part is not None and part not in state.parts:
                 there = ", ".join(state.parts)
                 raise NotFound(f"sandbox {self.name!r} has no part {part!r} (there: {there})")
-            chosen = [each for each in PARTS if each in state.parts]
+            chosen = [name for name in PARTS if name in state.parts]
             chosen = [
-                each for each in chosen if each == part or (part is None and not state.parts[each].is_alive)
+                name for name in chosen if name == part or (part is None and not state.parts[name].is_alive)
             ]
             for node in state.real.nodes(self._dir) if state.real else ():
-                if node.name in chosen:  # its first process: the others go and come with it
+                if node.name in chosen:  # its first process: the others end and start with it
                     state.parts[node.name].stop()
                     self._start_node(state, node)
-            for each in chosen:
-                old = state.parts[each]
-                if each.startswith("real-") or (part is None and old.is_alive):
+            for name in chosen:
+                old = state.parts[name]
+                if name.startswith("real-") or (part is None and old.is_alive):
                     continue
-                old.stop(grace_s=0.0 if kill else 10.0)
-                state.parts[each] = spawn(
-                    each, old.command, self.at.log(each), cwd=self.at.folder, wrapped=old.wrapper > 0
+                old.stop(grace_s=0.0)
+                state.parts[name] = spawn(
+                    name, old.command, self.at.log(name), cwd=self.at.folder, wrapped=old.wrapper > 0
                 )
                 self._save(state)
-                if each in CORE and all(state.parts[core].is_alive for core in CORE):
+                if name in CORE and all(state.parts[core].is_alive for core in CORE):
                     self._wait_ready(state)
         return chosen
 
     # Stopping
 
     def down(self) -> bool:
-        """Stop every part and remove every file. False if there was nothing."""
+        """Stop every part and remove every file. Returns False if there was nothing."""
         if not self._dir.exists():
             return False
         with locked(self._dir, what=f"sandbox {self.name!r}"):
@@ -320,11 +326,11 @@ class Sandbox:
 
     def _clear(self, *, keep_folder: bool = False) -> None:
         state = self.load()
-        found = _strays(self._dir)
+        processes = _strays(self._dir)
         if state is not None:
             # Clients first, so that none of them fills its log with errors about the others.
-            found = [state.parts[part] for part in reversed(PARTS) if part in state.parts] + found
-        for process in found:
+            processes = [state.parts[part] for part in reversed(PARTS) if part in state.parts] + processes
+        for process in processes:
             process.stop()
         remove_traces(self._dir)
         if keep_folder:  # the lock is on the folder itself
@@ -332,7 +338,7 @@ class Sandbox:
                 shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
         else:
             shutil.rmtree(self._dir, ignore_errors=True)
-            for folder in (state_dir(), state_dir().parent):  # the last one out
+            for folder in (state_dir(), state_dir().parent):  # remove empty parents
                 with contextlib.suppress(OSError):
                     folder.rmdir()
 
@@ -344,11 +350,12 @@ class Sandbox:
         part.replace(self.at.state)
 
     def _wait_ready(self, state: SandboxState) -> None:
-        """Until /readyz says yes; a part that dies meanwhile is told about with its last words."""
+        """Wait until /readyz succeeds. If a part dies meanwhile, the error has the end of its log."""
         event_loop.run(lambda: self._wait(state, self._is_ready, "the API server to be ready", parts=CORE))
 
     def _wait_default_account(self, state: SandboxState) -> None:
-        """Pods are refused until the service account `default` exists; the controller manager makes it."""
+        """Wait for the service account `default`, which the controller manager creates: until then pods are
+        refused."""
         event_loop.run(lambda: self._wait(state, self._has_account, "the controllers to start", parts=PARTS))
 
     async def _wait(
@@ -382,8 +389,13 @@ class Sandbox:
     async def _is_ready(client: Client) -> None:
         await client.request("GET", "/readyz", timeout_s=2.0, retry=ONCE)
 
+    async def _register_view(self, ports: Ports) -> None:
+        async with Client(self.access()) as client:
+            for path, body in plane.view_objects(ports).items():
+                await client.request("POST", path, body=msgspec.json.encode(body))
+
     async def _follows(self, client: Client) -> None:
-        """Fluence's scheduler has seen the cluster."""
+        """Check that Fluence's scheduler has seen the cluster."""
         try:
             async with (
                 aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2.0)) as session,
@@ -394,6 +406,11 @@ class Sandbox:
         except (aiohttp.ClientError, TimeoutError) as error:
             raise KubeError(f"Fluence's scheduler does not answer yet: {error}") from None
 
+    async def _audits(self, client: Client) -> None:
+        """Check that the audit has seen the cluster: its socket is opened after that."""
+        if not self.at.audit_socket.exists():
+            raise KubeError("the audit does not answer yet")
+
     @staticmethod
     async def _has_account(client: Client) -> None:
         path = "/api/v1/namespaces/default/serviceaccounts/default"
@@ -402,24 +419,29 @@ class Sandbox:
     async def _has_real_nodes(self, client: Client) -> None:
         real = self.require().real
         for node in real.nodes(self._dir) if real else ():
-            found = await client.get(NODES, node.name)
-            if not found.is_ready:
-                said = next(
-                    (each.message for each in found.status.conditions or () if each.type == "Ready"), ""
+            current = await client.get(NODES, node.name)
+            if not current.is_ready:
+                message = next(
+                    (
+                        condition.message
+                        for condition in current.status.conditions or ()
+                        if condition.type == "Ready"
+                    ),
+                    "",
                 )
-                raise KubeError(f"node {node.name} is not Ready: {said}")
+                raise KubeError(f"node {node.name} is not Ready: {message}")
 
 
 def names() -> list[str]:
-    """All sandboxes on this machine, whatever their state."""
+    """All sandboxes on this machine, in any state."""
     if not state_dir().exists():
         return []
-    return sorted(each.name for each in state_dir().iterdir() if each.is_dir())
+    return sorted(folder.name for folder in state_dir().iterdir() if folder.is_dir())
 
 
 def clear_stale(prefix: str) -> None:
-    """Remove the sandboxes of this prefix whose owners were killed. One whose name ends in the number of a
-    process that lives is that one's: it may have killed parts of it on purpose."""
+    """Remove the sandboxes with this prefix whose owners were killed. A name that ends in the pid of a living
+    process belongs to that process, which may have killed parts of the sandbox on purpose."""
     for name in names():
         owner = name.rpartition("-")[2]
         if name.startswith(prefix) and not (owner.isdigit() and Path(f"/proc/{owner}").exists()):
@@ -431,19 +453,19 @@ def clear_stale(prefix: str) -> None:
                 orphan.down()
 
 
-def log_tail(log: Path, lines: int = 3) -> str:
+def log_tail(log: Path) -> str:
     """The end of a log, on one line, for an error message."""
     try:
         text = log.read_text(errors="replace")
     except OSError:
         return "it left no log"
-    said = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line for line in said if "rror" in line or line.startswith(("F", "E"))] or said
-    return " | ".join(errors[-lines:])[-600:] or "it said nothing"
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if "rror" in line or line.startswith(("F", "E"))] or lines
+    return " | ".join(errors[-3:])[-600:] or "it said nothing"
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that are free now; all are held until the last is found, so that they differ."""
+    """Ports that are free now. All are held until the last is found, so that they differ."""
     with contextlib.ExitStack() as stack:
         ports: list[int] = []
         for _ in range(count):
@@ -454,9 +476,9 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _strays(folder: Path) -> list[Process]:
-    """Processes whose command line names this sandbox's folder: started just before a crash could write them
-    down."""
-    found = []
+    """Processes whose command line names this sandbox's directory: a crash may have prevented recording
+    them."""
+    strays = []
     marks = [f"{folder}/".encode(), str(folder).encode() + b"\0"]
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -472,5 +494,5 @@ def _strays(folder: Path) -> list[Process]:
                 continue
             if entry.stat().st_uid == os.getuid() and any(mark in line for mark in marks):
                 pid = int(entry.name)
-                found.append(Process(program, pid, start_time(pid) or "", [], boot_id()))
-    return found
+                strays.append(Process(program, pid, start_time(pid) or "", [], boot_id()))
+    return strays

@@ -6,14 +6,14 @@
         async with kube.client() as client:
             await client.create(PODS, pod, namespace=kube.namespace)
 
-``real_nodes`` and ``real_kube`` are the same with two nodes that run containers, and the image busybox on
-them. Tests that use them are marked ``realnodes``. Where the machine cannot have them they are skipped, and
-what is missing is named; in CI (``CI`` is set) that is a failure.
+``real_nodes`` and ``real_kube`` are the same with two nodes that run containers and have the image busybox.
+Tests that use them are marked ``realnodes``. If the machine cannot have real nodes, they are skipped with a
+list of what is missing; in CI (``CI`` is set) they fail.
 
-``FLUENCE_TEST_VERSION`` chooses the release. Under pytest-xdist all workers share one control plane, which
-belongs to the run: it goes when the run ends, and the next run clears it away if this one is killed. Where
-the programs are neither there nor can be built, the tests fail; with ``FLUENCE_TEST_SKIP_SANDBOX=1`` they
-are skipped by name.
+``FLUENCE_TEST_VERSION`` chooses the release. With pytest-xdist all workers share one control plane, which
+belongs to the run: it is removed when the run ends, and by the next run if this one is killed. If the
+programs are missing and cannot be built, the tests fail; with ``FLUENCE_TEST_SKIP_SANDBOX=1`` they are
+skipped by name.
 """
 
 from __future__ import annotations
@@ -35,17 +35,16 @@ import pytest
 from fluence.errors import FluenceError
 from fluence.kube.access import Access
 from fluence.kube.client import Client
+from fluence.kube.releases import DEFAULT, release
 from fluence.kube.resource import NAMESPACES
 from fluence.sandbox.auditor import ask
 from fluence.sandbox.folders import locked, state_dir
-from fluence.sandbox.gobuild import Progress
 from fluence.sandbox.images import find_busybox, write_busybox
 from fluence.sandbox.machine import lacking, missing_packages
 from fluence.sandbox.nodes import NodeKind
 from fluence.sandbox.packages import can_install, install
 from fluence.sandbox.process import Process, boot_id, start_time
-from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import CONTROL_PLANE, DEFAULT, NODE, release
+from fluence.sandbox.programs import CONTROL_PLANE, NODE, Progress, find_programs
 from fluence.sandbox.sandbox import Sandbox, clear_stale
 
 NODES = 10
@@ -55,7 +54,7 @@ REAL = "real-"
 
 
 class Kube(msgspec.Struct, frozen=True):
-    """What a test gets: the sandbox, and a namespace that nobody else uses."""
+    """What a test gets: the sandbox, and a namespace of its own."""
 
     sandbox: Sandbox
     namespace: str
@@ -79,7 +78,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """The end of the run: of the controller, not of a worker."""
+    """At the end of the run, remove the sandboxes; in the controller, not in a worker."""
     if not hasattr(config, "workerinput"):
         for kind in ("", REAL):
             Sandbox(_name(os.getpid(), kind)).down()
@@ -87,34 +86,36 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(scope="session")
 def sandbox(request: pytest.FixtureRequest) -> Sandbox:
-    """The run's control plane, with ten nodes of 32 cores, 128 GiB and 4 GPUs, and no kube-scheduler."""
+    """The control plane of the run, with ten nodes of 32 cores, 128 GiB and 4 GPUs, and without
+    kube-scheduler."""
     return _shared(request.config, "")
 
 
 @pytest.fixture(scope="session")
 def real_nodes(request: pytest.FixtureRequest) -> Sandbox:
-    """Another one, with two nodes that run containers, the image busybox on them, and a simulated one."""
+    """Another control plane, with two nodes that run containers and have the image busybox, and a simulated
+    one."""
     needs_real_nodes()
     return _shared(request.config, REAL)
 
 
 @pytest.fixture
 def kube(sandbox: Sandbox) -> Iterator[Kube]:
-    """A namespace of the test's own; it is deleted, with all that is in it, afterwards."""
-    with _namespace(sandbox) as found:
-        yield found
+    """A namespace for one test. Afterwards it is deleted with everything in it."""
+    with namespace_in(sandbox) as namespace:
+        yield namespace
 
 
 @pytest.fixture
 def real_kube(real_nodes: Sandbox) -> Iterator[Kube]:
-    """The same, where containers run."""
-    with _namespace(real_nodes) as found:
-        yield found
+    """The same on nodes that run containers."""
+    with namespace_in(real_nodes) as namespace:
+        yield namespace
 
 
 def needs_real_nodes() -> None:
-    """Skip the test, and say what is missing, where this machine cannot have real nodes; fail in CI. Debian
-    packages are installed if only they are missing and we may."""
+    """If this machine cannot have real nodes, skip the test and say what is missing; fail in CI. If only
+    Debian packages are missing and we may install them, they are installed."""
     needs_sandbox()
     packages = missing_packages()
     if packages and can_install():
@@ -125,7 +126,7 @@ def needs_real_nodes() -> None:
 
 
 def needs_package(program: str) -> None:
-    """The same for a program of a Debian package of its name."""
+    """The same for the program of a Debian package with its name."""
     if shutil.which(program) is None and can_install():
         install([program])
     if shutil.which(program) is None:
@@ -133,8 +134,8 @@ def needs_package(program: str) -> None:
 
 
 def skip_or_fail(reason: str, *, module: bool = False) -> NoReturn:
-    """What this machine lacks for a test, as ``needs WHAT: HOW``: it is skipped by name, and CI refuses that
-    unless FLUENCE_TEST_WITHOUT lists WHAT. ``module``: so is all of a module that is being imported."""
+    """Skip a test that lacks something on this machine, given as ``needs WHAT: HOW``. In CI it fails unless
+    FLUENCE_TEST_WITHOUT lists WHAT. ``module``: skip a whole module during its import."""
     accepted = os.environ.get("FLUENCE_TEST_WITHOUT", "").split(",")
     what = reason.removeprefix("needs ").partition(":")[0]
     if os.environ.get("CI") and what not in accepted:
@@ -143,7 +144,7 @@ def skip_or_fail(reason: str, *, module: bool = False) -> NoReturn:
 
 
 def needs_sandbox() -> None:
-    """Skip the test where FLUENCE_TEST_SKIP_SANDBOX=1 says that there is to be no control plane."""
+    """Skip the test if FLUENCE_TEST_SKIP_SANDBOX=1."""
     if os.environ.get("FLUENCE_TEST_SKIP_SANDBOX") == "1":
         skip_or_fail("needs a control plane: unset FLUENCE_TEST_SKIP_SANDBOX")
 
@@ -152,16 +153,17 @@ def _shared(config: pytest.Config, kind: str) -> Sandbox:
     """The sandbox of the run: one worker starts it, the others find it."""
     needs_sandbox()
     owner = os.getppid() if hasattr(config, "workerinput") else os.getpid()
-    found = Sandbox(_name(owner, kind))
+    sandbox = Sandbox(_name(owner, kind))
     with locked(state_dir()):
-        if found.status() != "up":
+        if sandbox.status() != "up":
             clear_stale(PREFIX)
-            _start(found, owner, config, real=kind == REAL)
-    return found
+            _start(sandbox, owner, config, real=kind == REAL)
+    return sandbox
 
 
 @contextlib.contextmanager
-def _namespace(sandbox: Sandbox) -> Iterator[Kube]:
+def namespace_in(sandbox: Sandbox) -> Iterator[Kube]:
+    """A new namespace, which is deleted at the end."""
     namespace = f"t-{uuid.uuid4().hex[:10]}"
     version = os.environ.get("FLUENCE_TEST_VERSION", DEFAULT)
 
@@ -171,7 +173,7 @@ def _namespace(sandbox: Sandbox) -> Iterator[Kube]:
             await client.create(NAMESPACES, body)
             path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
             async with asyncio.timeout(30):
-                while True:  # pods are refused until the account is there
+                while True:  # pods are refused until the account exists
                     try:
                         await client.request("GET", path)
                         return
@@ -189,11 +191,12 @@ def _namespace(sandbox: Sandbox) -> Iterator[Kube]:
 
 @pytest.fixture
 def audited(kube: Kube) -> Iterator[None]:
-    """Ends the test with the audit: nothing in its namespace may have overbooked a node or broken a rule."""
+    """Ends the test with the audit: no pod in its namespace may have overcommitted a node or broken a
+    rule."""
     yield
     report = asyncio.run(ask(kube.sandbox.at.folder))
-    found = [str(each) for each in report.findings if kube.namespace in str(each)]
-    assert not found, found
+    findings = [str(finding) for finding in report.findings if kube.namespace in str(finding)]
+    assert not findings, findings
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -201,30 +204,30 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "realnodes: needs nodes that run containers: root, cgroups, runc")
 
 
-def _start(found: Sandbox, owner: int, config: pytest.Config, *, real: bool) -> None:
+def _start(sandbox: Sandbox, owner: int, config: pytest.Config, *, real: bool) -> None:
     wanted = release(os.environ.get("FLUENCE_TEST_VERSION", DEFAULT))
-    told: set[str] = set()
+    reported: set[str] = set()
 
     def report(progress: Progress) -> None:
-        if progress.step not in told:
-            told.add(progress.step)
+        if progress.step not in reported:
+            reported.add(progress.step)
             capture = config.pluginmanager.getplugin("capturemanager")
             with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
                 print(f"\n{progress.step} …", flush=True)  # noqa: T201
 
     names = (*CONTROL_PLANE, "kwok", *(NODE if real else ()))
     programs = find_programs(wanted, names=names, report=report)
-    found.up(programs, wanted, real_nodes=REAL_NODES if real else 0)
-    state = found.require()
-    # The sandbox belongs to the run, not to the worker that happened to start it.
+    sandbox.up(programs, wanted, real_nodes=REAL_NODES if real else 0)
+    state = sandbox.require()
+    # The sandbox belongs to the run, not to the worker that started it.
     state.owner = Process("owner", owner, start_time(owner) or "", [], boot_id())
-    found._save(state)
-    found.add_nodes([NodeKind(count=1 if real else NODES, racks=2, gpu=4)])
+    sandbox._save(state)
+    sandbox.add_nodes([NodeKind(count=1 if real else NODES, racks=2, gpu=4)])
     if real:
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder, "busybox.tar")
             write_busybox(find_busybox(), archive)
-            found.load_image(archive)
+            sandbox.load_image(archive)
 
 
 def _name(owner: int, kind: str) -> str:

@@ -1,1 +1,1 @@
-"""The scheduler: which gangs there are, what is tried next, what is told to users."""
+"""The scheduler: finds gangs, decides what starts, and reports why the rest waits."""

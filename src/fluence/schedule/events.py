@@ -1,7 +1,7 @@
-"""Events: all that the scheduler is told, in whatever order it happens.
+"""Events: everything that the scheduler observes, in any order.
 
-The edge (`fluence.live`, or the embedded cluster of `fluence.sim`) makes them from watches and from the
-answers to binds, and hands them to `Scheduler.handle`.
+The edge (`fluence.live`, or the embedded cluster of `fluence.sim`) makes events from watches and from the
+results of binds, and passes them to `Scheduler.handle`.
 """
 
 from __future__ import annotations
@@ -9,18 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fluence.model.config_map import ConfigMap
 from fluence.model.dra import DeviceClass, ResourceClaimTemplate, ResourceSlice
-from fluence.model.group import Group
-from fluence.model.meta import KubeObject
+from fluence.model.kueue import KueueObject
+from fluence.model.meta import ConfigMap, KubeObject, PriorityClass, Service
 from fluence.model.node import Node
-from fluence.model.owner import Owner
-from fluence.model.pod import Pod
-from fluence.model.priority import PriorityClass
+from fluence.model.owner import Group, Owner
+from fluence.model.pod import Pod, PodDisruptionBudget
+from fluence.model.queue_object import QueueObject
 from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, VolumeClaim
 from fluence.schedule.actions import BindResult, ReleaseResult
 
-# A bare KubeObject is a namespace: of those only the labels matter.
+# A bare KubeObject is a namespace, whose labels are all that matters.
 Object: TypeAlias = (
     Node
     | Pod
@@ -34,7 +33,11 @@ Object: TypeAlias = (
     | DeviceClass
     | ResourceClaimTemplate
     | PriorityClass
+    | Service
+    | PodDisruptionBudget
     | ConfigMap
+    | QueueObject
+    | KueueObject
     | KubeObject
 )
 
@@ -48,7 +51,7 @@ class Changed:
 
     @property
     def object(self) -> Object:
-        """As it is now, or as it was last."""
+        """The new object, or the last known one if it is gone."""
         found = self.new if self.new is not None else self.old
         assert found is not None
         return found
@@ -56,21 +59,21 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class BindFinished:
-    """A bind was answered."""
+    """The result of a bind has arrived."""
 
     result: BindResult
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseFinished:
-    """A release was answered."""
+    """The result of a release has arrived."""
 
     result: ReleaseResult
 
 
 @dataclass(frozen=True, slots=True)
 class NotBound:
-    """A pod that counted as bound is not; only the scheduler itself says so, to its state."""
+    """A pod that counted as bound is not. Only `Scheduler` makes this event."""
 
     pod: Pod
 

@@ -1,40 +1,45 @@
-"""Pod sets: pods of a group that are placed together, from the first of them to their end.
+"""Pod sets: pods of a group that are placed together, from the first pod to the last end.
 
-A group is mostly one pod set. Members that come when the group has started, and those that found no seat
-beyond its minimum, are pod sets of their own; so is what is left of a gang that a crash, a lost node or a
-refusal left half bound, and then it is all or nothing up to the group's minimum.
+Most groups have one pod set. Members that arrive after the group has started, and members beyond the minimum
+that found no node, are pod sets of their own. If a crash, a lost node or a refusal leaves a gang half bound,
+the rest is a pod set too, and it starts all or nothing up to the minimum of the group.
 
-`PodSet` is the queue's record of a job (`fluence.queue.job.JobRecord`, with the one table of phases) and what
-is known of its pods. `PodSets` finds them by key, group and pod.
+`PodSet` is the queue's record of a job (`fluence.queue.job.JobRecord`, which has the table of phases) with
+its pods. `PodSets` finds pod sets by key, group and pod.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from fluence.cluster.filters.volumes import mounts
+from fluence.cluster.planner import PodSetRequest
+from fluence.model import job_state
+from fluence.model.job_state import JobState
 from fluence.model.pod import Pod
 from fluence.model.volume import Key
 from fluence.queue.job import JobRecord
 from fluence.schedule.actions import Bind
-from fluence.schedule.planner import PodSetRequest
-from fluence.schedule.stand_in import is_stand_in_uid
-from fluence.schedule.volume_binding import VolumeBinding
+from fluence.schedule.queueing.placeholder import is_placeholder_uid
+
+if TYPE_CHECKING:
+    from fluence.schedule.volumes import VolumeBinding
 
 
 @dataclass(slots=True, eq=False)
 class PodSet(JobRecord):
-    """One job of the queue and the pods that it stands for. Pods are known by uid."""
+    """One job of the queue with its pods. Pods are identified by uid."""
 
     group: str = ""
-    unbound: dict[str, str] = field(default_factory=dict)  # pod -> node, from its start until it is bound
-    alive: set[str] = field(default_factory=set)  # with seats, and not over
-    finished: dict[str, None] = field(default_factory=dict)  # over, while their seats are still held
-    failed: bool = False  # a pod of it did not succeed
-    crashed: bool = False  # and was not being deleted
-    volumes: VolumeBinding | None = None  # while it is preparing
-    arrived: dict[str, Bind] = field(default_factory=dict)  # took a stand-in's seat; bound with the others
+    unbound: dict[str, str] = field(default_factory=dict)  # pod -> node, until it is bound
+    alive: set[str] = field(default_factory=set)  # pods with a placement that have not ended
+    finished: dict[str, None] = field(default_factory=dict)  # ended, with their placement still held
+    failed: bool = False  # a pod did not succeed
+    crashed: bool = False  # a pod failed without being deleted
+    volumes: VolumeBinding | None = None  # set while the pod set is preparing
+    arrived: dict[str, Bind] = field(default_factory=dict)  # came for a placeholder
 
     @property
     def request(self) -> PodSetRequest:
@@ -43,17 +48,25 @@ class PodSet(JobRecord):
 
     @property
     def number(self) -> int:
-        """Of its job in the ledger."""
+        """The number of its job in the ledger."""
         return self.request.number
 
     @property
     def pods(self) -> tuple[Pod, ...]:
         return self.request.pods
 
+    def ended_as(self, now: int, ends_after: int | None) -> JobState:
+        """The final state, once all pods have ended. ``ends_after``: how long it may run before it is
+        ended."""
+        lasted = now - (now if self.started is None else self.started)
+        enforced = ends_after is not None and lasted >= ends_after
+        late = enforced or (self.job.limit is not None and lasted >= self.job.limit)
+        return job_state.ended(failed=self.failed, crashed=self.crashed, late=late, enforced=enforced)
+
     @property
     def expects(self) -> bool:
-        """Whether it has seats for pods that are still to come."""
-        return any(map(is_stand_in_uid, self.alive))
+        """Whether it holds placements for pods that do not exist yet."""
+        return any(map(is_placeholder_uid, self.alive))
 
 
 class PodSets:
@@ -61,12 +74,12 @@ class PodSets:
 
     def __init__(self) -> None:
         self.by_key: dict[str, PodSet] = {}
-        self.by_pod: dict[str, PodSet] = {}  # by the uid of a pod with a seat
+        self.by_pod: dict[str, PodSet] = {}  # by the uid of a pod with a placement
         self.by_number: dict[int, PodSet] = {}
         self._by_group: dict[str, dict[str, PodSet]] = {}
-        self._mounting: dict[Key, set[str]] = {}  # claim -> pod sets whose pods mount it
+        self._mounting: dict[Key, set[str]] = {}  # claim -> keys of pod sets whose pods mount it
         self._over: dict[str, PodSet] = {}
-        self.expecting: dict[str, PodSet] = {}  # with seats for pods to come, or pods that wait for them
+        self.expecting: dict[str, PodSet] = {}  # waiting for pods to be created
 
     def add(self, pod_set: PodSet) -> None:
         self.by_key[pod_set.key] = pod_set
@@ -77,7 +90,7 @@ class PodSets:
             self._mounting.setdefault(claim, set()).add(pod_set.key)
 
     def remove(self, pod_set: PodSet) -> None:
-        """It is over, or not wanted any more."""
+        """Remove a pod set that has ended or is not wanted any more."""
         self.by_key.pop(pod_set.key, None)
         self.expecting.pop(pod_set.key, None)
         if self.by_number.get(pod_set.number) is pod_set:
@@ -97,24 +110,33 @@ class PodSets:
     def of_group(self, group: str) -> Mapping[str, PodSet]:
         return self._by_group.get(group, {})
 
+    def places(self, waiting: Iterable[JobRecord]) -> dict[str, int]:
+        """The position of each group in the queue. ``waiting`` is in queue order."""
+        places: dict[str, int] = {}
+        for record in waiting:
+            pod_set = self.by_key.get(record.key)
+            if pod_set is not None:
+                places.setdefault(pod_set.group, len(places) + 1)
+        return places
+
     def mounting(self, claims: Iterable[Key]) -> set[str]:
-        """The keys of the pod sets that mount one of some claims."""
+        """The keys of the pod sets that mount any of these claims."""
         return {key for claim in claims for key in self._mounting.get(claim, ())} if self._mounting else set()
 
     # -- pods ------------------------------------------------------------------------------------------------
 
     def seat(self, pod_set: PodSet, uid: str, node: str | None = None) -> None:
-        """A pod has its seat; ``node``: it is not bound there yet."""
+        """Record that a pod has a placement. ``node`` is set if the pod is not bound yet."""
         if node is not None:
             pod_set.unbound[uid] = node
         pod_set.alive.add(uid)
         self.by_pod[uid] = pod_set
 
     def take_seats(self, pod_set: PodSet, arrivals: Iterable[tuple[Pod, Bind]]) -> None:
-        """Pods have come, and have the seats of their stand-ins: (stand-in, bind)."""
+        """Let pods take over the placements of their placeholders: (placeholder, bind)."""
         came: dict[str, Pod] = {}
-        for stand_in, bind in arrivals:
-            old = stand_in.metadata.uid
+        for placeholder, bind in arrivals:
+            old = placeholder.metadata.uid
             came[old] = bind.pod
             self.by_pod.pop(old, None)
             pod_set.unbound.pop(old, None)
@@ -126,7 +148,7 @@ class PodSets:
         self.expecting[pod_set.key] = pod_set
 
     def unseat(self, pod_set: PodSet, uid: str) -> None:
-        """A pod has no seat any more: it waits again, or is gone."""
+        """Remove a pod's placement: the pod waits again, or is gone."""
         self.by_pod.pop(uid, None)
         pod_set.unbound.pop(uid, None)
         pod_set.alive.discard(uid)
@@ -135,12 +157,12 @@ class PodSets:
         self.note_over(pod_set)
 
     def note_over(self, pod_set: PodSet) -> None:
-        """The next cycle ends a pod set none of whose pods is alive."""
+        """If no pod of it is alive, the next cycle finishes the pod set."""
         if not pod_set.alive:
             self._over[pod_set.key] = pod_set
 
     def take_over(self) -> Collection[PodSet]:
-        """The pod sets whose pods are all over, since the last call."""
+        """The pod sets whose pods have all ended since the last call."""
         over, self._over = self._over, {}
         return [each for each in over.values() if not each.alive and self.by_key.get(each.key) is each]
 

@@ -1,7 +1,8 @@
-"""Published settings: what a leader decides by, said on its Lease, so that others ask what it asks.
+"""Published settings: the settings that decide, written by the leader on its Lease, so that other programs
+use them too.
 
-`fluence explain`, `whatif --live` and their like decide in a copy of the cluster. With other settings than
-the leader's they would say that there is room where there is none.
+`fluence explain`, `whatif --live` and similar commands decide in a copy of the cluster. With other settings
+than the leader's, they could report free capacity that the leader does not see.
 """
 
 from __future__ import annotations
@@ -12,22 +13,35 @@ from typing import Any, Final
 
 import msgspec
 
+from fluence import plugin_loader
 from fluence.errors import InvalidInput
 from fluence.schedule.settings import SchedulerSettings
 
 DECIDING: Final = (
+    "scheduler_aliases",
     "match_policy",
+    "spread_services",
     "queue_policy",
+    "queue_priority",
+    "queue_predictor",
     "queue_depth",
     "queue_window",
     "queue_resolution",
     "queue_replan",
     "default_duration",
     "default_durations",
+    "max_durations",
+    "queues",
+    "kueue_queues",
     "enforce_limits",
     "enforce_grace",
+    "preemption",
+    "non_preempting_queues",
+    "preemption_budgets",
+    "users_policy",
     "user_device_limits",
     "queue_device_limits",
+    "scale_up_after",
     "release_each",
     "group_settle",
     "volume_timeout",
@@ -43,14 +57,15 @@ _KEYS: Final = {name.replace("_", "-"): name for name in DECIDING}
 
 @dataclass(frozen=True, slots=True)
 class PublishedSettings:
-    """By field, and the keys of those that mean nothing here: a plug-in's policy, or another version's."""
+    """Settings by field, and the keys that are unknown here: the policy of a plug-in, or a setting of another
+    version."""
 
     values: Mapping[str, object] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
 
 
 def publish(settings: SchedulerSettings) -> str:
-    """JSON, by the keys of the file; what is as by default is left out."""
+    """The settings as JSON, by the keys of the settings file. Defaults are left out."""
     default = SchedulerSettings()
     said = {
         key: getattr(settings, name)
@@ -61,7 +76,7 @@ def publish(settings: SchedulerSettings) -> str:
 
 
 def read_published(text: str) -> PublishedSettings:
-    """What `publish` said, by whatever version."""
+    """Read what `publish` of any version wrote."""
     try:
         said = msgspec.json.decode(text, type=dict[str, Any])
     except msgspec.MsgspecError:
@@ -78,6 +93,8 @@ def read_published(text: str) -> PublishedSettings:
 
 
 def _is_valid(name: str, value: object) -> bool:
+    if not plugin_loader.is_allowed(value):
+        return False  # code that only the Lease names is not imported here
     try:
         msgspec.convert({name: value}, SchedulerSettings)
     except (msgspec.ValidationError, InvalidInput):

@@ -1,10 +1,10 @@
-"""Quarantine: objects that Fluence cannot handle are left out, so that one cannot stop the others.
+"""Quarantine: leaves out objects that Fluence cannot handle, so that one object cannot stop the others.
 
-Whatever fails while an object is worked on is laid to its account (`Subject`): a group, a pod, a node, a
-claim. The object is left out of the scheduler's state, which is then built anew from the others, and is tried
-again when it changes or after a pause that grows. Pods that run must still count on their nodes, so they are
-left out in steps: first as members of their group, then, if counting them fails too, altogether: then nobody
-knows what is free on their nodes, and these get no more.
+If work on an object fails, the object is blamed (`Subject`): a group, a pod, a node, a claim. It is left out
+of the scheduler's state, which is rebuilt from the other objects. It is tried again when it changes, or after
+a pause that grows. Running pods must still count on their nodes, so they are left out in steps: first as
+members of their group, then, if counting them fails too, altogether. In that case the free capacity of their
+nodes is unknown, and these nodes get no more pods.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from enum import IntEnum
 from cachetools import LRUCache
 from msgspec.structs import replace
 
+from fluence.backoff import Backoff
 from fluence.model.pod import Pod
 from fluence.schedule.events import Object
 
-_FIRST = 10_000  # the first pause, in milliseconds
-_MOST = 600_000
-_REMEMBERED = 10_000  # subjects whose pauses are remembered after they were let out
-_NOBODY = "quarantined"  # the scheduler of a pod that only counts on its node
+_BACKOFF = Backoff(10_000, 600_000)  # ms
+_REMEMBERED = 10_000  # former subjects whose last pause is remembered
+_NOBODY = "quarantined"  # the scheduler name of a pod that only counts on its node
 
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What failed: its kind in Kubernetes' words, and its key."""
+    """The object that failed: its Kubernetes kind and its key."""
 
     kind: str
     key: str
@@ -38,18 +38,18 @@ class Subject:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What went wrong with a subject; the edge logs, counts and tells it."""
+    """An error with its subject. The edge logs, counts and reports it."""
 
-    subject: Subject | None  # None: nobody knows
+    subject: Subject | None  # None: unknown
     error: Exception
-    pods: tuple[Pod, ...] = ()  # that wait, and are told
-    first: bool = True  # it was not quarantined before
+    pods: tuple[Pod, ...] = ()  # waiting pods that get a report
+    first: bool = True  # it was not in quarantine before
 
 
 class _Level(IntEnum):
-    WAITING = 1  # its pods that wait are left out
-    RUNNING = 2  # and those that run count as somebody else's
-    ALL = 3  # nothing of it is looked at
+    WAITING = 1  # its waiting pods are left out
+    RUNNING = 2  # its running pods count as pods of another scheduler
+    ALL = 3  # everything of it is left out
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class _Case:
 
 
 class Quarantine:
-    """Who is left out, and until when."""
+    """The objects that are left out, and until when."""
 
     def __init__(self) -> None:
         self._cases: dict[Subject, _Case] = {}
@@ -71,30 +71,35 @@ class Quarantine:
     def __contains__(self, subject: Subject) -> bool:
         return subject in self._cases
 
+    def subjects(self) -> list[Subject]:
+        """All subjects in quarantine now."""
+        return list(self._cases)
+
     def is_left_out(self, subject: Subject) -> bool:
-        """Whether nothing of it is looked at."""
+        """Whether everything of a subject is left out."""
         case = self._cases.get(subject)
         return case is not None and case.level is _Level.ALL
 
     def add(self, subject: Subject, now: int) -> bool:
-        """It failed, or failed again although it was left out in part; says whether it is new here."""
+        """Quarantine a subject that failed, or leave out more of it if it failed again. Returns whether it is
+        new."""
         case = self._cases.get(subject)
         if case is not None:
             case.level = _Level(min(case.level + 1, _Level.ALL))
             return False
-        pause = self._pauses[subject] = min(2 * self._pauses.get(subject, _FIRST // 2), _MOST)
+        pause = self._pauses[subject] = _BACKOFF.longer(self._pauses.get(subject, _BACKOFF.first // 2))
         whole = subject.kind not in ("group", "Pod")
         self._cases[subject] = _Case(_Level.ALL if whole else _Level.WAITING, now + pause)
         return True
 
     def changed(self, subject: Subject, now: int) -> None:
-        """It is not what it was: it need not wait for long."""
+        """Shorten the quarantine of a subject that has changed."""
         case = self._cases.get(subject)
         if case is not None:
-            case.until = min(case.until, now + _FIRST)
+            case.until = min(case.until, now + _BACKOFF.first)
 
     def take_due(self, now: int) -> list[Subject]:
-        """Those whose pause is over; they are let out."""
+        """End the quarantine of the subjects whose pause is over, and return them."""
         due = [subject for subject, case in self._cases.items() if case.until <= now]
         for subject in due:
             del self._cases[subject]
@@ -104,7 +109,7 @@ class Quarantine:
         return min((case.until for case in self._cases.values()), default=None)
 
     def presented(self, found: Object, subject: Subject, group_of: Callable[[Pod], str]) -> Object | None:
-        """An object as the scheduler may see it; None: not at all."""
+        """An object as the scheduler may see it; None if it is left out."""
         if not self._cases:
             return found
         case = self._cases.get(subject)

@@ -1,10 +1,10 @@
-"""The client-side choice of a backend: who may be chosen, by which policy, and where the pin is written.
+"""The client-side choice of a backend: the candidates, the policies, and the edit of the manifest.
 
     manifest ──► workload ──► request ─┐
                                        ├─► engine ──► selection ──► edit ──► manifest
     providers ──► backends ────────────┘
 
-Providers are the only part that touches files, the cluster or credentials; all else is a pure function. The
+Only providers use files, the cluster or credentials; everything else is a pure function. The
 room runs on a user's machine inside ``kubectl fluence``, so it starts fast: no numpy, no cluster client, and
 ruamel.yaml, boto3 and entry points are loaded only when they are needed.
 """

@@ -1,4 +1,4 @@
-"""A backend and what is known about it: numbers, texts, who said each, and what a request costs there."""
+"""A backend and its attributes: numbers and texts, their providers, and the cost of a request."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ALIASES: Final[Mapping[str, str]] = {"cost": COST, "queue": QUEUE}
 
 DEFAULT_SHOTS: Final = 1000
 
-# Simulators bill by the minute and nobody knows the minutes beforehand: a job is taken to last three seconds,
-# the least that is billed, so that simulators rank below real devices.
+# Simulators bill by the minute, and the run time is unknown beforehand. A job is assumed to take three
+# seconds, the minimum that is billed, so that simulators rank below real devices.
 BILLED_MINUTES: Final = 0.05
 
 
@@ -59,6 +59,8 @@ class BackendRequest(msgspec.Struct, frozen=True):
     """The work for which a backend is chosen."""
 
     shots: int = DEFAULT_SHOTS
+    types: frozenset[str] = frozenset()
+    """The types of external resources that its containers request."""
 
 
 def canonical(attribute: str) -> str:
@@ -67,9 +69,8 @@ def canonical(attribute: str) -> str:
 
 
 def priced(attributes: Mapping[str, float], *, shots: int) -> dict[str, float]:
-    """*attributes* with ``cost_usd`` worked out from the cost components, where there are any.
-
-    Components win over a ``cost_usd`` that is given beside them, because they know the number of shots.
+    """*attributes* with ``cost_usd`` computed from the cost components, if there are any. Components override
+    a given ``cost_usd``, because they include the number of shots.
     """
     result = dict(attributes)
     if "cost_per_task" in result or "cost_per_shot" in result:
@@ -82,14 +83,13 @@ def priced(attributes: Mapping[str, float], *, shots: int) -> dict[str, float]:
 
 
 def merge(answers: Iterable[tuple[str, Iterable[Backend]]]) -> dict[str, Backend]:
-    """One backend per name from what each provider, in order, says; later words fill gaps and override.
-
-    The ARN, region and provider are identity, not measurement: the first who gives one is believed.
+    """One backend per name, merged from all providers in order; later providers add and override attributes.
+    The ARN, region and provider identify a backend, so the first value is kept.
     """
     merged: dict[str, Backend] = {}
     for provider, backends in answers:
         for new in backends:
-            said = dict.fromkeys([*new.attributes, *new.strings], provider)
+            sources = dict.fromkeys([*new.attributes, *new.strings], provider)
             old = merged.get(new.name) or Backend(name=new.name)
             merged[new.name] = Backend(
                 name=new.name,
@@ -98,6 +98,6 @@ def merge(answers: Iterable[tuple[str, Iterable[Backend]]]) -> dict[str, Backend
                 provider=old.provider or new.provider,
                 attributes={**old.attributes, **new.attributes},
                 strings={**old.strings, **new.strings},
-                sources={**old.sources, **said},
+                sources={**old.sources, **sources},
             )
     return merged

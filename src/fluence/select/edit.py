@@ -1,10 +1,10 @@
-"""Writing annotations into a manifest's text: a few characters are put in, all others stay as they are.
+"""Writes annotations into the text of a manifest: a few characters are inserted, all others stay.
 
-Each way of writing is tried in turn and its result is read back; only a text that says the old document plus
-the annotations, and nothing else, is let through.
+Each method is tried in turn, and its result is parsed again. A result is accepted only if it is the old
+document plus the annotations, and nothing else.
 
-    splice        insert at the places that the YAML parser reports; keeps every byte there was
-    round trip    ruamel.yaml: keeps comments and order; for aliases and merge keys, where places mislead
+    splice        insert at the places that the YAML parser reports; keeps every existing byte
+    round trip    ruamel.yaml: keeps comments and order; for aliases and merge keys, whose places are wrong
     rewrite       JSON with a shape that YAML parsers refuse, such as indentation by tabs
 """
 
@@ -18,10 +18,51 @@ from typing import Final
 import msgspec
 import yaml
 
+from fluence import yaml_loader
 from fluence.errors import InvalidInput
-from fluence.select.document import Unparsable, compose, load
-from fluence.select.stream import BOM, is_json
-from fluence.select.workload import Edit, Path, Wanted
+from fluence.select.workload import BOM, Edit, Path, Wanted, is_json
+from fluence.yaml_loader import BoundedLoader
+
+
+class Unparsable(ValueError):
+    """A document is neither YAML nor JSON."""
+
+
+class _TextLoader(BoundedLoader):
+    """YAML where every plain scalar but null is text: versions agree, and no number or date is rewritten."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012 (PyYAML's own class attribute)
+        first: [(tag, pattern) for tag, pattern in resolvers if tag.rsplit(":", 1)[-1] in ("null", "merge")]
+        for first, resolvers in BoundedLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def load(document: str) -> object:
+    """The document as mappings, lists and texts, merge keys resolved."""
+    body = document.removeprefix(BOM)
+    try:
+        if is_json(body):
+            return json.loads(body, parse_int=str, parse_float=str, parse_constant=str)
+        return yaml_loader.load(body, loader=_TextLoader)
+    except yaml.YAMLError as error:
+        raise Unparsable(_one_line(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise Unparsable(str(error)) from error
+
+
+def compose(document: str) -> yaml.Node | None:
+    """The document as nodes with their places in *document*."""
+    try:
+        return yaml_loader.compose(document, loader=_TextLoader)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise Unparsable(str(error)) from error
+
+
+def _one_line(error: yaml.YAMLError) -> str:
+    mark = getattr(error, "problem_mark", None)
+    problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+    return f"line {mark.line + 1}: {problem}" if mark else str(problem)
+
 
 # What every YAML version reads as this very text. Words such as yes, null and 1e3 are quoted.
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
@@ -34,7 +75,7 @@ class _CannotEdit(Exception):
 
 
 def stamp(document: str, edits: Sequence[Edit]) -> str:
-    """*document* with the annotations of *edits*, and no other change in what it says."""
+    """*document* with the annotations of *edits*, and no other change."""
     expected = load(document)
     for edit in edits:
         expected = _with(expected, edit.path, edit.wanted)
@@ -151,7 +192,7 @@ def _insert(text: str, mapping: yaml.MappingNode, missing: Wanted) -> _Splice:
 
 
 def _insert_in_front(text: str, first: yaml.Mark, lines: str, newline: str) -> _Splice:
-    """Metadata goes before the spec, where everybody expects it, but not between the spec and its comment."""
+    """Metadata goes before the spec, as usual, but not between the spec and its comment."""
     line_start = text.rfind("\n", 0, first.index) + 1
     if text[line_start : first.index].strip():
         return _Splice(first.index, first.index, lines.lstrip() + newline + " " * first.column)
@@ -179,7 +220,7 @@ def _last(node: yaml.Node) -> yaml.Node:
         entry = node.value[-1]
         key, value = entry if isinstance(entry, tuple) else (entry, entry)
         if value.start_mark.index < key.start_mark.index:
-            # An alias: its node stands elsewhere.
+            # An alias: its node is elsewhere.
             raise _CannotEdit
         node = value
     return node

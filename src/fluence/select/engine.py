@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final
 
 import msgspec
 
-from fluence.errors import FluenceError
-from fluence.select.backend import QUERY_ERROR, Backend, BackendRequest
+from fluence.errors import FluenceError, InvalidInput
+from fluence.select.backend import Backend, BackendRequest
 from fluence.select.policies import BackendPolicy, NoCandidate
+from fluence.select.providers import Provider, ProviderSettings
 
 NOT_OFFERED: Final = "not offered by the cluster scheduler"
 NOT_DESCRIBED: Final = "offered by scheduler but no attributes available (not in file/providers)"
@@ -35,7 +37,7 @@ class DroppedBackend(msgspec.Struct, frozen=True):
 
 
 class BackendSelection(msgspec.Struct, frozen=True):
-    """What was chosen and why: the backends still in at the end, best first, and all that were dropped."""
+    """The choice and its reasons: the remaining backends, best first, and all dropped ones."""
 
     policy: str
     ranked: list[Backend]
@@ -48,7 +50,7 @@ class BackendSelection(msgspec.Struct, frozen=True):
 
 
 class NoBackend(FluenceError):
-    """Nothing can be chosen; ``trail`` holds what was dropped on the way, and what was still in."""
+    """No backend can be chosen; ``trail`` has the backends that each step dropped and kept."""
 
     def __init__(self, message: str, trail: BackendSelection) -> None:
         reasons = ", ".join(f"{name} ({drop})" for name, drop in sorted(trail.dropped.items()))
@@ -63,15 +65,20 @@ def choose(
     *,
     offers: Iterable[str] | None,
     only: Sequence[str] = (),
+    types: Mapping[str, Collection[str]] | None = None,
     request: BackendRequest | None = None,
     notes: Sequence[str] = (),
 ) -> BackendSelection:
-    """Choose one of *backends* by *pipeline*; *offers* None: nobody knows what the cluster offers."""
+    """Choose one of *backends* by *pipeline*; *offers* None: the offers of the cluster are unknown. *types*
+    has the types of the offers, if they are known."""
     request = request or BackendRequest()
     pool, dropped = _intersect(backends, offers, only)
+    wrong = [backend for backend in pool if _is_of_other_type(backend, types or {}, request)]
+    dropped |= {b.name: DroppedBackend(b, _other_type((types or {})[b.name], request)) for b in wrong}
+    pool = [backend for backend in pool if backend not in wrong]
     unknown = _unknown_names(backends, only)
-    said = [*notes, *([OFFERS_UNKNOWN] if offers is None else []), *unknown]
-    trail = BackendSelection(policy, pool, dropped, said)
+    remarks = [*notes, *([OFFERS_UNKNOWN] if offers is None else []), *unknown]
+    trail = BackendSelection(policy, pool, dropped, remarks)
     if not pool:
         nobody = "no candidate backends after intersecting providers with scheduler offerings"
         raise NoBackend("; ".join([nobody, *unknown]), trail)
@@ -82,16 +89,30 @@ def choose(
             raise NoBackend(str(error), trail) from error
         dropped.update(gone)
         pool = kept
-        trail = BackendSelection(policy, pool, dropped, said)
+        trail = BackendSelection(policy, pool, dropped, remarks)
         if not pool:
             raise NoBackend(f'policy "{step.token}" removed all candidates', trail)
     return trail
 
 
+def _is_of_other_type(
+    backend: Backend, types: Mapping[str, Collection[str]], request: BackendRequest
+) -> bool:
+    """Whether the cluster declares that a backend has none of the requested types."""
+    known = types.get(backend.name)
+    # A workload that needs a quantum computer and a licence runs on the quantum computer.
+    wanted = request.types & {"qpu"} or request.types
+    return known is not None and bool(wanted) and wanted.isdisjoint(known)
+
+
+def _other_type(known: Collection[str], request: BackendRequest) -> str:
+    return f"has {', '.join(sorted(known))}, and the workload requests {', '.join(sorted(request.types))}"
+
+
 def _apply(
     step: BackendPolicy, pool: Sequence[Backend], request: BackendRequest
 ) -> tuple[list[Backend], dict[str, DroppedBackend]]:
-    """One step; it may be somebody else's, so it must keep or drop each of the pool and nothing else."""
+    """One step; it may be a plug-in, so it must keep or drop each backend of the pool and nothing else."""
     try:
         verdict = step.apply(pool, request)
         names = [b.name for b in verdict.kept]
@@ -138,12 +159,13 @@ def _unknown_names(backends: Mapping[str, Backend], only: Sequence[str]) -> list
 def audit(selection: BackendSelection, *, resolved_at: str) -> str:
     """The ``select-result`` annotation: compact ASCII JSON, so that it fits any quoting.
 
-    What a query answered with an error stays out: such texts can name the user's account.
+    Names and steps only. Attributes and the numbers in reasons stay with the user: they are prices, queues
+    and entitlements of an account, and errors of queries can name it.
     """
     record: dict[str, object] = {
         "chosen": selection.chosen.name,
         "policy": selection.policy,
-        "candidates": [_audited(b) for b in selection.ranked[:AUDITED_CANDIDATES]],
+        "candidates": [{"name": b.name} for b in selection.ranked[:AUDITED_CANDIDATES]],
     }
     drops = sorted(selection.dropped.items())
     if drops:
@@ -158,24 +180,76 @@ def audit(selection: BackendSelection, *, resolved_at: str) -> str:
     return json.dumps(record, separators=(",", ":"))
 
 
-def _audited(backend: Backend) -> dict[str, object]:
-    fields: dict[str, object] = {"name": backend.name}
-    for key in ("device_arn", "region", "provider"):
-        if value := getattr(backend, key):
-            fields[key] = value
-    if backend.attributes:
-        fields["attributes"] = {key: plain_number(value) for key, value in backend.attributes.items()}
-    strings = {key: value for key, value in backend.strings.items() if key != QUERY_ERROR}
-    if strings:
-        fields["strings"] = strings
-    return fields
-
-
 def _public_reason(drop: DroppedBackend) -> str:
-    error = drop.backend.text(QUERY_ERROR)
-    return str(drop).removesuffix(f": {error}") if error else str(drop)
+    return drop.step or drop.reason
 
 
 def plain_number(value: float) -> float | int:
     """24, not 24.0."""
     return int(value) if float(value).is_integer() and abs(value) < 2**53 else value
+
+
+PROVIDERS: Final = "fluence.select.providers"
+POLICIES: Final = "fluence.select.policies"
+
+OWN_FIRST: Final = ("configmap", "file")
+OWN_LAST: Final = ("braket-live",)
+
+
+def load_providers(settings: ProviderSettings, *, only: Sequence[str] = ()) -> list[Provider]:
+    """The providers to use, in order; *only* restricts them by name."""
+    others = [name for name in sorted(_entry_points(PROVIDERS)) if name not in (*OWN_FIRST, *OWN_LAST)]
+    order = [*OWN_FIRST, *others, *OWN_LAST]
+    if unknown := [name for name in only if name not in order]:
+        raise InvalidInput(f'unknown provider "{unknown[0]}" (known: {", ".join(order)})')
+    made = (_provider(name, settings) for name in order if not only or name in only)
+    return [provider for provider in made if provider is not None]
+
+
+def _provider(name: str, settings: ProviderSettings) -> Provider | None:
+    if name == "configmap":
+        from fluence.select.providers.configmap import ConfigMapProvider
+
+        return ConfigMapProvider(settings.namespace, settings.kubectl_flags, settings.timeout_s)
+    if name == "file":
+        if settings.attributes_file is None:
+            return None
+        from fluence.select.providers.file import FileProvider
+
+        return FileProvider(settings.attributes_file)
+    if name == "braket-live":
+        from fluence.select.providers.braket import BraketLiveProvider
+
+        return BraketLiveProvider(settings.timeout_s)
+    provider: Provider = _make(PROVIDERS, name, settings)
+    return provider
+
+
+def find_policy(token: str, *, tolerance: float) -> BackendPolicy | None:
+    """The plug-in policy that *token* names, or None."""
+    name, colon, argument = token.partition(":")
+    if name not in _entry_points(POLICIES):
+        return None
+    policy: BackendPolicy = _make(POLICIES, name, argument if colon else None, tolerance)
+    return policy
+
+
+@cache
+def _entry_points(group: str) -> dict[str, Any]:
+    # importlib.metadata takes as long to load as everything else together.
+    from importlib.metadata import entry_points
+
+    return {point.name: point for point in entry_points(group=group)}
+
+
+def _make(group: str, name: str, *arguments: object) -> Any:
+    point = _entry_points(group)[name]
+    try:
+        return point.load()(*arguments)
+    except FluenceError:
+        raise
+    except Exception as error:
+        what = group.rpartition(".")[2]
+        raise InvalidInput(
+            f"entry point {name} of {what} ({point.value}): {type(error).__name__}: {error}"
+        ) from error

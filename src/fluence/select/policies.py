@@ -4,9 +4,9 @@
     require:min_X=N  max_X=N    keep those whose X is at least, at most N
     require:X=text              keep those whose X is text
     online-only                 drop those whose status is known and not ONLINE
-    prefer:<name>               that one alone if it is there, else no change
+    prefer:<name>               only this backend if it is available, else no change
 
-Others come from entry points of the group ``fluence.select.policies`` (see fluence.select.plugins).
+Others come from entry points of the group ``fluence.select.policies`` (see fluence.select.engine).
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class NoCandidate(FluenceError):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """What one policy makes of a pool: who stays, best first, and why the others go."""
+    """The result of one policy: the backends that stay, best first, and why the others are dropped."""
 
     kept: list[Backend]
     dropped: dict[str, str] = {}
 
 
 class BackendPolicy(Protocol):
-    """One step of the pipeline. It must be pure: nothing but the pool and the request decides."""
+    """One step of the pipeline. It must be pure: only the pool and the request decide."""
 
     @property
     def token(self) -> str:
@@ -54,10 +54,10 @@ class BackendPolicy(Protocol):
 
     @property
     def needs(self) -> frozenset[str]:
-        """The attributes it reads, so that only the providers that have them are asked."""
+        """The attributes that it reads, so that only the providers that have them are called."""
 
     def apply(self, pool: Sequence[Backend], request: BackendRequest) -> Verdict:
-        """Drop and rank; raise NoCandidate where nothing can be said at all."""
+        """Drop and rank backends; raise NoCandidate if no decision is possible."""
 
 
 class Rank(msgspec.Struct, frozen=True):
@@ -144,7 +144,7 @@ class AttributeEqual(msgspec.Struct, frozen=True):
 
 
 class OnlineOnly(msgspec.Struct, frozen=True):
-    """Drop what is known to be offline; a backend that nobody asks for its status is taken to be up."""
+    """Drop backends that are known to be offline; a backend without a status counts as online."""
 
     token: str = "online-only"
 
@@ -165,7 +165,7 @@ class OnlineOnly(msgspec.Struct, frozen=True):
 
 
 class Prefer(msgspec.Struct, frozen=True):
-    """Choose one by name if it is there, else leave the choice to the next step."""
+    """Choose a backend by name if it is available, else leave the choice to the next step."""
 
     token: str
     name: str
@@ -214,7 +214,7 @@ def _parse_step(token: str, tolerance: float, extra: Callable[[str], BackendPoli
         return Prefer(token, name)
     if token.startswith("require:"):
         return _require(token)
-    # Before the rankers: a policy of somebody else may be called min-something.
+    # Before the rankers, because a plug-in may be called min-something.
     if other := extra(token):
         return other
     if match := _RANKER.fullmatch(token):
@@ -261,7 +261,7 @@ def _lacks(backend: Backend, attribute: str) -> str:
 
 
 def _rounded(value: float) -> float:
-    """Twelve digits: 0.30 + 1000 × 0.0009 and 1.2 cost the same, whatever their last bit says."""
+    """Twelve digits: 0.30 + 1000 × 0.0009 and 1.2 are the same cost, although their last bits differ."""
     return float(f"{value:.12g}")
 
 

@@ -1,14 +1,22 @@
-"""Workloads: the objects of a document, whether they ask for a choice, and what they ask."""
+"""Workloads: the objects in a stream of manifests, whether they request a choice, and their requests.
+
+Streams are split into documents and joined again without changing a byte.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import itertools
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
 from fluence.errors import InvalidInput
 from fluence.names import (
     BACKEND,
+    DEVICE_PREFIX,
     GROUP_LABEL,
     REQUIRE_BACKEND,
     SCHEDULER,
@@ -50,7 +58,8 @@ class PodWorkload(msgspec.Struct, frozen=True):
 
     @property
     def targets_fluence(self) -> bool:
-        """Its pods opt in by scheduler name or by the group label; the original looked at fewer templates."""
+        """Whether its pods opt in by scheduler name or by the group label; the original checked fewer
+        templates."""
         return any(
             _mapping(place.get("spec")).get("schedulerName") == SCHEDULER
             or GROUP_LABEL in _texts(place, "labels")
@@ -59,11 +68,31 @@ class PodWorkload(msgspec.Struct, frozen=True):
 
     @property
     def wants_selection(self) -> bool:
-        return bool(self.annotations.get(SELECT_POLICY)) and self.targets_fluence
+        return bool(self.annotations.get(SELECT_POLICY, "").strip()) and self.targets_fluence
+
+    @property
+    def has_empty_policy(self) -> bool:
+        """Whether it opts in with an empty policy."""
+        policy = self.annotations.get(SELECT_POLICY)
+        return policy is not None and not policy.strip() and self.targets_fluence
+
+    @property
+    def device_types(self) -> frozenset[str]:
+        """The types of external resources that its containers request."""
+        found: set[str] = set()
+        for place in (self.fields, *self.templates.values()):
+            spec = _mapping(place.get("spec"))
+            for field in ("containers", "initContainers"):
+                containers = spec.get(field)
+                for container in containers if isinstance(containers, list) else []:
+                    resources = _mapping(_mapping(container).get("resources"))
+                    for side in ("requests", "limits"):
+                        found.update(map(str, _mapping(resources.get(side))))
+        return frozenset(name.removeprefix(DEVICE_PREFIX) for name in found if name.startswith(DEVICE_PREFIX))
 
     @property
     def has_misplaced_policy(self) -> bool:
-        """The policy stands on a pod template only, where it does nothing."""
+        """Whether the policy is only on a pod template, where it has no effect."""
         return (
             self.targets_fluence
             and not self.annotations.get(SELECT_POLICY)
@@ -72,7 +101,7 @@ class PodWorkload(msgspec.Struct, frozen=True):
 
     @property
     def pin(self) -> str | None:
-        """The backend that somebody has chosen already."""
+        """The backend that was already chosen."""
         for place in (self.fields, *self.templates.values()):
             annotations = _texts(place, "annotations")
             if pin := annotations.get(REQUIRE_BACKEND) or annotations.get(BACKEND):
@@ -81,7 +110,7 @@ class PodWorkload(msgspec.Struct, frozen=True):
 
 
 class BackendWish(msgspec.Struct, frozen=True):
-    """What a workload asks of the choice."""
+    """The request of a workload for a choice."""
 
     policy: str
     candidates: list[str]
@@ -121,7 +150,7 @@ def _find(value: object, path: Path) -> Iterator[PodWorkload]:
         for i, item in enumerate(items):
             yield from _find(item, (*path, "items", i))
         return
-    # The object itself can be a pod; what is inside it can be templates.
+    # The object itself can be a pod, and parts of it can be templates.
     templates = {
         where: template
         for key, inner in value.items()
@@ -132,7 +161,8 @@ def _find(value: object, path: Path) -> Iterator[PodWorkload]:
 
 
 def _templates(value: object, path: Path, barren: set[int]) -> Iterator[tuple[Path, Fields]]:
-    """Whatever has ``spec.containers`` is a pod template, so CronJobs, JobSets and kinds to come work."""
+    """Every mapping with ``spec.containers`` is a pod template, so CronJobs, JobSets and future kinds
+    work."""
     if isinstance(_mapping(_mapping(value).get("spec")).get("containers"), list):
         yield path, _mapping(value)
         return
@@ -146,13 +176,14 @@ def _templates(value: object, path: Path, barren: set[int]) -> Iterator[tuple[Pa
     elif isinstance(value, list):
         inside = list(enumerate(value))
     for step, inner in inside:
-        for found in _templates(inner, (*path, step), barren):
+        for template in _templates(inner, (*path, step), barren):
             barren.discard(id(value))
-            yield found
+            yield template
 
 
 def read_wish(workload: PodWorkload) -> BackendWish:
-    """What the annotations ask; shots come from ``select-shots``, else the variable N_SHOTS, else 1000."""
+    """The request in the annotations; shots come from ``select-shots``, else the variable N_SHOTS, else
+    1000."""
     annotations = workload.annotations
     return BackendWish(
         policy=annotations[SELECT_POLICY],
@@ -177,7 +208,7 @@ def _shots(workload: PodWorkload, annotation: str | None) -> int:
             variables = _mapping(container).get("env")
             for variable in variables if isinstance(variables, list) else []:
                 fields = _mapping(variable)
-                # The variable is the program's own: what is not a count there is not for us.
+                # The variable belongs to the program: a value that is not a count is ignored.
                 if fields.get("name") == "N_SHOTS" and (count := _count(fields.get("value"))):
                     return count
     return DEFAULT_SHOTS
@@ -195,3 +226,67 @@ def _texts(place: Fields, field: str) -> dict[str, str]:
 
 def _mapping(value: object) -> Fields:
     return value if isinstance(value, dict) else {}
+
+
+BOM: Final = "\ufeff"
+
+# In YAML this is a document marker everywhere, even inside a quoted scalar, where it is an error.
+_MARKER = re.compile(r"^---(?=[ \t\r\n]|\Z)", re.MULTILINE)
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+def decode(data: bytes) -> str:
+    """Text that `encode` turns into the same bytes again, for any bytes."""
+    return data.decode("utf-8", "surrogateescape")
+
+
+def encode(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def split(text: str) -> list[str]:
+    """The documents of a stream, each with the marker that begins it; joined they are *text*."""
+    starts = _json_starts(text)
+    if starts is None:
+        starts = [match.start() for match in _MARKER.finditer(text)]
+    cuts = sorted({0, *starts, len(text)})
+    return [text[a:b] for a, b in itertools.pairwise(cuts)]
+
+
+def join(streams: Sequence[Sequence[str]]) -> str:
+    """Join several streams; a single one is unchanged."""
+    if len(streams) == 1:
+        return "".join(streams[0])
+    parts: list[str] = []
+    for document in (document for stream in streams for document in stream):
+        body = document.removeprefix(BOM)
+        if not body.strip():
+            continue
+        # Also before the first: a stream that begins with a brace is read as JSON to its end.
+        parts.append(body if _MARKER.match(body) else f"---\n{body}")
+        if not body.endswith("\n"):
+            parts.append("\n")
+    return "".join(parts)
+
+
+def _json_starts(text: str) -> list[int] | None:
+    """The starts of the values in a stream of JSON objects without separators, or None."""
+    position = _SPACE.match(text, 1 if text.startswith(BOM) else 0).end()  # type: ignore[union-attr]
+    if not text.startswith("{", position):
+        return None
+    decoder = json.JSONDecoder()
+    starts: list[int] = []
+    while position < len(text):
+        try:
+            _, end = decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            return None
+        starts.append(position)
+        position = _SPACE.match(text, end).end()  # type: ignore[union-attr]
+    # The space before the first value belongs to it.
+    return starts[1:]
+
+
+def is_json(document: str) -> bool:
+    """One JSON object, and nothing else but space."""
+    return document.lstrip(f"{BOM} \t\r\n").startswith("{") and _json_starts(document) == []

@@ -3,7 +3,7 @@
     workload.read ──► TraceWorkload ────┐
                                         ├─► simulator     the queue over the matcher   ─┐
     platform.read ──► Platform ─────────┘                                               ├─► Record …
-    manifests.read ─► ManifestWorkload ─┐                                               │
+    read_manifests ─► ManifestWorkload ─┐                                               │
                                         ├─► live_cycle    the live scheduler's cycle   ─┘
     nodes ──────────► EmbeddedCluster ──┘
 

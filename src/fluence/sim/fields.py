@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from fluence.model.document import integer, real, scalar, show
-from fluence.sim.intake import LONGEST, BadRecord
+from fluence.sim.intake import MAX_SECONDS, BadRecord
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"([0-9.eE+-]+?)\s*(ms|[smhd])")
-_MOST = 2**40
+_MAX_NUMBER = 2**40
 
 
 def mapping(value: object, field: str, keys: Sequence[str]) -> dict[str, object]:
@@ -33,24 +33,24 @@ def seconds(given: Mapping[str, object], field: str, *, least: float = 0) -> flo
     if value is None:
         return None
     text = scalar(value)
-    found = None if text is None else _DURATION.fullmatch(text.strip())
-    number = real(text if found is None else found[1]) if text is not None else None
+    match = None if text is None else _DURATION.fullmatch(text.strip())
+    number = real(text if match is None else match[1]) if text is not None else None
     if number is None or not math.isfinite(number):
         _fail("not a number", f"must be seconds, or a time such as 30m or 2h, not {show(value)}", field)
-    number *= 1 if found is None else _UNITS[found[2]]
+    number *= 1 if match is None else _UNITS[match[2]]
     if number < 0:
         _fail("negative time", f"must be 0 or more seconds, not {show(value)}", field)
-    if not least <= number <= LONGEST:
-        _fail("impossible time", f"must be {least:g} to {LONGEST} seconds, not {show(value)}", field)
+    if not least <= number <= MAX_SECONDS:
+        _fail("impossible time", f"must be {least:g} to {MAX_SECONDS} seconds, not {show(value)}", field)
     return number
 
 
-def whole(given: Mapping[str, object], field: str, *, least: int = 0, most: int = _MOST) -> int | None:
+def whole(given: Mapping[str, object], field: str, *, least: int = 0, most: int = _MAX_NUMBER) -> int | None:
     """A whole number."""
     return None if given.get(field) is None else as_whole(given[field], field, least=least, most=most)
 
 
-def as_whole(value: object, field: str, *, least: int = 0, most: int = _MOST) -> int:
+def as_whole(value: object, field: str, *, least: int = 0, most: int = _MAX_NUMBER) -> int:
     text = scalar(value)
     number = None if text is None else integer(text)
     if number is None:
@@ -66,12 +66,12 @@ def number(given: Mapping[str, object], field: str, *, least: float, most: float
     if value is None:
         return None
     text = scalar(value)
-    found = None if text is None else real(text)
-    if found is None:
+    amount = None if text is None else real(text)
+    if amount is None:
         _fail("not a number", f"must be a number, not {show(value)}", field)
-    if not least <= found <= most:
+    if not least <= amount <= most:
         _fail("invalid field", f"must be {least:g} to {most:g}, not {show(value)}", field)
-    return found
+    return amount
 
 
 def name(given: Mapping[str, object], field: str) -> str:

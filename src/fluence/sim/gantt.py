@@ -1,7 +1,8 @@
-"""The schedule as a chart: who held which processors when, in order of arrival or backfilled.
+"""The schedule as a chart of processors over time: jobs that started in order, were backfilled or preempted.
 
-A record says how many units a job held, not which. Here each takes the lowest free ones at its start, side by
-side where that is possible, which is how a person would draw it. Large schedules become an image with a pixel
+A record has the number of units of a job, not which ones. The chart gives each job the lowest free units at
+its start, next to each other if possible, as a person would draw it. Large schedules become an image with a
+pixel
 for each row, small ones boxes with names.
 """
 
@@ -16,17 +17,16 @@ import numpy as np
 import numpy.typing as npt
 
 from fluence.sim import theme as themes
-from fluence.sim.measure import Record
-from fluence.sim.run import Run
+from fluence.sim.measure import Record, Run
 from fluence.sim.theme import Theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MOST_ROWS = 480
+_MAX_ROWS = 480
 _COLUMNS = 1600
-_LINE = 0.04  # of the chart's height: what a name takes
-_FEW = 120  # jobs that can be drawn as boxes, with their names where they fit
+_LINE = 0.04  # the height of a name, as a fraction of the chart
+_MAX_BOXES = 120  # jobs that can be drawn as boxes, with their names where they fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +40,17 @@ class Box:
 
 
 def rows_of(run: Run) -> int:
-    """How many rows the chart has: one for a unit, unless there are too many."""
-    return max(1, min(run.capacity, _MOST_ROWS))
+    """The number of rows of the chart: one per unit, unless there are too many."""
+    return max(1, min(run.capacity, _MAX_ROWS))
 
 
 def boxes(run: Run) -> list[Box]:
-    """Where each job that started lies on the chart, by time of start."""
+    """The place of each started job on the chart, by start time."""
     rows = rows_of(run)
     per_row = run.capacity / rows if run.capacity else 1
     is_free = np.ones(rows, np.bool_)
     running: list[tuple[int, int, npt.NDArray[np.int64]]] = []
-    found: list[Box] = []
+    placed: list[Box] = []
     begun = sorted((r.start, i) for i, r in enumerate(run.records) if r.start is not None)
     for start, i in begun:
         while running and running[0][0] <= start:
@@ -60,25 +60,25 @@ def boxes(run: Run) -> list[Box]:
         taken = _take(is_free, max(1, round(record.size / per_row)))
         is_free[taken] = False
         heapq.heappush(running, (end, i, taken))
-        found.append(Box(record, _ranges(taken), start, end))
-    return found
+        placed.append(Box(record, _ranges(taken), start, end))
+    return placed
 
 
 def draw(axes: Axes, run: Run, theme: Theme, *, last: int) -> None:
     """The chart of a run, on an axis that ends at *last* ms."""
-    found = boxes(run)
+    placed = boxes(run)
     rows = rows_of(run)
     unit, name = themes.span(last)
-    if len(found) > _FEW:
+    if len(placed) > _MAX_BOXES:
         axes.imshow(
-            _image(found, rows, run.last, theme),
+            _image(placed, rows, run.last, theme),
             extent=(0, run.last / unit, 0, rows),
             aspect="auto",
             origin="lower",
             interpolation="nearest",
         )
     else:
-        _draw_boxes(axes, found, rows, unit, last, theme)
+        _draw_boxes(axes, placed, rows, unit, last, theme)
     axes.set_xlim(0, max(last / unit, 1e-9))
     axes.set_ylim(0, rows)
     axes.set_xlabel(f"{name} since the first arrival")
@@ -86,13 +86,12 @@ def draw(axes: Axes, run: Run, theme: Theme, *, last: int) -> None:
     if rows != run.capacity:
         axes.set_yticks([rows * part / 4 for part in range(5)], ["0", "25", "50", "75", "100"])
     axes.grid(visible=False)
-    axes.set_title(_title(run, found))
-    if any(box.record.backfilled for box in found):
-        _legend(axes, theme)
+    axes.set_title(_title(run, placed))
+    _legend(axes, placed, theme)
 
 
 def describe(run: Run) -> str:
-    """The chart in words, for those who cannot see it."""
+    """A description of the chart, for readers who cannot see it."""
     measures = run.measures
     return (
         f"Gantt chart of the schedule under {run.policy}: {measures.started:,} jobs on {run.capacity:,} "
@@ -101,10 +100,12 @@ def describe(run: Run) -> str:
     )
 
 
-def _title(run: Run, found: list[Box]) -> str:
-    backfilled = sum(box.record.backfilled for box in found)
+def _title(run: Run, placed: list[Box]) -> str:
+    backfilled = sum(box.record.backfilled for box in placed)
+    preempted = sum(box.record.preempted for box in placed)
     part = f", {backfilled:,} backfilled" if backfilled else ""
-    return f"{run.policy}: {len(found):,} jobs{part}"
+    part += f", {preempted:,} preempted" if preempted else ""
+    return f"{run.policy}: {len(placed):,} jobs{part}"
 
 
 def _take(is_free: npt.NDArray[np.bool_], count: int) -> npt.NDArray[np.int64]:
@@ -127,17 +128,19 @@ def _ranges(rows: npt.NDArray[np.int64]) -> tuple[tuple[int, int], ...]:
 
 
 def _colour(box: Box, number: int, theme: Theme) -> str:
+    if box.record.preempted:
+        return theme.quiet
     colours = theme.accent if box.record.backfilled else theme.base
     return colours[number % len(colours)]
 
 
-def _image(found: list[Box], rows: int, last: int, theme: Theme) -> npt.NDArray[np.uint8]:
+def _image(placed: list[Box], rows: int, last: int, theme: Theme) -> npt.NDArray[np.uint8]:
     """A pixel for each row and each moment."""
-    names = [theme.paper, *theme.base, *theme.accent]
+    names = [theme.paper, *theme.base, *theme.accent, theme.quiet]
     codes = {name: code for code, name in enumerate(names)}
     pixels = np.zeros((rows, _COLUMNS), np.uint8)
     scale = _COLUMNS / max(last, 1)
-    for number, box in enumerate(found):
+    for number, box in enumerate(placed):
         left = int(box.start * scale)
         right = max(left + 1, int(box.end * scale))  # what ran at all is seen
         for low, high in box.rows:
@@ -146,10 +149,10 @@ def _image(found: list[Box], rows: int, last: int, theme: Theme) -> npt.NDArray[
     return palette[pixels]
 
 
-def _draw_boxes(axes: Axes, found: list[Box], rows: int, unit: float, last: int, theme: Theme) -> None:
+def _draw_boxes(axes: Axes, placed: list[Box], rows: int, unit: float, last: int, theme: Theme) -> None:
     from matplotlib.patches import Rectangle
 
-    for number, box in enumerate(found):
+    for number, box in enumerate(placed):
         left, width = box.start / unit, (box.end - box.start) / unit
         for low, high in box.rows:
             axes.add_patch(
@@ -168,16 +171,20 @@ def _draw_boxes(axes: Axes, found: list[Box], rows: int, unit: float, last: int,
             )  # fmt: skip
 
 
-def _legend(axes: Axes, theme: Theme) -> None:
+def _legend(axes: Axes, placed: list[Box], theme: Theme) -> None:
     from matplotlib.patches import Patch
 
+    kinds = (
+        (theme.accent[0], "backfilled", any(box.record.backfilled for box in placed)),
+        (theme.quiet, "preempted: to run again", any(box.record.preempted for box in placed)),
+    )
+    others = [Patch(color=colour, label=label) for colour, label, is_there in kinds if is_there]
+    if not others:
+        return
     axes.legend(
-        handles=[
-            Patch(color=theme.base[1], label="started in order"),
-            Patch(color=theme.accent[0], label="backfilled"),
-        ],
+        handles=[Patch(color=theme.base[1], label="started in order"), *others],
         loc="lower right",
         bbox_to_anchor=(1, 1),
-        ncols=2,
+        ncols=3,
         borderaxespad=0.2,
     )

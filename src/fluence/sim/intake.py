@@ -1,26 +1,112 @@
-"""What every record of a workload must pass before it counts, whatever it was read from.
+"""Intake: the parts of a workload, and the checks of every record, in any format.
 
-A record that does not pass is left out and counted by its cause; under strict terms it is refused with its
-place, its field and the cure. Arrivals become offsets here, and equal requests one object.
+A workload is a list of jobs with arrival times. An invalid record is left out and counted by its cause; in
+strict mode it is an error that names its place, its field and what to change. Arrivals become offsets here,
+and equal requests share one object.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from operator import attrgetter
+from typing import Literal
 
 from fluence.errors import InvalidInput
-from fluence.model.jobspec import MAX_COUNT, Jobspec
-from fluence.sim.submission import Dependency, TraceJob, TraceWorkload
+from fluence.model.constraint import Constraint
+from fluence.model.count import Count
+from fluence.model.jobspec import MAX_COUNT, Jobspec, JobspecAttributes, JobspecResource
 
-LONGEST = 3_153_600_000  # seconds, a hundred years: what a matcher plans for
+Dependency = Literal["afterok", "afterany", "singleton"]
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """One job of a workload: its arrival, its request, and its run time."""
+
+    name: str
+    submit: int
+    """ms after the workload's beginning; the first submission is at 0."""
+    runtime: int
+    """ms that it runs if nothing stops it."""
+    jobspec: Jobspec
+    """The request of one task, without a duration; equal requests share one object."""
+    size: int
+    """Units that one task holds (processors, nodes or parts of a pool), for the metrics."""
+    limit: int | None
+    """ms, hard walltime; None: not stated."""
+    soft_limit: int | None = None
+    user: str = ""
+    queue: str = ""
+    priority: int = 16
+    """Flux's urgency, whose default this is."""
+    after: tuple[tuple[Dependency, str], ...] = ()
+    """What it waits for, each with the name of a job; a singleton names none."""
+    tasks: int = 1
+    """An array: this many equal tasks under one record."""
+    succeeds: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class TraceWorkload:
+    """The submissions of one source, by time of arrival."""
+
+    submissions: tuple[TraceJob, ...]
+    source: str
+    processors: int | None = None
+    """The size of the machine that the log says it is of (MaxProcs, else MaxNodes)."""
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Records that were left out: cause -> how many."""
+    reordered: int = 0
+    """Records that stood after one with a later arrival, and were put into their place."""
+
+
+CPU_PER_CORE = 1000  # a pool of cpu counts in thousandths of a core
+
+
+def processors_jobspec(count: int, unit: str) -> Jobspec:
+    """A request for processors on any nodes: `slot[n] > core[1]`."""
+    amount = CPU_PER_CORE if unit == "cpu" else 1
+    return _jobspec(_slot(count, (_resource(unit, amount),)))
+
+
+def nodes_jobspec(
+    count: int, *, cores: int = 0, gpus: int = 0, constraint: Constraint | None = None
+) -> Jobspec:
+    """A request for nodes with cores and gpus on each; without those, whole nodes."""
+    parts = tuple(_resource(type_, n) for type_, n in (("core", cores), ("gpu", gpus)) if n)
+    if not parts:
+        return _jobspec(_slot(count, (_resource("node", 1),)), constraint)
+    return _jobspec(_resource("node", count, (_slot(1, parts),)), constraint)
+
+
+def pod_jobspec(amounts: Sequence[tuple[str, int]], models: Sequence[str] = ()) -> Jobspec:
+    """Parts of the pools of one node, whose GPUs are of one of some models."""
+    parts = tuple(_resource(type_, amount) for type_, amount in amounts if amount)
+    choices = tuple(Constraint("properties", (model,)) for model in models)
+    constraint = Constraint("or", children=choices) if len(choices) > 1 else choices[0] if choices else None
+    return _jobspec(_resource("node", 1, (_slot(1, parts),)), constraint)
+
+
+def _jobspec(top: JobspecResource, constraint: Constraint | None = None) -> Jobspec:
+    return Jobspec((top,), attributes=JobspecAttributes(constraints=constraint))
+
+
+def _slot(count: int, with_: tuple[JobspecResource, ...]) -> JobspecResource:
+    return JobspecResource("slot", Count(count, count), label="default", with_=with_)
+
+
+def _resource(type_: str, count: int, with_: tuple[JobspecResource, ...] = ()) -> JobspecResource:
+    return JobspecResource(type_, Count(count, count), with_=with_)
+
+
+MAX_SECONDS = 3_153_600_000  # seconds, a hundred years: the horizon of a matcher
 
 
 @dataclass(frozen=True, slots=True)
 class IntakeTerms:
-    """How a workload is to be read; `fluence.sim.workload.read` says what each of them means."""
+    """The options for reading a workload, as documented in `fluence.sim.workload.read`."""
 
     jobs: int | None = None
     arrival_scale: float = 1.0
@@ -29,6 +115,7 @@ class IntakeTerms:
     unit: str = "core"
     node_size: int = 1
     processors: int | None = None
+    queue_field: str = "queue"
 
     def __post_init__(self) -> None:
         if not 0 <= self.arrival_scale <= 1_000_000:
@@ -38,7 +125,7 @@ class IntakeTerms:
 
 
 class BadRecord(Exception):
-    """A record cannot be used: its cause, for counting, and what is wrong where, for people."""
+    """A record cannot be used: the cause, for counting, and the error with its place, for people."""
 
     def __init__(self, cause: str, message: str, *, field: str = "") -> None:
         super().__init__(f"{field}: {message}" if field else message)
@@ -84,7 +171,8 @@ class Intake:
         return self.keeps_order and self.terms.jobs is not None and len(self._taken) >= self.terms.jobs
 
     def take(self, read: Callable[[], IntakeJob], where: str | Callable[[], str]) -> None:
-        """Take what *read* gives, or count why not; *where* is its place in the source, told when asked."""
+        """Add the result of *read*, or count the cause of its failure; *where* returns the place in the
+        source."""
         try:
             self._add(read())
         except BadRecord as bad:
@@ -95,10 +183,10 @@ class Intake:
 
     def same(self, key: Hashable, make: Callable[[], Jobspec]) -> Jobspec:
         """The one jobspec for all requests that are alike."""
-        found = self._jobspecs.get(key)
-        if found is None:
-            found = self._jobspecs[key] = make()
-        return found
+        jobspec = self._jobspecs.get(key)
+        if jobspec is None:
+            jobspec = self._jobspecs[key] = make()
+        return jobspec
 
     def workload(self) -> TraceWorkload:
         """All that was taken, by time of arrival; the first arrives at 0."""
@@ -113,48 +201,48 @@ class Intake:
             reordered=self._reordered,
         )
 
-    def _add(self, found: IntakeJob) -> None:
-        if found.name in self._taken:
-            raise BadRecord("repeated name", f"{found.name} is the name of a job above: rename one of them")
-        if found.at < 0:
+    def _add(self, job: IntakeJob) -> None:
+        if job.name in self._taken:
+            raise BadRecord("repeated name", f"{job.name} is the name of a job above: rename one of them")
+        if job.at < 0:
             raise BadRecord(
-                "negative time", f"must be 0 or more seconds, not {found.at:g}", field="submit time"
+                "negative time", f"must be 0 or more seconds, not {job.at:g}", field="submit time"
             )
-        if not found.runtime > 0:
+        if not job.runtime > 0:
             raise BadRecord(
-                "no runtime", f"must be more than 0 seconds, not {found.runtime:g}", field="runtime"
+                "no runtime", f"must be more than 0 seconds, not {job.runtime:g}", field="runtime"
             )
-        for field in ("at", "runtime", "limit", "soft_limit"):
-            seconds = getattr(found, field)
-            if seconds is not None and not seconds <= LONGEST:
-                raise BadRecord("impossible time", f"must be at most {LONGEST} seconds", field=field)
-        for field in ("limit", "soft_limit"):
-            seconds = getattr(found, field)
+        for name in ("at", "runtime", "limit", "soft_limit"):
+            seconds = getattr(job, name)
+            if seconds is not None and not seconds <= MAX_SECONDS:
+                raise BadRecord("impossible time", f"must be at most {MAX_SECONDS} seconds", field=name)
+        for name in ("limit", "soft_limit"):
+            seconds = getattr(job, name)
             if seconds is not None and not seconds > 0:
-                raise BadRecord("negative time", f"must be more than 0 seconds, not {seconds:g}", field=field)
-        self._check_size(found)
-        self._check_dependencies(found.after, found.at)
-        if found.at < self._latest and self.keeps_order:
+                raise BadRecord("negative time", f"must be more than 0 seconds, not {seconds:g}", field=name)
+        self._check_size(job)
+        self._check_dependencies(job.after, job.at)
+        if job.at < self._latest and self.keeps_order:
             if self.terms.strict:
                 raise BadRecord(
                     "out of order",
-                    f"{found.at:g} is before {self._latest:g}, above it: sort the records by arrival",
+                    f"{job.at:g} is before {self._latest:g}, above it: sort the records by arrival",
                     field="submit time",
                 )
             self._reordered += 1
-        self._latest = max(self._latest, found.at)
-        self._taken[found.name] = found
+        self._latest = max(self._latest, job.at)
+        self._taken[job.name] = job
 
-    def _check_size(self, found: IntakeJob) -> None:
-        if not 0 <= found.size <= MAX_COUNT:
-            raise BadRecord("impossible size", f"must be 1 to {MAX_COUNT}, not {found.size}", field="size")
-        if not 1 <= found.tasks <= MAX_COUNT:
-            raise BadRecord("impossible size", f"must be 1 to {MAX_COUNT}, not {found.tasks}", field="array")
+    def _check_size(self, job: IntakeJob) -> None:
+        if not 0 <= job.size <= MAX_COUNT:
+            raise BadRecord("impossible size", f"must be 1 to {MAX_COUNT}, not {job.size}", field="size")
+        if not 1 <= job.tasks <= MAX_COUNT:
+            raise BadRecord("impossible size", f"must be 1 to {MAX_COUNT}, not {job.tasks}", field="array")
         most = self.terms.processors
-        if most is not None and found.size > most:
+        if most is not None and job.size > most:
             raise BadRecord(
                 "larger than the machine",
-                f"{found.size} are asked for and the machine has {most}: give a larger cluster",
+                f"{job.size} are asked for and the machine has {most}: give a larger cluster",
                 field="size",
             )
 
@@ -162,7 +250,7 @@ class Intake:
         for kind, name in after:
             if kind == "singleton":
                 continue
-            # NB only for one that is there when it arrives: so no two wait for each other.
+            # NB only for a job that exists when it arrives, so that no two jobs wait for each other.
             if name not in self._taken or self._taken[name].at > at:
                 raise BadRecord(
                     "unknown dependency",
@@ -171,21 +259,21 @@ class Intake:
                 )
 
 
-def _submission(found: IntakeJob, first: float, scale: float) -> TraceJob:
+def _submission(job: IntakeJob, first: float, scale: float) -> TraceJob:
     return TraceJob(
-        name=found.name,
-        submit=round((found.at - first) * scale * 1000),
-        runtime=_milliseconds(found.runtime),
-        jobspec=found.jobspec,
-        size=found.size,
-        limit=None if found.limit is None else _milliseconds(found.limit),
-        soft_limit=None if found.soft_limit is None else _milliseconds(found.soft_limit),
-        user=found.user,
-        queue=found.queue,
-        priority=found.priority,
-        after=found.after,
-        tasks=found.tasks,
-        succeeds=found.succeeds,
+        name=job.name,
+        submit=round((job.at - first) * scale * 1000),
+        runtime=_milliseconds(job.runtime),
+        jobspec=job.jobspec,
+        size=job.size,
+        limit=None if job.limit is None else _milliseconds(job.limit),
+        soft_limit=None if job.soft_limit is None else _milliseconds(job.soft_limit),
+        user=job.user,
+        queue=job.queue,
+        priority=job.priority,
+        after=job.after,
+        tasks=job.tasks,
+        succeeds=job.succeeds,
     )
 
 
@@ -195,5 +283,5 @@ def _milliseconds(seconds: float) -> int:
 
 def left_out(skipped: Mapping[str, int]) -> str:
     """What was left out of a workload, as the end of a sentence."""
-    told = ", ".join(f"{count} {cause}" for cause, count in sorted(skipped.items()))
-    return f"; left out: {told}" if told else ""
+    causes = ", ".join(f"{count} {cause}" for cause, count in sorted(skipped.items()))
+    return f"; left out: {causes}" if causes else ""

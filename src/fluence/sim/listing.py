@@ -1,13 +1,18 @@
-"""Workloads that people write: a list of jobs in YAML or JSON, or a job per line in JSON.
+"""Workloads that people write: a list of jobs in YAML or JSON, one job per line in JSON, or a recipe for
+many.
 
-A job says when it arrives (`at`), how long it runs and what it asks for: simply, as nodes, cores and gpus, or
-as a jobspec, inline or in a file beside the list. `docs/simulate.md` has every field.
+A job has its arrival (`at`), its run time and its request: nodes, cores and gpus, or a jobspec, inline or in
+a file next to the list. `docs/simulate.md` has every field. A recipe has the number of jobs, their arrivals,
+sizes and run times. Each recipe has its own random generator, which starts with the seed and the place of the
+recipe: the same seed gives the same workload everywhere, and adding a recipe does not change the others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import math
+import random
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast, get_args
@@ -20,16 +25,194 @@ from fluence.model.constraint import Constraint
 from fluence.model.document import read as read_document
 from fluence.model.document import show
 from fluence.model.jobspec import Jobspec, JobspecResource
-from fluence.sim import fields, generate, requests
-from fluence.sim.intake import BadRecord, Intake, IntakeJob
-from fluence.sim.submission import Dependency
+from fluence.sim import fields
+from fluence.sim.intake import (
+    MAX_SECONDS,
+    BadRecord,
+    Dependency,
+    Intake,
+    IntakeJob,
+    nodes_jobspec,
+    processors_jobspec,
+)
 from fluence.yaml_loader import compose
+
+_RECIPE_KEYS = (
+    "name", "count", "start", "arrival", "nodes", "cores", "gpus", "runtime", "overestimate", "users",
+    "queue", "priority",
+)  # fmt: skip
+_MAX_JOBS = 1_000_000
+_MAX_COUNT = 2**31
+_MAX_USERS = 100_000
+
+_Draw = Callable[[random.Random], float]
+
+
+@dataclass(frozen=True, slots=True)
+class GeneratedJob:
+    """A job that a recipe made."""
+
+    name: str
+    at: float
+    runtime: float
+    limit: float | None
+    nodes: int
+    cores: int
+    gpus: int
+    user: str
+    queue: str
+    priority: int
+
+
+def generate_jobs(recipe: object, *, number: int, seed: int) -> Iterator[GeneratedJob]:
+    """The jobs of a recipe, by time of arrival."""
+    given = fields.mapping(recipe, "", _RECIPE_KEYS)
+    count = fields.whole(given, "count", least=1, most=_MAX_JOBS)
+    if count is None:
+        raise BadRecord("missing fields", "is missing: say how many jobs to make", field="count")
+    sizes = {key: _sizes(given[key], key) for key in ("nodes", "cores", "gpus") if given.get(key) is not None}
+    if not sizes:
+        raise BadRecord("missing request", "is missing: give nodes, cores or gpus", field="nodes")
+    priority = fields.whole(given, "priority", most=31)
+    return _make(
+        count,
+        random.Random(f"{seed}/{number}"),
+        name=fields.name(given, "name") or f"made{number + 1}",
+        arrivals=_arrivals(given, count),
+        sizes=sizes,
+        runtime=_runtime(given),
+        factor=_factor(given),
+        users=_users(given),
+        queue=fields.name(given, "queue"),
+        priority=16 if priority is None else priority,
+    )
+
+
+def _make(
+    count: int, chance: random.Random, *, name: str, arrivals: Callable[[random.Random], list[float]],
+    sizes: Mapping[str, _Draw], runtime: _Draw, factor: _Draw | None, users: list[str], queue: str,
+    priority: int,
+) -> Iterator[GeneratedJob]:  # fmt: skip
+    for i, at in enumerate(arrivals(chance)):
+        takes = runtime(chance)
+        drawn = {key: int(draw(chance)) for key, draw in sizes.items()}
+        yield GeneratedJob(
+            name=f"{name}-{i + 1}",
+            at=at,
+            runtime=takes,
+            limit=None if factor is None else float(math.ceil(takes * factor(chance))),
+            nodes=drawn.get("nodes", 0),
+            cores=drawn.get("cores", 0),
+            gpus=drawn.get("gpus", 0),
+            user=chance.choice(users),
+            queue=queue,
+            priority=priority,
+        )
+
+
+def _arrivals(given: Mapping[str, object], count: int) -> Callable[[random.Random], list[float]]:
+    """`every`: at equal distances; `poisson`: with that mean distance; `within`: anywhere in that time."""
+    start = fields.seconds(given, "start") or 0.0
+    how = fields.mapping(given.get("arrival") or {}, "arrival", ("every", "poisson", "within"))
+    if len(how) > 1:
+        raise BadRecord("invalid field", "must be one of every, poisson and within", field="arrival")
+    kind = next(iter(how), "every")
+    span = fields.seconds(how, kind) or 0.0
+    if start + span * (count if kind != "within" else 1) > MAX_SECONDS / 10:
+        raise BadRecord("impossible time", "spreads the jobs over decades: make it shorter", field="arrival")
+
+    def every(_: random.Random) -> list[float]:
+        return [start + i * span for i in range(count)]
+
+    def poisson(chance: random.Random) -> list[float]:
+        at, times = start, []
+        for _ in range(count):
+            at += _tidy(chance.expovariate(1 / span)) if span else 0
+            times.append(_tidy(at))
+        return times
+
+    def within(chance: random.Random) -> list[float]:
+        return sorted(_tidy(start + chance.random() * span) for _ in range(count))
+
+    return {"every": every, "poisson": poisson, "within": within}[kind]
+
+
+def _sizes(value: object, field: str) -> _Draw:
+    """A number, a list of them, {min, max}, or numbers with their weights."""
+    if isinstance(value, dict) and {"min", "max"} == value.keys():
+        least = fields.as_whole(value["min"], f"{field}.min", least=1, most=_MAX_COUNT)
+        most = fields.as_whole(value["max"], f"{field}.max", least=least, most=_MAX_COUNT)
+        return lambda chance: chance.randint(least, most)
+    if isinstance(value, dict):
+        weights = [fields.number(value, key, least=0, most=1e9) or 0.0 for key in value]
+        if not sum(weights) > 0:
+            raise BadRecord("invalid field", "must have a weight above 0", field=field)
+        numbers = [fields.as_whole(key, field, least=1, most=_MAX_COUNT) for key in value]
+        return lambda chance: chance.choices(numbers, weights)[0]
+    listed = value if isinstance(value, list) else [value]
+    if not listed:
+        raise BadRecord("invalid field", "must not be empty", field=field)
+    choices = [fields.as_whole(item, field, least=1, most=_MAX_COUNT) for item in listed]
+    return lambda chance: chance.choice(choices)
+
+
+def _runtime(given: Mapping[str, object]) -> _Draw:
+    """A time, or a log-normal distribution: {median, sigma, max}."""
+    value = given.get("runtime")
+    if value is None:
+        raise BadRecord("no runtime", "is missing: give a time, or median and sigma", field="runtime")
+    if not isinstance(value, dict):
+        fixed = fields.seconds(given, "runtime", least=0.001) or 0.001
+        return lambda _: fixed
+    how = fields.mapping(value, "runtime", ("median", "sigma", "max"))
+    median = fields.seconds(how, "median", least=0.001)
+    if median is None:
+        raise BadRecord("no runtime", "is missing: half of the jobs take less", field="runtime.median")
+    sigma = fields.number(how, "sigma", least=0, most=10)
+    sigma = 1.0 if sigma is None else sigma
+    longest = fields.seconds(how, "max", least=0.001) or MAX_SECONDS / 100
+    return lambda chance: min(longest, max(0.001, _tidy(chance.lognormvariate(math.log(median), sigma))))
+
+
+def _factor(given: Mapping[str, object]) -> _Draw | None:
+    """The limit of jobs as a multiple of their runtime: a number, or {min, max}; None if they have no
+    limit."""
+    value = given.get("overestimate")
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        fixed = fields.number(given, "overestimate", least=1, most=1000) or 1.0
+        return lambda _: fixed
+    how = fields.mapping(value, "overestimate", ("min", "max"))
+    least = fields.number(how, "min", least=1, most=1000) or 1.0
+    most = fields.number(how, "max", least=least, most=1000)
+    if most is None:
+        raise BadRecord("invalid field", "is missing: give the largest factor", field="overestimate.max")
+    return lambda chance: chance.uniform(least, most)
+
+
+def _users(given: Mapping[str, object]) -> list[str]:
+    """How many, or their names."""
+    value = given.get("users")
+    if value is None:
+        return [""]
+    if isinstance(value, list) and value:
+        return [fields.as_name(item, "users") for item in value]
+    if isinstance(value, list | dict):
+        raise BadRecord(
+            "invalid field", f"must be a number or a list of names, not {show(value)}", field="users"
+        )
+    return [f"user{i + 1}" for i in range(fields.as_whole(value, "users", least=1, most=_MAX_USERS))]
+
+
+def _tidy(seconds: float) -> float:
+    return round(seconds, 3)  # written values can be read again exactly
+
 
 _KEYS = (
     "name", "at", "runtime", "limit", "soft_limit", "jobspec", "nodes", "cores", "gpus", "constraint", "user",
     "queue", "priority", "after", "array", "succeeds",
 )  # fmt: skip
-_MOST_COUNT = 2**31
 _URGENCY = 31  # the highest in Flux
 
 
@@ -56,7 +239,7 @@ def read(text: bytes, intake: Intake) -> None:
     for i, item in enumerate(recipes):
         # NB a recipe is not a record: one that is wrong is refused, strict or not.
         try:
-            made = generate.jobs(item, number=i, seed=intake.terms.seed)
+            made = generate_jobs(item, number=i, seed=intake.terms.seed)
         except BadRecord as bad:
             raise InvalidInput(f"generate[{i}]: {bad}", where=source) from None
         for given in made:
@@ -109,12 +292,12 @@ def _job(item: object, number: int, intake: Intake) -> IntakeJob:
         queue=fields.name(given, "queue") or queue,
         priority=16 if priority is None else priority,
         after=_after(given.get("after")),
-        tasks=fields.whole(given, "array", least=1, most=_MOST_COUNT) or 1,
+        tasks=fields.whole(given, "array", least=1, most=_MAX_COUNT) or 1,
         succeeds=fields.truth(given, "succeeds", default=True),
     )
 
 
-def _generated(made: generate.GeneratedJob, intake: Intake) -> IntakeJob:
+def _generated(made: GeneratedJob, intake: Intake) -> IntakeJob:
     jobspec, size = _simple(made.nodes, made.cores, made.gpus, None, intake)
     return IntakeJob(
         name=made.name,
@@ -129,13 +312,13 @@ def _generated(made: generate.GeneratedJob, intake: Intake) -> IntakeJob:
     )
 
 
-# What a job asks for.
+# The request of a job.
 
 
 def _request(given: dict[str, object], intake: Intake) -> tuple[Jobspec, int, float | None, str]:
     """The request of a job, its size, and the limit and queue that a jobspec names."""
     nodes, cores, gpus = (
-        fields.whole(given, key, least=1, most=_MOST_COUNT) or 0 for key in ("nodes", "cores", "gpus")
+        fields.whole(given, key, least=1, most=_MAX_COUNT) or 0 for key in ("nodes", "cores", "gpus")
     )
     if given.get("jobspec") is None:
         constraint = _constraint(given["constraint"]) if given.get("constraint") is not None else None
@@ -143,9 +326,9 @@ def _request(given: dict[str, object], intake: Intake) -> tuple[Jobspec, int, fl
         return jobspec, size, None, ""
     if nodes or cores or gpus or given.get("constraint") is not None:
         raise BadRecord("invalid field", "is given beside nodes, cores, gpus or constraint", field="jobspec")
-    found = _jobspec(given["jobspec"], intake)
-    attributes = found.attributes
-    bare = replace(found, attributes=replace(attributes, duration=None))
+    spec = _jobspec(given["jobspec"], intake)
+    attributes = spec.attributes
+    bare = replace(spec, attributes=replace(attributes, duration=None))
     size = sum(_units(resource, intake) for resource in bare.resources)
     limit = attributes.duration or None  # NB 0 means: as long as the graph lasts
     return intake.same(bare.to_json(), lambda: bare), size, limit, attributes.queue or ""
@@ -159,9 +342,9 @@ def _simple(
     make: Callable[[], Jobspec]
     if not nodes and not (cores and gpus) and constraint is None:
         count, unit = (cores, "core") if cores else (gpus, "gpu")
-        make = partial(requests.processors, count, unit)
+        make = partial(processors_jobspec, count, unit)
     else:
-        make = partial(requests.nodes, nodes or 1, cores=cores, gpus=gpus, constraint=constraint)
+        make = partial(nodes_jobspec, nodes or 1, cores=cores, gpus=gpus, constraint=constraint)
     jobspec = intake.same((nodes, cores, gpus, constraint), make)
     return jobspec, sum(_units(resource, intake) for resource in jobspec.resources)
 
@@ -205,7 +388,7 @@ def _after(value: object) -> tuple[tuple[Dependency, str], ...]:
     """`afterok:NAME`, `afterany:NAME`, `singleton`, or a list of them."""
     if value is None:
         return ()
-    found: list[tuple[Dependency, str]] = []
+    dependencies: list[tuple[Dependency, str]] = []
     for item in value if isinstance(value, list) else [value]:
         kind, _, name = fields.as_name(item, "after").partition(":")
         if kind not in get_args(Dependency) or (kind == "singleton") == bool(name):
@@ -214,12 +397,12 @@ def _after(value: object) -> tuple[tuple[Dependency, str], ...]:
                 f"must be afterok:NAME, afterany:NAME or singleton, not {show(item)}",
                 field="after",
             )
-        found.append((cast(Dependency, kind), name))
-    return tuple(found)
+        dependencies.append((cast(Dependency, kind), name))
+    return tuple(dependencies)
 
 
 def _place(text: bytes, index: int) -> str:
-    """Where a job stands in the document; only looked up when it is asked for, by reading it again."""
+    """The place of a job in the document; only found when it is needed, by reading the document again."""
     try:
         root = compose(text.decode("utf-8-sig"))
     except yaml.YAMLError:  # JSON that is not valid YAML: tabs in it

@@ -7,22 +7,28 @@ at that share of the sorted list, without interpolation, as in the reference res
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from statistics import fmean
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from fluence.messages.states import word
+from fluence.model.job_state import JobState
+from fluence.model.queues import QueueTree
+
+if TYPE_CHECKING:
+    from fluence.sim.tenants import Tenants
 
 LATE = 60_000  # ms after the promised start from which a start is late
-_SHORT = 10_000  # ms: a run shorter than this counts as this long in a bounded slowdown
-_WIDE = 4  # a job is wide that holds one part in so many of the cluster
+_SHORTEST_RUN_MS = 10_000  # ms: a run shorter than this counts as this long in a bounded slowdown
+_WIDE_FRACTION = 4  # a job is wide if it holds at least this fraction (1/4) of the cluster
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What became of one job; times are milliseconds after the workload's beginning."""
+    """The result of one job; times are milliseconds after the beginning of the workload."""
 
     name: str
     user: str
@@ -41,6 +47,9 @@ class Record:
     state: str
     broken: str = ""
     """Why its promise was broken; empty if it was not."""
+    priority: int = 0
+    preempted: bool = False
+    """Whether it was ended for other work. The pods that its controller then creates are another record."""
 
     @property
     def wait(self) -> int | None:
@@ -48,14 +57,14 @@ class Record:
 
     @property
     def run(self) -> int:
-        """ms that it ran; as long as it would run where it has not ended."""
+        """How long it ran, in ms; if it has not ended, how long it would run."""
         return self.end - self.start if self.start is not None and self.end is not None else self.runtime
 
     @property
     def bounded_slowdown(self) -> float | None:
-        if self.start is None:
+        if self.start is None or self.preempted:
             return None
-        return max(1.0, (self.start - self.submit + self.run) / max(self.run, _SHORT))
+        return max(1.0, (self.start - self.submit + self.run) / max(self.run, _SHORTEST_RUN_MS))
 
 
 class WaitFigures(msgspec.Struct, frozen=True):
@@ -82,10 +91,10 @@ class WideWait(msgspec.Struct, frozen=True):
 
 
 class Promise(msgspec.Struct, frozen=True):
-    """The start times given at first, against those that came; over the jobs that had to wait.
+    """The first promised and expected starts, compared with the actual starts, of jobs that had to wait.
 
-    An error is the seconds between the two, whichever came first; slack is how much sooner than promised a
-    job started, in the mean; late is more than 60 s after.
+    An error is the absolute difference in seconds; slack is how much earlier than promised a job started, on
+    average; late means more than 60 s after the promise.
     """
 
     waiting: int = 0
@@ -100,6 +109,32 @@ class Promise(msgspec.Struct, frozen=True):
     expected_mae: float = 0
     expected_median: float = 0
     broken: dict[str, int] = {}
+
+
+class PreemptionFigures(msgspec.Struct, frozen=True):
+    """The work that was preempted, and the effect."""
+
+    jobs: int = 0
+    """Jobs that were ended as a whole, counted each time."""
+    pods: int = 0
+    lost: float = 0
+    """Lost work in cluster-seconds: 1 is the whole cluster for a second."""
+    waits: dict[str, WaitFigures] = {}
+    """By priority, the highest first."""
+
+
+def preemption_figures(records: Sequence[Record], *, pods: int, lost: float) -> PreemptionFigures:
+    """``lost`` is in cluster-seconds."""
+    waits: dict[int, list[int]] = {}
+    for record in records:
+        if record.wait is not None:
+            waits.setdefault(record.priority, []).append(record.wait)
+    return PreemptionFigures(
+        jobs=sum(record.preempted for record in records),
+        pods=pods,
+        lost=_rounded(lost),
+        waits={str(each): _waits(sorted(waits[each])) for each in sorted(waits, reverse=True)},
+    )
 
 
 class Measures(msgspec.Struct, frozen=True):
@@ -118,30 +153,26 @@ class Measures(msgspec.Struct, frozen=True):
     """Of the time from the first arrival to the last, after which a log just ends."""
     promise: Promise = Promise()
     fairness: float = 0
-    """Jain's index of the users' mean bounded slowdowns: 1 if all fare alike, 1/n if one bears it all."""
+    """Jain's index of the mean bounded slowdowns of users: 1 if all are equal, 1/n if one user has all of
+    it."""
     states: dict[str, int] = {}
 
 
 def measure(records: Sequence[Record], *, capacity: int, until: int | None = None) -> Measures:
-    """The figures of a run on a cluster of so many units; ``until``: when it was cut short."""
+    """The figures of a run on a cluster with this capacity; ``until``: when it was cut short."""
     if not records:
         return Measures()
     waits = sorted(record.wait for record in records if record.wait is not None)
     slowdowns = sorted(s for record in records if (s := record.bounded_slowdown) is not None)
-    wide = [r.wait for r in records if r.wait is not None and r.size * _WIDE >= capacity]
+    wide = [r.wait for r in records if r.wait is not None and r.size * _WIDE_FRACTION >= capacity]
     first = min(record.submit for record in records)
     last = until if until is not None else last_event(records)
     return Measures(
         jobs=len(records),
         started=len(waits),
-        finished=sum(record.end is not None for record in records),
+        finished=sum(record.end is not None and not record.preempted for record in records),
         backfilled=sum(record.backfilled for record in records),
-        wait=WaitFigures(
-            mean=_seconds(_mean(waits)),
-            p50=_seconds(percentile(waits, 0.5)),
-            p95=_seconds(percentile(waits, 0.95)),
-            max=_seconds(waits[-1] if waits else 0),
-        ),
+        wait=_waits(waits),
         bounded_slowdown=Slowdown(mean=_rounded(_mean(slowdowns)), p95=_rounded(percentile(slowdowns, 0.95))),
         wide_wait=WideWait(mean=_seconds(_mean(wide)), count=len(wide)),
         makespan=_seconds(last - first),
@@ -151,7 +182,16 @@ def measure(records: Sequence[Record], *, capacity: int, until: int | None = Non
         ),
         promise=_promise(records),
         fairness=_fairness(records),
-        states=dict(Counter(word(record.state) for record in records)),
+        states=dict(Counter(JobState(record.state).phase for record in records)),
+    )
+
+
+def _waits(ordered: Sequence[int]) -> WaitFigures:
+    return WaitFigures(
+        mean=_seconds(_mean(ordered)),
+        p50=_seconds(percentile(ordered, 0.5)),
+        p95=_seconds(percentile(ordered, 0.95)),
+        max=_seconds(ordered[-1] if ordered else 0),
     )
 
 
@@ -166,7 +206,7 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def busy(records: Iterable[Record], *, until: int) -> list[tuple[int, int]]:
-    """How many units are held from when on: (ms, units), a step for each change."""
+    """The number of units in use over time: (ms, units), a step for each change."""
     changes: Counter[int] = Counter()
     for record in records:
         if record.start is not None:
@@ -182,7 +222,7 @@ def busy(records: Iterable[Record], *, until: int) -> list[tuple[int, int]]:
 
 
 def _utilisation(records: Sequence[Record], capacity: int, start: int, end: int, last: int) -> float:
-    """The part of the cluster's time between two moments that jobs held."""
+    """The fraction of the cluster that jobs used between two times."""
     if end <= start or capacity <= 0:
         return 0
     held = 0
@@ -242,3 +282,64 @@ def _seconds(milliseconds: float) -> float:
 
 def _rounded(number: float) -> float:
     return round(number, 6)
+
+
+MATCHER = "matcher (Fluxion's answers on a graph)"
+LIVE_CYCLE = "live cycle (gang placer, Kubernetes' rules)"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of a workload on a cluster under one policy."""
+
+    policy: str
+    """What the run is called beside others."""
+    records: Sequence[Record]
+    capacity: int
+    unit: str = "core"
+    settings: Mapping[str, object] = field(default_factory=dict)
+    """How it was made, for people: trace, cluster, scale of arrivals, and what else was chosen."""
+    decisions_per_s: float = 0
+    wall_s: float = 0
+    skipped: Mapping[str, int] = field(default_factory=dict)
+    """Records of the workload that were left out: cause -> how many."""
+    interrupted: bool = False
+    engine: str = MATCHER
+    """What decided: `MATCHER` or `LIVE_CYCLE`."""
+    stopped_at: int | None = None
+    """ms at which the run was cut short, by Ctrl-C or --until; None: it came to its end."""
+    plugin_faults: Mapping[str, int] = field(default_factory=dict)
+    """What plug-ins did wrong, and how often. Built-in code decided in their place."""
+    queues: QueueTree | None = None
+    """The queues that the jobs were in, if there were any."""
+    preemption: PreemptionFigures | None = None
+    """None: what decided does not preempt, or was not to."""
+    not_arrived: int = field(default=0, init=False)
+    """Jobs that the run was cut short before; they are in no figure."""
+
+    def __post_init__(self) -> None:
+        if self.stopped_at is not None:
+            arrived = [record for record in self.records if record.submit <= self.stopped_at]
+            object.__setattr__(self, "not_arrived", len(self.records) - len(arrived))
+            object.__setattr__(self, "records", arrived)
+
+    @cached_property
+    def measures(self) -> Measures:
+        return measure(self.records, capacity=self.capacity, until=self.stopped_at)
+
+    @cached_property
+    def tenants(self) -> Tenants | None:
+        """The figures of each queue; None: there were no queues."""
+        from fluence.sim.tenants import tenants
+
+        return None if self.queues is None else tenants(self.records, self.queues, self.last)
+
+    @cached_property
+    def last(self) -> int:
+        """ms at which the run ended."""
+        return last_event(self.records) if self.stopped_at is None else self.stopped_at
+
+    @cached_property
+    def steps(self) -> list[tuple[int, int]]:
+        """How many units were held from when on, in ms."""
+        return busy(self.records, until=self.last)

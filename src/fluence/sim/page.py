@@ -8,9 +8,8 @@ from html import escape
 
 from fluence.sim import pictures, report
 from fluence.sim import theme as themes
-from fluence.sim.measure import LATE, percentile
+from fluence.sim.measure import LATE, Run, percentile
 from fluence.sim.pictures import Picture
-from fluence.sim.run import Run
 from fluence.sim.theme import DARK, words
 
 _LARGE = 90_000  # bytes of an SVG from which a PNG is smaller and as good
@@ -62,12 +61,12 @@ details { margin: .4rem 0; } summary { cursor: pointer; }
 """
 
 
-def render(runs: Sequence[Run], *, title: str = "") -> str:
+def render(runs: Sequence[Run]) -> str:
     """The page of one run, or of several side by side."""
-    shown = title or _title(runs)
+    shown = _title(runs)
     parts = [f"<h1>{escape(shown)}</h1>", _lead(runs), _settings(runs)]
-    said = [*report.engines(runs), *report.partial(runs), *report.notes(runs)]
-    parts += [f'<p class="note">{escape(note)}</p>' for note in said if report.BEST not in note]
+    remarks = [*report.engines(runs), *report.partial(runs), *report.notes(runs)]
+    parts += [f'<p class="note">{escape(note)}</p>' for note in remarks if report.BEST not in note]
     if len(runs) == 1:
         parts.append(_tiles(runs[0]))
     for picture in pictures.of(runs):
@@ -98,15 +97,15 @@ def _lead(runs: Sequence[Run]) -> str:
 
 
 def _settings(runs: Sequence[Run]) -> str:
-    """What all runs have in common; what differs stands with each policy's name."""
+    """The common settings of all runs; different ones are shown with the name of each policy."""
     pairs: list[tuple[str, str]] = []
     for key in dict.fromkeys(key for run in runs for key in run.settings):
         values = [str(run.settings.get(key, report.ABSENT)) for run in runs]
         if len(set(values)) == 1:
             pairs.append((key, values[0]))
         else:
-            each = (f"{run.policy} {value}" for run, value in zip(runs, values, strict=True))
-            pairs.append((key, ", ".join(each)))
+            values_by_run = (f"{run.policy} {value}" for run, value in zip(runs, values, strict=True))
+            pairs.append((key, ", ".join(values_by_run)))
     if not pairs:
         return ""
     rows = (
@@ -233,17 +232,17 @@ def _waits(runs: Sequence[Run]) -> str:
 def _bands(run: Run) -> str:
     """How promises fared, by how long a wait was promised."""
     groups: dict[str, list[tuple[float, float]]] = {name: [] for _, name in (*_BANDS, (0, "longer"))}
-    for told, had in pictures.pairs(run, "no_later_than"):
-        name = next((name for most, name in _BANDS if told <= most), "longer")
-        groups[name].append((told, had))
+    for promised, had in pictures.pairs(run, "no_later_than"):
+        name = next((name for most, name in _BANDS if promised <= most), "longer")
+        groups[name].append((promised, had))
     rows = []
-    for name, found in groups.items():
-        if found:
-            errors = sorted(abs(had - told) for told, had in found)
-            late = sum(had - told > LATE / 1000 for told, had in found)
-            sooner = sum(max(0.0, told - had) for told, had in found) / len(found)
-            cells = [name, f"{len(found):,}", words(percentile(errors, 0.5)), words(sooner)]
-            rows.append([*cells, f"{late / len(found):.1%}"])
+    for name, waits in groups.items():
+        if waits:
+            errors = sorted(abs(had - promised) for promised, had in waits)
+            late = sum(had - promised > LATE / 1000 for promised, had in waits)
+            sooner = sum(max(0.0, promised - had) for promised, had in waits) / len(waits)
+            cells = [name, f"{len(waits):,}", words(percentile(errors, 0.5)), words(sooner)]
+            rows.append([*cells, f"{late / len(waits):.1%}"])
     titles = ["promised wait", "jobs", "median error", "mean slack", "late"]
     return _table(f"{run.policy}: promises by their length", titles, rows)
 

@@ -14,8 +14,7 @@ import numpy.typing as npt
 from fluence.errors import InvalidInput
 from fluence.sim import gantt, report
 from fluence.sim import theme as themes
-from fluence.sim.measure import LATE, Record
-from fluence.sim.run import Run
+from fluence.sim.measure import LATE, Record, Run
 from fluence.sim.theme import LIGHT, Theme
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg")
+_MAX_POINTS = 600  # of a long curve
 _WIDTH = 10.0  # inches
 _BINS = 400  # of a curve over time
 _DPI = 160
@@ -30,13 +30,14 @@ _COLOURS = 96
 _BARS = (
     ("wait", "mean"), ("wait", "95th percentile"), ("wait", "longest"), ("wait", "wide jobs, mean"),
     ("bounded slowdown", "mean"), ("cluster", "utilisation"), ("promised start", "late (> 60 s)"),
-    ("promised start", "mean error"),
+    ("promised start", "mean error"), ("shares", "error"), ("preemption", "work lost, cluster-s"),
 )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A kind of picture: its title, how to read it, what it shows in words, and how it is drawn."""
+    """A kind of picture: its title, how to read it, a description in words, and the function that draws
+    it."""
 
     name: str
     title: str
@@ -46,17 +47,22 @@ class Picture:
     least: int = 1
     """How many runs it takes."""
     has_many_marks: bool = False
-    """So many that an SVG of it is larger than a PNG."""
+    """Whether the picture has so much detail that an SVG is larger than a PNG."""
+
+
+def _is_bar(figure: report.Figure) -> bool:
+    by_priority = figure.group.startswith("priority ") and figure.name == "wait, mean"
+    return (figure.group, figure.name) in _BARS or by_priority
 
 
 def of(runs: Sequence[Run]) -> list[Picture]:
     """The pictures that these runs can have."""
-    found = [picture for picture in PICTURES if len(runs) >= picture.least]
+    chosen = [picture for picture in PICTURES if len(runs) >= picture.least]
     if not any(run.measures.started for run in runs):
         return []
     if not any(run.measures.promise.started for run in runs):
-        found.remove(PROMISES)
-    return found
+        chosen.remove(PROMISES)
+    return chosen
 
 
 def render(picture: Picture, runs: Sequence[Run], format_: str = "svg", *, theme: Theme = LIGHT) -> bytes:
@@ -83,13 +89,13 @@ def _packed(png: io.BytesIO) -> bytes:
     return out.getvalue()
 
 
-def save(runs: Sequence[Run], folder: str | Path, formats: Sequence[str] = FORMATS) -> list[Path]:
-    """Write every picture into a folder, in each of the formats; returns what was written."""
+def save(runs: Sequence[Run], folder: str | Path) -> list[Path]:
+    """Write every picture into a folder, in each of the formats; returns the written files."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
     for picture in of(runs):
-        for format_ in formats:
+        for format_ in FORMATS:
             path = folder / f"{picture.name}.{format_}"
             path.write_bytes(render(picture, runs, format_))
             written.append(path)
@@ -114,13 +120,13 @@ def _describe_schedule(runs: Sequence[Run]) -> str:
 # Use over time.
 
 
-def use(run: Run, bins: int = _BINS) -> npt.NDArray[np.float64]:
-    """The part of the cluster in use in each of so many equal stretches of the run."""
-    return stretches(run.steps, run.last, bins) / max(run.capacity, 1)
+def use(run: Run) -> npt.NDArray[np.float64]:
+    """The part of the cluster in use, in equal stretches of the run."""
+    return stretches(run.steps, run.last, _BINS) / max(run.capacity, 1)
 
 
-def waiting(run: Run, bins: int = _BINS) -> npt.NDArray[np.float64]:
-    """What the jobs that wait ask for together, in each stretch, as parts of the cluster."""
+def waiting(run: Run) -> npt.NDArray[np.float64]:
+    """The total request of waiting jobs in each interval, as a fraction of the cluster."""
     changes: dict[int, int] = {}
     for record in run.records:
         changes[record.submit] = changes.get(record.submit, 0) + record.size
@@ -130,7 +136,7 @@ def waiting(run: Run, bins: int = _BINS) -> npt.NDArray[np.float64]:
     for at in sorted(changes):
         held += changes[at]
         steps.append((at, held))
-    return stretches(steps, run.last, bins) / max(run.capacity, 1)
+    return stretches(steps, run.last, _BINS) / max(run.capacity, 1)
 
 
 def stretches(steps: Sequence[tuple[int, int]], last: int, bins: int) -> npt.NDArray[np.float64]:
@@ -204,11 +210,11 @@ def _draw_waits(runs: Sequence[Run], theme: Theme) -> Figure:
     return figure
 
 
-def _thinned(count: int, most: int = 600) -> npt.NDArray[np.int64]:
+def _thinned(count: int) -> npt.NDArray[np.int64]:
     """Which points of a long curve to draw: evenly spread, and the last few all."""
-    if count <= most:
+    if count <= _MAX_POINTS:
         return np.arange(count)
-    spread = np.linspace(0, count - 1, most).astype(np.int64)
+    spread = np.linspace(0, count - 1, _MAX_POINTS).astype(np.int64)
     return np.union1d(spread, np.arange(count - 20, count))
 
 
@@ -225,11 +231,11 @@ def _describe_waits(runs: Sequence[Run]) -> str:
 
 
 def pairs(run: Run, which: str) -> Iterator[tuple[float, float]]:
-    """The wait that each job was told at first, and the one that it had, in seconds."""
+    """The wait that each job was promised first, and its real wait, in seconds."""
     for record in run.records:
-        told = _told(record, which)
-        if told is not None and record.start is not None and record.no_later_than is not None:
-            yield (told - record.submit) / 1000, (record.start - record.submit) / 1000
+        time = _told(record, which)
+        if time is not None and record.start is not None and record.no_later_than is not None:
+            yield (time - record.submit) / 1000, (record.start - record.submit) / 1000
 
 
 def _told(record: Record, which: str) -> int | None:
@@ -237,16 +243,16 @@ def _told(record: Record, which: str) -> int | None:
 
 
 def _draw_promises(runs: Sequence[Run], theme: Theme) -> Figure:
-    told = [run for run in runs if run.measures.promise.started]
+    promising = [run for run in runs if run.measures.promise.started]
     kinds = ["no_later_than"]
-    if any(run.measures.promise.expected for run in told):
+    if any(run.measures.promise.expected for run in promising):
         kinds.append("expected")
-    figure, panels = _figure(len(told), len(kinds), height=4.1, across=True)
-    every = [pair for run in told for kind in kinds for pair in pairs(run, kind)]
+    figure, panels = _figure(len(promising), len(kinds), height=4.1, across=True)
+    every = [pair for run in promising for kind in kinds for pair in pairs(run, kind)]
     least, _ = themes.floor([wait for pair in every for wait in pair])
     longest = max(max(pair) for pair in every)
     places = iter(panels)
-    for run in told:
+    for run in promising:
         for kind in kinds:
             _draw_calibration(next(places), run, kind, (least, longest), theme)
     return figure
@@ -304,7 +310,7 @@ def _describe_promises(runs: Sequence[Run]) -> str:
 
 
 def _draw_bars(runs: Sequence[Run], theme: Theme) -> Figure:
-    wanted = [f for f in report.shown(runs) if (f.group, f.name) in _BARS]
+    wanted = [f for f in report.shown(runs) if _is_bar(f)]
     figure, panels = _figure((len(wanted) + 1) // 2, 2, height=0.75 + 0.3 * len(runs))
     for axes, shown in zip(panels, wanted, strict=False):
         values = [shown.of(run) for run in runs]
@@ -353,16 +359,16 @@ def _short(figure: report.Figure, run: Run) -> str:
 def _describe_bars(runs: Sequence[Run]) -> str:
     parts = []
     for figure in report.shown(runs):
-        if (figure.group, figure.name) in _BARS:
-            each = ", ".join(f"{run.policy} {_short(figure, run)}" for run in runs)
-            parts.append(f"{figure.group} {figure.name}: {each}")
+        if _is_bar(figure):
+            figures = ", ".join(f"{run.policy} {_short(figure, run)}" for run in runs)
+            parts.append(f"{figure.group} {figure.name}: {figures}")
     return f"Policies side by side. {'; '.join(parts)}."
 
 
 def _figure(
     rows: int, columns: int, *, height: float, sharex: bool = False, across: bool = False
 ) -> tuple[Figure, list[Axes]]:
-    """A figure of panels, row by row, each so many inches high."""
+    """A figure of panels, row by row; ``height`` is in inches."""
     from matplotlib.figure import Figure
 
     if across and columns == 1:  # square panels beside each other, two in a row
@@ -400,7 +406,7 @@ WAITS = Picture(
 PROMISES = Picture(
     "promises",
     "Promised and actual starts",
-    "A dot is a job that had to wait, with the wait that it was told first and the one that it had. On the "
+    "A dot is a job that had to wait, with the wait that it was promised first and its real wait. On the "
     "line: as told; below it: sooner; orange: more than 60 s later.",
     _describe_promises,
     _draw_promises,

@@ -10,11 +10,11 @@ from pathlib import Path
 from fluence.errors import InvalidGraph, InvalidInput
 from fluence.graph import files
 from fluence.graph.graph import CONTAINMENT, Batch, ResourceGraph
-from fluence.match.extensions import NONE, Extensions
-from fluence.sim import openb
+from fluence.match.request import NONE, Extensions
+from fluence.sim.traces import OPENB_EXTENSIONS, is_openb_nodes, openb_nodes
 
 _SHORTHAND = re.compile(r"\s*([0-9]{1,9})\s*[xX×*]\s*([0-9]{1,9})\s*(?:[xX×*]\s*([0-9]{1,9})\s*)?")
-_MOST = 20_000_000  # vertices, about 4 GB
+_MAX_VERTICES = 20_000_000  # vertices, about 4 GB
 _UNITS = ("core", "cpu", "node")
 
 
@@ -28,7 +28,7 @@ class Platform:
     unit: str
     """The type that jobs and the cluster are measured in."""
     capacity: int
-    """How many units there are."""
+    """The number of units."""
     nodes: int
 
     @property
@@ -37,7 +37,7 @@ class Platform:
         return max(1, self.capacity // self.nodes) if self.nodes else 1
 
 
-def read(cluster: str | Path, *, unit: str | None = None, format_: str | None = None) -> Platform:
+def read(cluster: str | Path, *, unit: str | None = None) -> Platform:
     """The cluster that a file or shorthand describes.
 
     *cluster* is `nodes×cores` or `nodes×cores×gpus`, such as 240x1 or 100x32x4; a graph in a file (JGF, GRUG,
@@ -54,10 +54,15 @@ def read(cluster: str | Path, *, unit: str | None = None, format_: str | None = 
         reason = getattr(error, "strerror", None) or "no name of a file"
         cure = "give a file, or nodes×cores such as 240x1 or 100x32x4 (with gpus)"
         raise InvalidGraph(f"cannot be read ({reason}): {cure}", where=source) from None
-    if format_ is None and openb.is_nodes(text):
-        graph = _graph(openb.nodes(text, source=source), source)
-        return _platform(graph, source, openb.EXTENSIONS, unit)
-    return _platform(files.graph_of(text, format_, source=source), source, NONE, unit)
+    if is_openb_nodes(text):
+        graph = _graph(openb_nodes(text, source=source), source)
+        return _platform(graph, source, OPENB_EXTENSIONS, unit)
+    return _platform(files.graph_of(text, None, source=source), source, NONE, unit)
+
+
+def of(graph: ResourceGraph) -> Platform:
+    """A graph as a cluster to simulate on."""
+    return _platform(graph, "graph", NONE, None)
 
 
 def regular(nodes: int, cores: int, gpus: int = 0) -> Batch:
@@ -65,8 +70,10 @@ def regular(nodes: int, cores: int, gpus: int = 0) -> Batch:
     if nodes < 1 or cores < 1:
         raise InvalidInput(f"a cluster needs a node and a core at least, not {nodes}×{cores}")
     vertices = 1 + nodes * (1 + cores + gpus)
-    if vertices > _MOST:
-        raise InvalidInput(f"{nodes}×{cores}×{gpus} are {vertices} vertices: at most {_MOST} can be held")
+    if vertices > _MAX_VERTICES:
+        raise InvalidInput(
+            f"{nodes}×{cores}×{gpus} are {vertices} vertices: at most {_MAX_VERTICES} can be held"
+        )
     batch = Batch()
     number = count()
     root = batch.roots[CONTAINMENT] = batch.vertex("cluster", id=0, uniq_id=next(number))
@@ -86,12 +93,12 @@ def capacity(graph: ResourceGraph, unit: str) -> int:
 
 
 def _platform(graph: ResourceGraph, source: str, extensions: Extensions, unit: str | None) -> Platform:
-    found = unit or next((word for word in _UNITS if capacity(graph, word)), None)
-    if found is None or not capacity(graph, found):
+    counted = unit or next((word for word in _UNITS if capacity(graph, word)), None)
+    if counted is None or not capacity(graph, counted):
         kinds = sorted({graph.types.words[code] for code in set(graph.type.tolist())})
-        wanted = found or " or ".join(_UNITS)
+        wanted = counted or " or ".join(_UNITS)
         raise InvalidGraph(f"has no {wanted} to count: name as unit one of {', '.join(kinds)}", where=source)
-    return Platform(graph, source, extensions, found, capacity(graph, found), capacity(graph, "node"))
+    return Platform(graph, source, extensions, counted, capacity(graph, counted), capacity(graph, "node"))
 
 
 def _graph(batch: Batch, source: str) -> ResourceGraph:

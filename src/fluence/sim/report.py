@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from fluence.errors import InvalidInput
-from fluence.messages.states import word
 from fluence.model.document import JsonValue, write_yaml
-from fluence.sim.run import Run
+from fluence.model.job_state import JobState
+from fluence.sim.measure import Run
 from fluence.units import round_duration
 
 FORMATS = ("table", "json", "yaml")
@@ -23,7 +23,7 @@ ABSENT = "–"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A line of the table: what it is called, how it is found and written, and which way is better."""
+    """A line of the table: its name, how it is computed and formatted, and which direction is better."""
 
     group: str
     name: str
@@ -63,8 +63,8 @@ def _index(value: float) -> str:
 def _promised(figure: str) -> Callable[[Run], float | None]:
     def of(run: Run) -> float | None:
         promise = run.measures.promise
-        told = promise.expected if figure.startswith("expected") else promise.started
-        return getattr(promise, figure) if told else None
+        jobs = promise.expected if figure.startswith("expected") else promise.started
+        return getattr(promise, figure) if jobs else None
 
     return of
 
@@ -101,8 +101,11 @@ FIGURES = (
 )
 
 
+_LAST = 2  # of the simulator itself: they stay at the end
+
+
 def best(figure: Figure, runs: Sequence[Run]) -> set[int]:
-    """Which runs do best in a figure, as far as it is written; none where there is no choice."""
+    """The runs with the best value of a figure, as printed; empty if all are equal."""
     values = [value * -figure.better for run in runs if (value := figure.of(run)) is not None]
     cells = [figure.cell(run) for run in runs]
     if not figure.better or len({*cells} - {ABSENT}) < 2:
@@ -126,7 +129,7 @@ def render(
     color: bool = False,
     width: int = 100,
 ) -> str:
-    """The report as a text in one of `FORMATS`; ``several``: so many were asked for."""
+    """The report as a text in one of `FORMATS`; ``several``: more than one run was requested."""
     match format_:
         case "json":
             return json.dumps(to_value(runs, several=several), indent=2)
@@ -140,7 +143,67 @@ def render(
 
 def shown(runs: Sequence[Run]) -> list[Figure]:
     """The figures that at least one of the runs has."""
-    return [figure for figure in FIGURES if any(figure.of(run) is not None for run in runs)]
+    figures = [*FIGURES[:-_LAST], *_of_queues(runs), *_of_preemption(runs), *FIGURES[-_LAST:]]
+    return [figure for figure in figures if any(figure.of(run) is not None for run in runs)]
+
+
+def _of_queues(runs: Sequence[Run]) -> list[Figure]:
+    """The lines of each queue."""
+    names = {name: None for run in runs if run.tenants for name in sorted(run.tenants.queues)}
+    if not names:
+        return []
+
+    def of(name: str, field: str) -> Callable[[Run], float | None]:
+        def value(run: Run) -> float | None:
+            figures = run.tenants and run.tenants.queues.get(name)
+            return getattr(figures, field) if figures else None
+
+        return value
+
+    def error(run: Run) -> float | None:
+        return run.tenants.share_error if run.tenants else None
+
+    figures = [Figure("shares", "error", error, _percent, -1)]
+    for name in names:
+        group = f"queue {name}"
+        figures += [
+            Figure(group, "jobs", of(name, "jobs"), _count),
+            Figure(group, "share due", of(name, "due"), _percent),
+            Figure(group, "share used", of(name, "used"), _percent),
+            Figure(group, "wait, mean", of(name, "wait_mean"), seconds, -1),
+            Figure(group, "wait, 95th percentile", of(name, "wait_p95"), seconds, -1),
+        ]
+    return figures
+
+
+def _of_preemption(runs: Sequence[Run]) -> list[Figure]:
+    """What was ended, and the waits of each priority; nothing where nothing was ended."""
+    figures = [run.preemption for run in runs if run.preemption is not None]
+    if not any(each.pods for each in figures):
+        return []
+
+    def of(field: str) -> Callable[[Run], float | None]:
+        return lambda run: None if run.preemption is None else getattr(run.preemption, field)
+
+    def wait(priority: str, field: str) -> Callable[[Run], float | None]:
+        def value(run: Run) -> float | None:
+            found = run.preemption and run.preemption.waits.get(priority)
+            return getattr(found, field) if found else None
+
+        return value
+
+    lines = [
+        Figure("preemption", "jobs ended", of("jobs"), _count, -1),
+        Figure("preemption", "pods ended", of("pods"), _count, -1),
+        Figure("preemption", "work lost, cluster-s", of("lost"), _count, -1),
+    ]
+    for name in sorted({name for each in figures for name in each.waits}, key=int, reverse=True):
+        group = f"priority {name}"
+        lines += [
+            Figure(group, "wait, mean", wait(name, "mean"), seconds, -1),
+            Figure(group, "wait, 95th percentile", wait(name, "p95"), seconds, -1),
+        ]
+    return lines
 
 
 def table(runs: Sequence[Run], *, color: bool = False, width: int = 100) -> str:
@@ -167,7 +230,7 @@ def table(runs: Sequence[Run], *, color: bool = False, width: int = 100) -> str:
         grid.add_row(Text("" if figure.group == group else figure.group, "dim"), figure.name, *cells)
         group = figure.group
     out = io.StringIO()
-    least = 40 + 34 * len(runs)  # NB a figure is never folded: who reads a pipe wants it whole
+    least = 40 + 34 * len(runs)  # NB a figure is never folded: a pipe gets it whole
     console = Console(
         file=out, width=max(width, least), force_terminal=color, no_color=not color, highlight=False
     )
@@ -177,23 +240,23 @@ def table(runs: Sequence[Run], *, color: bool = False, width: int = 100) -> str:
 
 
 def engines(runs: Sequence[Run]) -> list[str]:
-    """What decided who starts where and when."""
+    """The policies that decided the starts and the placements."""
     return [f"engine: {engine}" for engine in dict.fromkeys(run.engine for run in runs)]
 
 
 def partial(runs: Sequence[Run]) -> list[str]:
-    """For each run that was cut short, of which part its figures are."""
-    found = []
+    """For each run that was cut short, the part that its figures describe."""
+    remarks = []
     for run in runs:
         if run.stopped_at is not None:
             how = "interrupted" if run.interrupted else "stopped"
             waiting = run.measures.jobs - run.measures.started
             running = run.measures.started - run.measures.finished
-            found.append(
+            remarks.append(
                 f"partial: {run.policy} was {how} after {seconds(run.last / 1000)} of simulated time; "
                 f"{running:,} jobs ran, {waiting:,} waited, {run.not_arrived:,} had not arrived"
             )
-    return found
+    return remarks
 
 
 def jobs(runs: Sequence[Run]) -> str:
@@ -202,28 +265,44 @@ def jobs(runs: Sequence[Run]) -> str:
     told_of = ("no_later_than", "expected", "backfilled", "state", "broken")
     lines = ["\t".join((*about, *told_of))]
     for run in runs:
-        for each in run.records:
-            times = (each.submit, each.start, each.end, each.wait, each.no_later_than, each.expected)
+        for record in run.records:
+            times = (
+                record.submit,
+                record.start,
+                record.end,
+                record.wait,
+                record.no_later_than,
+                record.expected,
+            )
             cells = [ABSENT if time is None else f"{time / 1000:g}" for time in times]
-            told = ("yes" if each.backfilled else "no", word(each.state), each.broken or ABSENT)
+            outcome = (
+                "yes" if record.backfilled else "no",
+                JobState(record.state).phase,
+                record.broken or ABSENT,
+            )
             lines.append(
-                "\t".join((run.policy, each.name, each.user or ABSENT, str(each.size), *cells, *told))
+                "\t".join(
+                    (run.policy, record.name, record.user or ABSENT, str(record.size), *cells, *outcome)
+                )
             )
     return "\n".join(lines)
 
 
 def notes(runs: Sequence[Run]) -> list[str]:
     """What a reader must know beside the figures."""
-    found: list[str] = []
+    remarks: list[str] = []
     for causes in dict.fromkeys(tuple(sorted(run.skipped.items())) for run in runs if run.skipped):
-        each = ", ".join(f"{count} {cause}" for cause, count in causes)
-        found.append(f"left out of the workload: {each}")
+        listed = ", ".join(f"{count} {cause}" for cause, count in causes)
+        remarks.append(f"left out of the workload: {listed}")
     for run in runs:
+        for fault, count in run.plugin_faults.items():
+            times = "" if count == 1 else f" ({count:,} times)"
+            remarks.append(f"{run.policy}: plug-in failed: {fault}{times}")
         for cause, count in run.measures.promise.broken.items():
-            found.append(f"{run.policy}: {count} promises broken: {cause}")
+            remarks.append(f"{run.policy}: {count} promises broken: {cause}")
     if len(runs) > 1:
-        found.append(f"{BEST} best of the runs")
-    return found
+        remarks.append(f"{BEST} best of the runs")
+    return remarks
 
 
 def _mark(i: int, marked: set[int], runs: int) -> str:
@@ -237,12 +316,17 @@ def _value(run: Run) -> dict[str, Any]:
         "settings": {key: _plain(item) for key, item in run.settings.items()},
     }
     value |= msgspec.to_builtins(run.measures)
+    if run.tenants is not None:
+        value["tenants"] = msgspec.to_builtins(run.tenants)
+    if run.preemption is not None:
+        value["preemption"] = msgspec.to_builtins(run.preemption)
     return value | {
         "capacity": run.capacity,
         "unit": run.unit,
         "decisions_per_s": round(run.decisions_per_s, 1),
         "wall_s": round(run.wall_s, 3),
         "skipped": dict(run.skipped),
+        "plugin_faults": dict(run.plugin_faults),
         "interrupted": run.interrupted,
         "partial": run.stopped_at is not None,
         "simulated_s": run.last / 1000,

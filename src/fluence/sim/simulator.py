@@ -7,26 +7,33 @@ is ended at its limit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
+from fluence.errors import InvalidInput
 from fluence.match.matcher import HORIZON, Matcher
 from fluence.match.policy import MatchPolicy
 from fluence.messages import text
-from fluence.queue import Dependency, JobRecord, Queue, Start, Submission, history, planner_for
-from fluence.queue import priority as priorities
+from fluence.model.job_state import JobState
+from fluence.model.queues import QueueTree
+from fluence.queue import Dependency, JobRecord, PoolPlanner, Queue, Start, Submission, history, planner_for
+from fluence.queue.fair_share import HALF_LIFE
+from fluence.queue.history import Predictor
 from fluence.queue.job import SECOND
+from fluence.queue.policy import QueuePolicy
+from fluence.queue.rules import Priority, find_priority
+from fluence.sim.intake import TraceJob, TraceWorkload
 from fluence.sim.measure import Record
 from fluence.sim.platform import Platform
-from fluence.sim.submission import TraceJob, TraceWorkload
 
-_END, _ARRIVE = 0, 1  # what has ended is free before what arrives at the same moment is placed
+_END, _ARRIVE = 0, 1  # at the same time, ends come before arrivals
 
 
 @dataclass(slots=True)
 class Simulation:
-    """What came of a run, whole or interrupted."""
+    """The result of a run, complete or interrupted."""
 
     queue: Queue
     matcher: Matcher
@@ -37,6 +44,8 @@ class Simulation:
     interrupted: bool = False
     stopped_at: int | None = None
     """ms at which the run was cut short; None: it came to its end."""
+    plugin_faults: Counter[str] = field(default_factory=Counter)
+    """What plug-ins did wrong, and how often."""
 
     @property
     def decisions_per_s(self) -> float:
@@ -47,43 +56,71 @@ def simulate(
     workload: TraceWorkload,
     platform: Platform,
     *,
-    policy: str = "easy",
+    policy: str | QueuePolicy = "easy",
     match_policy: str | MatchPolicy = "first",
     depth: int | None = None,
     window: int | None = None,
     resolution: int = 1,
     replan: bool = False,
     forecasts: bool = True,
-    priority: str = "urgency",
-    predictor: str = "history",
+    priority: str | Priority = "urgency",
+    predictor: str | Predictor = "history",
+    queues: QueueTree | None = None,
+    half_life: int = HALF_LIFE,
+    promises: int | None = None,
     until: int | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Simulation:
-    """Run a workload to its end; Ctrl-C ends it earlier, with what is known by then."""
+    """Run a workload to its end; Ctrl-C ends it early, with the results so far."""
     matcher = Matcher(platform.graph, match_policy, extensions=platform.extensions, horizon=HORIZON * SECOND)
     first = workload.submissions[0].jobspec if workload.submissions else None
     queue = Queue(
-        planner_for(matcher, first),
+        planner_for(matcher, first, names_late=True),
         policy,
         depth=depth,
         window=window,
         resolution=resolution,
         replan=replan,
         forecasts=forecasts,
-        priority=priorities.find(priority),
-        predictor=history.find(predictor),
+        priority=find_priority(priority) if isinstance(priority, str) else priority,
+        predictor=history.find(predictor) if isinstance(predictor, str) else predictor,
+        queues=queues,
+        half_life=half_life,
+        promises=promises,
         timer=time.perf_counter,
     )
+    if queues is not None:
+        check_resources(queues, queue.planner.capacities())
     run = Simulation(queue, matcher)
     began = time.perf_counter()
     try:
         _run(run, workload, until, progress)
     except KeyboardInterrupt:
         run.interrupted, run.stopped_at = True, run.now
+    if isinstance(queue.planner, PoolPlanner) and run.stopped_at is not None and not run.interrupted:
+        queue.planner.name()  # the run was stopped: pictures and snapshots show where tasks run
     run.wall_s = time.perf_counter() - began
     run.decisions = queue.tries
     run.records = [_record(s, queue.records.get(s.name), queue) for s in workload.submissions]
     return run
+
+
+def check_resources(queues: QueueTree, capacities: Mapping[str, int]) -> None:
+    """A limit on something that the cluster does not have is a mistake."""
+    for name, queue in queues.queues.items():
+        for field_name, amounts in (
+            ("guaranteed", queue.guaranteed),
+            ("limit", queue.limit),
+            ("perUser", queue.per_user.amounts),
+        ):
+            for resource in amounts:
+                if resource.node_class:
+                    message = "classes of nodes are not counted in simulations: remove the part from @ on"
+                elif resource.name not in capacities:
+                    message = f"this cluster has no {resource.name}: use {', '.join(sorted(capacities))}"
+                else:
+                    continue
+                raise InvalidInput(message, where=f"queue {name}: spec.{field_name}.{resource}")
 
 
 def _run(
@@ -110,7 +147,11 @@ def _run(
         while events and events[0][0] == now:
             what = heappop(events)[3]
             if isinstance(what, Start):
-                queue.finish(what.task, now, succeeded=tasks[what.record.key].succeeds)
+                queue.finish(
+                    what.task,
+                    now,
+                    outcome=JobState.COMPLETED if tasks[what.record.key].succeeds else JobState.FAILED,
+                )
                 if progress is not None:
                     progress(1)
             else:
@@ -120,6 +161,7 @@ def _run(
             runtime = tasks[start.record.key].runtime
             heappush(events, (min(now + runtime, start.end), _END, serial, start))
             serial += 1
+        run.plugin_faults.update(fault.summary for fault in queue.take_faults())
 
 
 def _job(submission: TraceJob) -> Submission:
@@ -142,7 +184,7 @@ def _record(submission: TraceJob, entry: JobRecord | None, queue: Queue) -> Reco
     return Record(
         name=submission.name,
         user=submission.user,
-        queue=submission.queue,
+        queue=entry.job.queue if entry else submission.queue,
         size=submission.size,
         submit=submission.submit,
         start=entry.started if entry else None,
@@ -152,6 +194,6 @@ def _record(submission: TraceJob, entry: JobRecord | None, queue: Queue) -> Reco
         no_later_than=entry.promised if entry else None,
         expected=entry.first_expected if entry else None,
         backfilled=entry.backfilled if entry else False,
-        state=entry.phase.value if entry else "pending",
+        state=(entry.state if entry else JobState.PENDING).value,
         broken=text(entry.broken[0].cause) if entry and entry.broken else "",
     )

@@ -1,4 +1,5 @@
-"""How pictures look: colours that colour-blind people can tell apart, light and dark, and axes of time."""
+"""The style of pictures: colours that colour-blind people can distinguish, light and dark, and axes of
+time."""
 
 from __future__ import annotations
 
@@ -117,7 +118,7 @@ def span(milliseconds: float) -> tuple[float, str]:
 
 
 def floor(waits: Sequence[float]) -> tuple[float, str]:
-    """The tick at which an axis of waits may begin: nearly all that are not nothing lie above it."""
+    """The tick at which an axis of waits may begin: nearly all waits above 0 are larger."""
     some = sorted(wait for wait in waits if wait >= 1)
     low = some[len(some) // 50] if some else 1
     return max((tick for tick in _TICKS[:-3] if tick[0] <= low), default=_TICKS[0])

@@ -1,4 +1,4 @@
-"""Read a workload from a file, by the name of its kind or by what the file looks like."""
+"""Read a workload from a file, of a given kind or of the kind that the content suggests."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Literal, cast, get_args
 
 from fluence.errors import InvalidInput
-from fluence.sim.intake import Intake, IntakeTerms
-from fluence.sim.submission import Dependency, TraceWorkload
+from fluence.sim.intake import Dependency, Intake, IntakeTerms, TraceWorkload
 
 __all__ = ["KINDS", "Dependency", "IntakeTerms", "Kind", "TraceWorkload", "guess", "parse", "read"]
 
@@ -22,7 +21,7 @@ _BY_SUFFIX: dict[str, Kind] = {
     ".jsonl": "jsonl", ".ndjson": "jsonl",
 }  # fmt: skip
 _GZIP = b"\x1f\x8b"
-_LARGEST = 2**30  # bytes of a log, unpacked: a small file must not fill the memory
+_MAX_BYTES = 2**30  # bytes of a log, unpacked: a small file must not fill the memory
 _SWF_RECORD = re.compile(rb"[ \t]*-?[0-9]+(?:[ \t]+\S+){4,}")
 
 
@@ -37,24 +36,30 @@ def read(
     unit: str = "core",
     node_size: int = 1,
     processors: int | None = None,
+    queue_field: str = "queue",
 ) -> TraceWorkload:
-    """The workload in a file; without a *kind*, of the kind that it looks like.
+    """The workload in a file; without a *kind*, the kind is guessed.
 
-    ``jobs`` keeps the first so many valid records, ``arrival_scale`` multiplies the offsets of arrivals, and
-    ``strict`` refuses a bad record instead of counting it. ``unit`` is the type that sizes are counted in,
-    ``node_size`` how many of them a whole node has, and ``processors`` how many there are: what asks for more
-    is left out. ``seed`` decides what a recipe generates.
+    ``jobs`` keeps the first valid records, ``arrival_scale`` multiplies the offsets of arrivals, and
+    ``strict`` refuses a bad record instead of counting it. ``unit`` is the type in which sizes are counted,
+    ``node_size`` the number of units of a whole node, and ``processors`` the number of units of the cluster:
+    larger jobs are left out. ``seed`` decides what a recipe generates. ``queue_field`` is the field of an SWF
+    record that
+    names the queue: queue, partition, group or user.
     """
-    source = str(path)
-    try:
-        text = Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidInput(f"cannot be read: {error.strerror}", where=source) from None
     terms = IntakeTerms(
         jobs=jobs, arrival_scale=arrival_scale, strict=strict, seed=seed, unit=unit, node_size=node_size,
-        processors=processors,
+        processors=processors, queue_field=queue_field,
     )  # fmt: skip
-    return parse(text, kind=kind, source=source, terms=terms)
+    return parse(read_bytes(path), kind=kind, source=str(path), terms=terms)
+
+
+def read_bytes(path: str | Path) -> bytes:
+    """What a file holds."""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidInput(f"cannot be read: {error.strerror}", where=str(path)) from None
 
 
 def parse(
@@ -67,13 +72,13 @@ def parse(
     intake = Intake(source, terms or IntakeTerms())
     match cast(Kind, kind) if kind is not None else guess(text, source=source):
         case "swf":
-            from fluence.sim import swf
+            from fluence.sim import traces
 
-            swf.read(text, intake)
+            traces.read_swf(text, intake)
         case "openb":
-            from fluence.sim import openb
+            from fluence.sim import traces
 
-            openb.read(text, intake)
+            traces.read_openb(text, intake)
         case "yaml":
             from fluence.sim import listing
 
@@ -86,7 +91,7 @@ def parse(
 
 
 def guess(text: bytes, *, source: str = "workload") -> Kind:
-    """The kind that a text looks like; where it does not tell, what the file's name says."""
+    """The kind of a text, from its content, else from the name of the file."""
     start = text[:65536].lstrip()
     first = start.split(b"\n", 1)[0]
     if first.startswith(b";") or _SWF_RECORD.match(first):
@@ -110,11 +115,11 @@ def _unpacked(text: bytes, source: str) -> bytes:
         return text
     unpacker = zlib.decompressobj(wbits=31)
     try:
-        unpacked = unpacker.decompress(text, _LARGEST)
+        unpacked = unpacker.decompress(text, _MAX_BYTES)
     except zlib.error:
         raise InvalidInput("is not a whole gzip file: fetch it again", where=source) from None
     if unpacker.unconsumed_tail:
-        raise InvalidInput(f"is over {_LARGEST // 2**20} MiB unpacked: cut it", where=source)
+        raise InvalidInput(f"is over {_MAX_BYTES // 2**20} MiB unpacked: cut it", where=source)
     if not unpacker.eof:
         raise InvalidInput("ends before its gzip data do: fetch it again", where=source)
     return unpacked

@@ -1,23 +1,29 @@
-"""Queries: what people and the scheduler ask of the history."""
+"""Queries of the history, for people and for the scheduler."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import sqlalchemy as sa
 
-from fluence.model.job_entry import JobState, PastRun
+from fluence.model.job_entry import PastRun
+from fluence.model.job_state import JobState
 from fluence.store.history_store import HistoryStore
 from fluence.store.tables import gaps, jobs, outbox
 
 SUMS = {"user": jobs.c.username, "queue": jobs.c.queue, "namespace": jobs.c.namespace, "state": jobs.c.state}
 
 
+SILENT_MS = 30 * 60_000
+"""The time after which open jobs without a renewed entry belong to a cluster or scheduler that is gone."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFilter:
-    """Which jobs; what is empty holds for all. Times are ms: a job counts if any of it lies between."""
+    """A filter of jobs; an empty field matches all. Times are ms: a job matches if any part of it is in
+    between."""
 
     users: Sequence[str] = ()
     namespaces: Sequence[str] = ()
@@ -29,52 +35,77 @@ class JobFilter:
     until: int | None = None
     cluster: str | None = None
     scheduler: str | None = None
+    now: int | None = None  # to compare the times of entries with; None: all count as recent
+    before: tuple[int, int, int] | None = None  # submission, job and run of the row behind the newest
+
+    @property
+    def is_silent(self) -> sa.ColumnElement[bool]:
+        """Whether a job has not ended, and its last entry is old."""
+        if self.now is None:
+            return sa.false()
+        return sa.and_(jobs.c.ended.is_(None), jobs.c.updated < self.now - SILENT_MS)
+
+    @property
+    def state(self) -> sa.ColumnElement[Any]:
+        return sa.case((self.is_silent, JobState.UNKNOWN.value), else_=jobs.c.state)
 
     def condition(self) -> sa.ColumnElement[bool]:
-        told: list[sa.ColumnElement[bool]] = [sa.true()]
+        conditions: list[sa.ColumnElement[bool]] = [sa.true()]
         for column, wanted in (
             (jobs.c.username, self.users),
             (jobs.c.namespace, self.namespaces),
             (jobs.c.queue, self.queues),
-            (jobs.c.state, [each.value for each in self.states]),
+            (self.state, [value for state in self.states for value in state.stored_as]),
             (jobs.c.job, self.jobs),
         ):
             if wanted:
-                told.append(column.in_(list(wanted)))
+                conditions.append(column.in_(list(wanted)))
         if self.names:
-            told.append(sa.or_(*(jobs.c.name.like(_pattern(each), escape="\\") for each in self.names)))
+            conditions.append(sa.or_(*(jobs.c.name.like(_pattern(item), escape="\\") for item in self.names)))
         if self.since is not None:
-            told.append(sa.or_(jobs.c.ended.is_(None), jobs.c.ended >= self.since))
+            conditions.append(sa.or_(jobs.c.ended.is_(None), jobs.c.ended >= self.since))
         if self.until is not None:
-            told.append(jobs.c.submitted <= self.until)
+            conditions.append(jobs.c.submitted <= self.until)
         for column, one in ((jobs.c.cluster, self.cluster), (jobs.c.scheduler, self.scheduler)):
             if one is not None:
-                told.append(column == one)
-        return sa.and_(*told)
+                conditions.append(column == one)
+        if self.before is not None:
+            place = sa.tuple_(jobs.c.submitted, jobs.c.job, jobs.c.run)
+            conditions.append(place < sa.tuple_(*(sa.literal(part, sa.BigInteger) for part in self.before)))
+        return sa.and_(*conditions)
 
 
 def _pattern(text: str) -> str:
-    for each in "\\%_":
-        text = text.replace(each, f"\\{each}")
+    for character in "\\%_":
+        text = text.replace(character, f"\\{character}")
     return text.replace("*", "%")
 
 
 async def find_jobs(
     store: HistoryStore, which: JobFilter, *, most: int | None = None
 ) -> list[Mapping[str, Any]]:
-    """The jobs in the order of their submission; of too many, the newest."""
-    found = await store.ask(
-        sa.select(jobs)
+    """The jobs in the order of their submission; if there are too many, the newest. If the filter has a time,
+    ``silent`` shows for jobs that have not ended whether their last entry is old."""
+    silent = [] if which.now is None else [which.is_silent.label("silent")]
+    rows = await store.ask(
+        sa.select(jobs, *silent)
         .where(which.condition())
         .order_by(jobs.c.submitted.desc(), jobs.c.job.desc(), jobs.c.run.desc())
         .limit(most)
     )
-    return found[::-1]
+    return rows[::-1]
 
 
-def _spent(amount: sa.ColumnElement[Any], now: int, since: int | None) -> sa.ColumnElement[Any]:
+async def find_namespaces(store: HistoryStore, cluster: str) -> frozenset[str]:
+    """The namespaces of a cluster that have jobs."""
+    rows = await store.ask(sa.select(jobs.c.namespace).where(jobs.c.cluster == cluster).distinct())
+    return frozenset(row["namespace"] for row in rows)
+
+
+def _spent(amount: sa.ColumnElement[Any], now: int, which: JobFilter) -> sa.ColumnElement[Any]:
     """Amount times milliseconds, of the part of each run since then."""
-    end = sa.func.coalesce(jobs.c.ended, now)
+    since = which.since
+    end = sa.func.coalesce(jobs.c.ended, sa.case((which.is_silent, jobs.c.updated), else_=now))
     begin: sa.ColumnElement[Any] = jobs.c.started
     if since is not None:
         begin = sa.case((jobs.c.started < since, since), else_=jobs.c.started)
@@ -86,8 +117,9 @@ def _spent(amount: sa.ColumnElement[Any], now: int, since: int | None) -> sa.Col
 async def sum_jobs(
     store: HistoryStore, which: JobFilter, by: Sequence[str], now: int
 ) -> list[Mapping[str, Any]]:
-    """Jobs, their waits and what they used, by user, queue, namespace or state. Times are ms."""
-    columns = [SUMS[each].label(each) for each in by]
+    """Jobs, their waits and their usage, by user, queue, namespace or state. Times are ms."""
+    which = replace(which, now=now)
+    columns = [(which.state if key == "state" else SUMS[key]).label(key) for key in by]
     waited = sa.case((jobs.c.started.is_not(None), jobs.c.started - jobs.c.submitted))
     return await store.ask(
         sa.select(
@@ -95,25 +127,18 @@ async def sum_jobs(
             sa.func.count().label("jobs"),
             sa.func.count(jobs.c.started).label("started"),
             *(
-                sa.func.sum(sa.case((jobs.c.state == each.value, 1), else_=0)).label(each.value)
-                for each in (JobState.COMPLETED, JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED)
+                sa.func.sum(sa.case((jobs.c.state == state.value, 1), else_=0)).label(state.value)
+                for state in (JobState.COMPLETED, JobState.FAILED, JobState.TIMEOUT, JobState.CANCELLED)
             ),
             sa.func.avg(sa.cast(waited, sa.Float)).label("waited"),
-            _spent(sa.literal(1), now, which.since).label("ran"),
-            _spent(jobs.c.cpu, now, which.since).label("cpu"),
-            _spent(jobs.c.gpus, now, which.since).label("gpus"),
+            _spent(sa.literal(1), now, which).label("ran"),
+            _spent(jobs.c.cpu, now, which).label("cpu"),
+            _spent(jobs.c.gpus, now, which).label("gpus"),
         )
         .where(which.condition())
         .group_by(*columns)
         .order_by(*columns)
     )
-
-
-async def usage(store: HistoryStore, since: int, now: int, *, cluster: str | None = None) -> dict[str, float]:
-    """CPU milliseconds by user since then, of jobs that ended and of those that run: for fair share."""
-    which = JobFilter(since=since, cluster=cluster)
-    rows = await sum_jobs(store, which, ["user"], now)
-    return {row["user"]: row["cpu"] / 1000 for row in rows if row["started"]}
 
 
 _LEARNED = (JobState.COMPLETED, JobState.FAILED, JobState.TIMEOUT)
@@ -129,7 +154,7 @@ async def past_runs(store: HistoryStore, most: int) -> list[PastRun]:
             c.scheduler == store.writer.scheduler,
             c.started.is_not(None),
             c.ended.is_not(None),
-            c.state.in_([each.value for each in _LEARNED]),
+            c.state.in_([state.value for state in _LEARNED]),
         )
         .order_by(c.ended.desc())
         .limit(most)
@@ -137,9 +162,12 @@ async def past_runs(store: HistoryStore, most: int) -> list[PastRun]:
     return [PastRun(*row.values()) for row in await store.ask(wanted)][::-1]
 
 
-async def find_gaps(store: HistoryStore, since: int | None, until: int | None) -> list[Mapping[str, Any]]:
+async def find_gaps(store: HistoryStore, which: JobFilter) -> list[Mapping[str, Any]]:
     """When the history could not be written."""
-    wanted = sa.select(gaps).order_by(gaps.c.began)
+    wanted, since, until = sa.select(gaps).order_by(gaps.c.began), which.since, which.until
+    for column, one in ((gaps.c.cluster, which.cluster), (gaps.c.scheduler, which.scheduler)):
+        if one is not None:
+            wanted = wanted.where(column == one)
     if since is not None:
         wanted = wanted.where(gaps.c.ended >= since)
     if until is not None:

@@ -12,14 +12,19 @@ from typing import Any
 import msgspec
 
 from fluence import names
-from fluence.admission.hooks import webhook_configuration
-from fluence.admission.keeper import WEBHOOK_CONFIGURATIONS, Renewal
-from fluence.admission.manifests import hand_off_definition
-from fluence.admission.policy import policies
+from fluence.admission import users
+from fluence.admission.certificates import WEBHOOK_CONFIGURATIONS, Renewal
+from fluence.admission.manifests import (
+    hand_off_definition,
+    policies,
+    refusing_policies,
+    webhook_configuration,
+)
 from fluence.admission.scopes import AdmissionOptions, AdmissionScope, DoorMode, scopes
 from fluence.admission.server import Webhook, WebhookPlace
 from fluence.kube.client import Client
-from fluence.kube.errors import ApiConflict, ApiError, Missing
+from fluence.kube.errors import ApiConflict, ApiError, Forbidden, Missing
+from fluence.kube.operators import CustomResource
 from fluence.kube.resource import (
     DEPLOYMENTS,
     HAND_OFFS,
@@ -31,12 +36,14 @@ from fluence.kube.resource import (
     Json,
     Resource,
 )
+from fluence.model.operators import OPERATORS
 from tests.admission_objects import VARIABLES
 from tests.eventually import eventually
 from tests.integration.rights import until_account
 
 RESOURCES: dict[str, Resource[Json]] = {
-    each.kind: each.raw() for each in (PODS, JOBS, DEPLOYMENTS, REPLICASETS, STATEFULSETS)
+    **{each.kind: CustomResource(each, each.versions[0]).raw() for each in OPERATORS},
+    **{each.kind: each.raw() for each in (PODS, JOBS, DEPLOYMENTS, REPLICASETS, STATEFULSETS)},
 }
 KEY = "admission-test"
 # Labels that the server gives a Job's pods; and the Job itself, if one map is both its labels and theirs.
@@ -68,18 +75,23 @@ class Field:
     def namespace(self, held: bool) -> str:
         return f"{self.run}-held" if held else f"{self.run}-open"
 
-    def scope(self, kind: str, held: bool) -> AdmissionScope:
-        name = ("pods" if kind == "Pod" else "workloads") + ("-held" if held else "")
+    def scopes(self, kind: str, held: bool) -> list[AdmissionScope]:
+        """All whose rules apply to a kind."""
+        here = [each for each in scopes(self.options) if each.name.endswith("-held") == held]
+        everywhere = [each for each in scopes(self.options) if each.name == users.NAME]
+        return [each for each in (*here, *everywhere) if kind in each.kinds]
+
+    def named(self, name: str) -> AdmissionScope:
         return next(each for each in scopes(self.options) if each.name == name)
 
 
 @contextlib.asynccontextmanager
-async def field(client: Client, *, own_scheduler: bool = False) -> AsyncIterator[Field]:
-    """The namespaces; pods name `fluence`, or a scheduler that nobody else runs."""
+async def field(client: Client, *, own_scheduler: bool = False, **more: Any) -> AsyncIterator[Field]:
+    """The namespaces; pods name `fluence`, or a scheduler that nobody else runs. ``more``: options."""
     run = f"adm-{uuid.uuid4().hex[:8]}"
     only = {"key": KEY, "operator": "In", "values": [run]}
     scheduler = run if own_scheduler else names.SCHEDULER
-    options = AdmissionOptions(doors=DoorMode.NAMESPACES, selector=(only,), scheduler=scheduler)
+    options = AdmissionOptions(doors=DoorMode.NAMESPACES, selector=(only,), scheduler=scheduler, **more)
     found = Field(run, options)
     spaces = {found.plain: {}, found.namespace(False): {KEY: run}, found.namespace(True): {KEY: run}}
     spaces[found.namespace(True)][names.NAMESPACE_OPT_IN] = names.DOORS_ENABLED
@@ -108,7 +120,21 @@ async def field(client: Client, *, own_scheduler: bool = False) -> AsyncIterator
 @contextlib.asynccontextmanager
 async def policies_for(client: Client, at: Field) -> AsyncIterator[None]:
     """The policies, once the server applies them."""
-    documents = policies(at.options, namespace=at.plain, prefix=at.run)
+    async with created(client, policies(at.options, namespace=at.plain, prefix=at.run)):
+        await _effective(client, at)
+        yield
+
+
+@contextlib.asynccontextmanager
+async def guard_for(client: Client, at: Field) -> AsyncIterator[None]:
+    """The policies that refuse, without the rules."""
+    async with created(client, refusing_policies(at.options, prefix=at.run)):
+        yield
+
+
+@contextlib.asynccontextmanager
+async def created(client: Client, documents: list[Any]) -> AsyncIterator[None]:
+    """These policies and bindings; whether the server applies them yet is to be seen."""
     made = []
     try:
         for each in documents:
@@ -122,7 +148,6 @@ async def policies_for(client: Client, at: Field) -> AsyncIterator[None]:
             )
             await client.create(resource, each)
             made.append((resource, each["metadata"]["name"]))
-        await _effective(client, at)
         yield
     finally:
         for resource, name in made:
@@ -137,10 +162,12 @@ async def webhook_for(
     options = at.options
     place = WebhookPlace(("127.0.0.1", 0), at.run, ("127.0.0.1",), at.plain)
     hook = Webhook(acting or client, options, place, renewal or Renewal(check_s=0.1, first_s=0.0))
-    async with hook.serving() as port:
+    async with hook.serving() as port, contextlib.AsyncExitStack() as hooks:
         url = {"url": f"https://127.0.0.1:{port}"}
         await client.create(WEBHOOK_CONFIGURATIONS, webhook_configuration(options, client=url, name=at.run))
+        refusals = created(client, refusing_policies(options, prefix=at.run))
         try:
+            await hooks.enter_async_context(refusals)
             await _effective(client, at)
             # A Service leads only to those that have read the parameters.
             await eventually(hook.unready, lambda why: "parameters" not in why, timeout_s=60)
@@ -212,7 +239,7 @@ async def _effective(client: Client, at: Field) -> None:
     for held in (False, True):
         where = at.namespace(held)
         await eventually(
-            lambda held=held: is_effective(client, at, held),
+            lambda held=held: is_effective(client, at, held),  # type: ignore[misc]
             timeout_s=60,
             what=f"pods are changed in {where}",
         )
@@ -224,11 +251,32 @@ async def _effective(client: Client, at: Field) -> None:
         return made["spec"]["suspend"]
 
     await eventually(suspended, timeout_s=60, what=f"Jobs are suspended in {at.namespace(True)}")
+    if at.options.users:
+        await eventually(
+            lambda: is_named(client, at), timeout_s=60, what=f"objects are named in {at.namespace(False)}"
+        )
+
+
+async def is_named(client: Client, at: Field) -> bool:
+    """Whether admission writes who submitted an object, and refuses to let it be changed."""
+    made: Any = await client.create(RESOURCES["Pod"], _probe(at), namespace=at.namespace(False))
+    patched = {"metadata": {"annotations": {names.SUBMITTED_BY: "nobody"}}}
+    try:
+        after: Any = await client.patch(RESOURCES["Pod"], "probe", patched, namespace=at.namespace(False))
+    except Forbidden:
+        after = made
+    finally:
+        await client.delete(RESOURCES["Pod"], "probe", namespace=at.namespace(False))
+    found, kept = (each["metadata"].get("annotations", {}).get(names.SUBMITTED_BY) for each in (made, after))
+    return bool(found) and kept == found
 
 
 async def gone(client: Client, at: Field) -> None:
     """Wait until the server changes nothing any more."""
     for held in (False, True):
         await eventually(
-            lambda held=held: is_effective(client, at, held), False, timeout_s=60, what="nothing is changed"
+            lambda held=held: is_effective(client, at, held),  # type: ignore[misc]
+            False,
+            timeout_s=60,
+            what="nothing is changed",
         )

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import aiohttp
 
-from fluence.admission.hooks import webhook_configuration
-from fluence.admission.keeper import WEBHOOK_CONFIGURATIONS
+from fluence.admission.certificates import WEBHOOK_CONFIGURATIONS
+from fluence.admission.manifests import webhook_configuration
 from fluence.kube.client import Client
 from fluence.sandbox.sandbox import Sandbox
 from tests.eventually import eventually

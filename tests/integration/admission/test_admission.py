@@ -15,14 +15,12 @@ from deploy.helm.manifests import template
 
 from fluence import names
 from fluence.act.hand_off import HandOffWriter
-from fluence.admission.keeper import WEBHOOK_CONFIGURATIONS, Renewal
+from fluence.admission.certificates import WEBHOOK_CONFIGURATIONS, Renewal
 from fluence.kube.client import Client
 from fluence.kube.errors import Forbidden, Missing
 from fluence.kube.resource import CONFIG_MAPS, HAND_OFFS, JOBS, NAMESPACES, PODS, Json, Resource
 from fluence.live.scheduler import LiveScheduler
-from fluence.model.device import DeviceTree
-from fluence.model.hand_off import BASE, hand_off_variables
-from fluence.model.resource_document import parse
+from fluence.model.external_resources import BASE, DeviceTree, hand_off_variables, parse
 from fluence.sandbox.sandbox import Sandbox
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
@@ -387,6 +385,41 @@ async def test_the_leader_keeps_the_variables_of_the_devices(sandbox: Sandbox) -
                 await client.patch(CONFIG_MAPS.raw(), "devices", change, namespace=at.plain)
                 wanted = hand_off_variables(parse(text))
                 await eventually(lambda: table(client, at), wanted)
+            # Somebody changes or deletes the table: it is as it was before a pod can miss it.
+            wrong = {"spec": {"variables": {"QRMI_BACKEND": names.JOBID}}}
+            await client.patch(HAND_OFFS.raw(), names.ADMISSION_PARAMETERS, wrong, namespace=at.plain)
+            await eventually(lambda: table(client, at), wanted)
+            await client.delete(HAND_OFFS, names.ADMISSION_PARAMETERS, namespace=at.plain)
+            await eventually(lambda: table(client, at), wanted)
         finally:
             stop.set()
             await running
+
+
+async def test_admission_that_comes_after_the_scheduler_has_its_table_soon(sandbox: Sandbox) -> None:
+    """The right to write the table comes with admission, as its kind does."""
+    async with ground(sandbox) as (client, at):
+        await client.delete(HAND_OFFS, names.ADMISSION_PARAMETERS, namespace=at.plain)
+        account = f"system:serviceaccount:{at.plain}:{at.run}-scheduler"
+        tree = parse("resources: [{type: qpu, name: q, attributes: {vendor: a}}]")
+        async with Client(msgspec.structs.replace(sandbox.access(), impersonate=account)) as acting:
+            writer = HandOffWriter(acting, at.plain)
+            writer.keep(tree)
+            running = asyncio.create_task(writer.run())
+            made: list[str] = []
+            try:
+                await eventually(
+                    lambda: writer.failed, lambda failed: failed > 0, what="it may not write yet"
+                )
+                text = template(
+                    "--show-only", "templates/admission.yaml", "--kube-version", "1.36", *_named(at)
+                )
+                made = await _rights(client, text, at)
+                await eventually(lambda: table(client, at), hand_off_variables(tree))
+                await client.delete(HAND_OFFS, names.ADMISSION_PARAMETERS, namespace=at.plain)
+                await eventually(lambda: table(client, at), hand_off_variables(tree))
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+                for path in made:
+                    await client.request("DELETE", path)

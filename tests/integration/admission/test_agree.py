@@ -1,14 +1,15 @@
-"""Policy, webhook and interpreter turn any object into the same one, on a real API server."""
+"""Policy, webhook and Python rules turn any object into the same one, on a real API server."""
 
 import asyncio
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from fluence.admission.interpreter import admit, as_read
+from fluence.admission.admit import admit, as_read
+from fluence.admission.rule import DEFAULT_HANDLERS, POD_GROUPS
 from fluence.errors import InvalidInput
 from fluence.kube.client import Client
 from fluence.sandbox.sandbox import Sandbox
@@ -19,25 +20,31 @@ pytestmark = pytest.mark.release
 OBJECTS = int(os.environ.get("FLUENCE_ADMISSIONS", "0")) or 240
 SEED = random.randrange(10**9) if "FLUENCE_ADMISSIONS" in os.environ else 7
 AT_ONCE = 8
+ALL = (*DEFAULT_HANDLERS, POD_GROUPS)
+USER = "kubernetes-admin"  # of the sandbox
 
 
 def expected(at: Field, found: dict[str, Any], held: bool) -> Any:
-    kind, scope = found["kind"], at.scope(found["kind"], held)
-    about: Any = {"kind": kind, "namespace": at.namespace(held), "variables": VARIABLES}
-    made = admit(scope, as_read(found), **about)
-    assert not admit(scope, made.object, **about).patch, "a second time must change nothing"
-    return made.object
+    kind = found["kind"]
+    about: Any = {"kind": kind, "namespace": at.namespace(held), "variables": VARIABLES, "user": USER}
+    made = as_read(found)
+    for each in at.scopes(kind, held):
+        made = admit(each, made, **about).object
+        assert not admit(each, made, **about).patch, "a second time must change nothing"
+    return made
 
 
-async def compare(client: Client, at: Field, number: int) -> str:
+def pod_or_workload(rng: random.Random, number: int) -> dict[str, Any]:
+    return pod(rng) if number % 3 else workload(rng)
+
+
+async def compare(client: Client, at: Field, number: int, found: dict[str, Any]) -> str:
     """One object through the server as it is, as we expect it, and as the rules make it there."""
-    rng = random.Random(f"{SEED}-{number}")
-    found = pod(rng) if number % 3 else workload(rng)
     held = number % 2 == 0
     try:
         by_us = expected(at, found, held)
     except InvalidInput as error:
-        return f"the interpreter says {error}: {found}"
+        return f"the Python rules say {error}: {found}"
     ours, theirs = await asyncio.gather(
         attempt(client, at.plain, by_us), attempt(client, at.namespace(held), found)
     )
@@ -56,24 +63,35 @@ def differences(one: Any, other: Any, path: str = "") -> Iterator[str]:
         yield f"{path}: expected {one!r}, got {other!r}"
 
 
-async def all_agree(client: Client, at: Field) -> None:
+async def all_agree(
+    client: Client, at: Field, make: Callable[[random.Random, int], dict[str, Any]], objects: int = OBJECTS
+) -> None:
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def one(number: int) -> str:
         async with gate:
-            return await compare(client, at, number)
+            rng = random.Random(f"{SEED}-{number}")
+            return await compare(client, at, number, make(rng, number))
 
-    wrong = [each for each in await asyncio.gather(*map(one, range(OBJECTS))) if each]
-    assert not wrong, f"{len(wrong)} of {OBJECTS} differ; the first:\n{wrong[0]}"
-
-
-async def test_policies_make_what_the_interpreter_makes(sandbox: Sandbox) -> None:
-    async with Client(sandbox.access()) as client, field(client) as at, policies_for(client, at):
-        await all_agree(client, at)
+    wrong = [each for each in await asyncio.gather(*map(one, range(objects))) if each]
+    assert not wrong, f"{len(wrong)} of {objects} differ; the first:\n{wrong[0]}"
 
 
-async def test_the_webhook_makes_what_the_interpreter_makes(sandbox: Sandbox) -> None:
-    async with Client(sandbox.access()) as client, field(client) as at, webhook_for(client, at) as hook:
+async def test_policies_make_what_the_python_rules_make(sandbox: Sandbox) -> None:
+    async with (
+        Client(sandbox.access()) as client,
+        field(client, users=True, handlers=ALL) as at,
+        policies_for(client, at),
+    ):
+        await all_agree(client, at, pod_or_workload)
+
+
+async def test_the_webhook_makes_what_the_python_rules_make(sandbox: Sandbox) -> None:
+    async with (
+        Client(sandbox.access()) as client,
+        field(client, users=True, handlers=ALL) as at,
+        webhook_for(client, at) as hook,
+    ):
         before = hook.reviews.answered
-        await all_agree(client, at)
+        await all_agree(client, at, pod_or_workload)
         assert hook.reviews.answered > before + OBJECTS / 4

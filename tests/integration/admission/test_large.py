@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from fluence import names
-from fluence.admission.bounds import MOST_CONTAINERS
+from fluence.admission.rule import MAX_CONTAINERS
 from fluence.kube.client import Client
 from fluence.sandbox.sandbox import Sandbox
 from tests.eventually import eventually
 from tests.integration.admission.field import attempt, field, policies_for, webhook_for
 
 pytestmark = pytest.mark.release
-MANY = MOST_CONTAINERS + 1
+MANY = MAX_CONTAINERS + 1
 QPU = {"limits": {f"{names.DEVICE_PREFIX}qpu": "1"}}
 
 
@@ -41,7 +41,7 @@ async def test_what_a_rule_would_change_is_refused_and_everything_else_passes(
         for held, found in refused:
             where = at.namespace(held)
             _, told = await eventually(  # policies that refuse are in force later than those that change
-                lambda where=where, found=found: attempt(client, where, found),
+                lambda where=where, found=found: attempt(client, where, found),  # type: ignore[misc]
                 lambda seen: seen[0] == "refused",
             )
             assert "containers and init containers" in told and "use several pods" in told

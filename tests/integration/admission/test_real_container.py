@@ -11,8 +11,7 @@ import pytest
 from fluence import names
 from fluence.kube.resource import CONFIG_MAPS, PODS
 from fluence.live.scheduler import LiveScheduler
-from fluence.model.hand_off import hand_off_variables
-from fluence.model.resource_document import parse
+from fluence.model.external_resources import hand_off_variables, parse
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
 from tests.eventually import eventually
@@ -82,8 +81,8 @@ async def test_a_container_prints_the_backend_that_its_pod_got(real_kube: Kube) 
             )
             assert found["metadata"]["annotations"][names.BACKEND] == "near"
             kubectl = Kubectl(msgspec.structs.replace(real_kube, namespace=space))
-            said = await asyncio.to_thread(kubectl.run, "logs", "sampler")
-            assert said.stdout == "near near aws near braket on-near\n", said
+            wanted_log = "near near aws near braket on-near\n"
+            await asyncio.to_thread(kubectl.logged, "sampler", wanted=wanted_log)
         finally:
             stop.set()
             await running

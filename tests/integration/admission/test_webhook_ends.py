@@ -10,11 +10,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fluence.admission.hooks import webhook_configuration
-from fluence.admission.keeper import WEBHOOK_CONFIGURATIONS, Renewal
+from fluence.admission.certificates import WEBHOOK_CONFIGURATIONS, Renewal
+from fluence.admission.manifests import webhook_configuration
 from fluence.kube.client import Client
-from fluence.sandbox.faults import Rule
-from fluence.sandbox.proxy import Proxy
+from fluence.sandbox.proxy import Proxy, Rule
 from fluence.sandbox.sandbox import Sandbox
 from tests.eventually import eventually
 from tests.integration.admission.field import field, is_effective, webhook_for
@@ -32,7 +31,7 @@ async def test_told_to_stop_it_answers_on_and_told_again_it_stops_at_once(sandbo
     ):
         await eventually(lambda: found.get("/readyz"), (200, "ok\n"), timeout_s=SOON_S)
         found.process.send_signal(signal.SIGTERM)
-        await eventually(lambda: found.get("/readyz"), (503, "it was told to stop\n"), timeout_s=SOON_S)
+        await eventually(lambda: found.get("/readyz"), (503, "it is shutting down\n"), timeout_s=SOON_S)
         assert (await found.get("/healthz"))[0] == 200  # nobody is to kill it meanwhile
         for _ in range(20):
             assert await is_effective(client, at)
@@ -77,10 +76,10 @@ async def test_a_server_that_cannot_be_asked_leaves_it_ready(
     ):
         await eventually(hook.unready, "")
         fault = Rule(path=CONFIGURATIONS, status=500)
-        with caplog.at_level(logging.WARNING, "fluence.admission.keeper"):
+        with caplog.at_level(logging.WARNING, "fluence.admission.certificates"):
             proxy.rules.append(fault)
             async with asyncio.timeout(SOON_S):
-                while "was not told" not in caplog.text:
+                while "could not be announced" not in caplog.text:
                     await asyncio.sleep(0.05)
                     assert hook.unready() == ""
         assert fault.used and hook.unready() == "" and await is_effective(client, at)
@@ -97,7 +96,7 @@ async def test_a_certificate_that_ended_while_the_server_could_not_be_told_is_sa
         webhook_for(client, at, renewal=short, acting=acting) as hook,
     ):
         proxy.rules.append(Rule(path=CONFIGURATIONS, status=500))
-        said = "the API server was not told our certificate: "
+        said = "our certificate could not be announced to the API server: "
         await eventually(hook.unready, lambda why: why.startswith(said), timeout_s=SOON_S)
         assert datetime.now(UTC) >= hook.keeper.current.ends
 

@@ -34,6 +34,7 @@ from fluence.kube.resource import (
 )
 from fluence.live.scheduler import LiveScheduler
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.controller.doors import doors, serve_flux_jobs
 from tests.integration.rights import chart_rules, resource_of
 from tests.integration.schedule.field import Field, field
@@ -88,9 +89,7 @@ class Tenancy:
             **options,
         }
         async with doors(self.f, self.account, **chosen) as found:
-            async with asyncio.timeout(30):
-                while not self.live.leads:
-                    await asyncio.sleep(0.02)
+            await eventually(lambda: self.live.leads, what="it leads", pause_s=0.02)
             yield found
 
     @property
@@ -100,7 +99,7 @@ class Tenancy:
 
     def free(self) -> dict[str, int]:
         """Thousandths of cores that the scheduler believes to be free on the nodes of the field."""
-        seats = self.live.scheduler.state.cluster.seats
+        seats = self.live.scheduler.state.cluster.fit
         free = seats.free("cpu")
         return {name: int(free[seats.position[name]]) for name in self.f.nodes}
 
@@ -117,12 +116,11 @@ class Tenancy:
         f, name = self.f, f"{PROBE}-{next(self._numbers)}"
         await f.add(f.pod(name, cpu="10m"))
         began = time.monotonic()
-        try:
-            async with asyncio.timeout(30):
-                while (await f.client.get(PODS, name, namespace=f.namespace)).spec.node_name is None:
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            raise AssertionError(f"{name} is not bound after 30 s") from None
+        await eventually(
+            lambda: f.client.get(PODS, name, namespace=f.namespace),
+            lambda pod: pod.spec.node_name is not None,
+            what=f"{name} is bound",
+        )
         waited = time.monotonic() - began
         await f.end(name)
         return waited
@@ -178,13 +176,14 @@ class Tenancy:
 
     async def stable(self) -> dict[str, Any]:
         """The same, once it stays as it is."""
-        async with asyncio.timeout(30):
-            found = await self.written()
-            while True:
-                await asyncio.sleep(0.5)
-                if (again := await self.written()) == found:
-                    return found
-                found = again
+        before: dict[str, Any] = {}
+
+        def is_as_before(now: dict[str, Any]) -> bool:
+            nonlocal before
+            before, earlier = now, before
+            return now == earlier
+
+        return await eventually(self.written, is_as_before, what="nothing is written", pause_s=0.5)
 
     # -- Mallory ---------------------------------------------------------------------------------------------
 

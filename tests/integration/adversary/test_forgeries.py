@@ -133,7 +133,7 @@ class Forgery:
             meta_of(body)["name"] = self.name
             pod = {"spec": {}}
         elif self.kind == "Job":
-            body = held_job(t.f, self.name, size, **t.nowhere)
+            body = held_job(t.f, self.name, size, **t.nowhere)  # type: ignore[arg-type]
             held: Any = body["spec"]
             held["suspend"] = self.suspended or self.wide
             pod = held["template"]

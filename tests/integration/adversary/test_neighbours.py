@@ -60,7 +60,7 @@ async def neighbours(kube: Kube, nodes: int, **options: object) -> AsyncIterator
         good = f"{f.namespace}-good"
         await make_namespace(f.client, good)
         try:
-            async with f.scheduler(**options):
+            async with f.scheduler(**options):  # type: ignore[arg-type]
                 yield Neighbours(f, good)
         finally:
             await f.client.delete(NAMESPACES.raw(), good)
@@ -71,7 +71,7 @@ def member(f: Field, group: str, size: int, name: str, duration: str = "1h", **s
         name,
         labels={names.GROUP_LABEL: group},
         annotations={names.GROUP_SIZE: str(size), names.DURATION: duration},
-        **spec,
+        **spec,  # type: ignore[arg-type]
     )
 
 
@@ -82,7 +82,7 @@ async def test_a_lie_about_the_time_that_it_takes(kube: Kube, audited: None) -> 
         await f.add(f.pod("liar", cpu="100m", annotations={names.DURATION: "5s"}))
         await f.until_bound(["liar"])
         await f.add(*(member(f, "wide", 3, f"wide-{i}", cpu="3950m") for i in range(3)))
-        await f.until_told("wide-0", "insufficient cpu")
+        await f.until_told("wide-0", "Insufficient cpu")
         await both.add_good(f.pod("small", cpu="1"))
         await both.until_good("small", within_s=60.0)  # 5 s, 30 s to end, and the next cycle
         # It is not believed twice.

@@ -10,16 +10,15 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.ids import job_number
+from fluence.cluster.graph import ClusterGraph, PodSetRequest, job_number
 from fluence.kube.client import Client
 from fluence.kube.errors import Forbidden
-from fluence.kube.resource import NODES, PODS, Resource
+from fluence.kube.resource import NODES, PODS
 from fluence.model.meta import Condition
-from fluence.sandbox.faults import Rule
+from fluence.sandbox.proxy import Rule
 from fluence.sandbox.testing import Kube
 from fluence.schedule.cycle import Decisions, SchedulingCycle
-from tests.integration.rights import until_allowed
+from tests.integration.rights import let_edit
 from tests.integration.schedule.field import Field, field
 
 
@@ -36,7 +35,7 @@ async def test_a_gang_that_asks_for_more_than_can_be_counted(
     async with field(kube, 2) as f, f.scheduler():
         await f.add_group("evil", count)
         await f.add(*(f.pod(f"evil-{i}", group="evil", cpu=cpu) for i in range(count)))
-        assert ", the largest node has " in await f.until_told("evil-0", "too small: cpu")
+        assert ", the largest node has " in await f.until_told("evil-0", "Insufficient cpu (")
         await behaves(f, "good")
 
 
@@ -60,23 +59,13 @@ async def test_a_node_that_says_it_has_more_than_can_be_counted(kube: Kube, audi
 
 async def test_users_cannot_promise_themselves_a_start(kube: Kube, audited: None) -> None:
     """Who may do all that the role `edit` allows, makes a pod that says it was promised a start long ago."""
-    binding: Any = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": "mallory"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "mallory"}],
-    }
     said = Condition(
         type=names.START_PROMISED, status="True", reason="LimitsEnforced", message="1970-01-01T00:00:00Z"
     )
     status: Any = {"status": {"conditions": [msgspec.to_builtins(said)]}}
     notes = {names.DURATION: "1h"}
     async with field(kube, 1, cpu=2) as f, Client(replace(kube.access(), impersonate="mallory")) as mallory:
-        bindings = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", dict)
-        await f.client.create(bindings, binding, namespace=f.namespace)
-        rule = {"apiGroups": [""], "resources": ["pods"], "verbs": ["create"]}
-        await until_allowed(f.client, "mallory", [rule], namespace=f.namespace)
+        await let_edit(f.client, "mallory", f.namespace)
         await f.add(f.pod("runs", cpu="2", nodeName=f.nodes[0]), f.pod("first", cpu="2", annotations=notes))
         await asyncio.sleep(1.1)  # creation times are whole seconds
         forged = {**notes, names.QUEUED: "1970-01-01T00:00:00Z"}
@@ -119,17 +108,17 @@ async def test_what_cannot_be_handled_is_told_and_the_rest_goes_on(
     """A fault of our own: here, asking where a certain pod fits fails."""
     honest = ClusterGraph.gang
 
-    def gang(self: ClusterGraph, pods: Any, **more: Any) -> Any:
-        if any(pod.metadata.name.startswith("evil") for pod in pods):
+    def gang(self: ClusterGraph, request: PodSetRequest) -> Any:
+        if any(pod.metadata.name.startswith("evil") for pod in request.pods):
             raise ZeroDivisionError("made by the test")
-        return honest(self, pods, **more)
+        return honest(self, request)
 
     monkeypatch.setattr(ClusterGraph, "gang", gang)
     async with field(kube, 2) as f, f.scheduler(may_fail=True) as live:
         await f.add_group("evil", 2)
         await f.add(*(f.pod(f"evil-{i}", group="evil") for i in range(2)))
         told = await f.until_told("evil-1", "Fluence cannot handle this group")
-        assert told.endswith("ZeroDivisionError: made by the test; please report it")
+        assert told.endswith("ZeroDivisionError: made by the test; please report it.")
         await behaves(f, "good")
         assert live.metrics.fault_count >= 1 and not live.unready()
         assert b'fluence_faults_total{kind="group"}' in live.metrics.text()
@@ -167,5 +156,5 @@ async def test_a_bind_that_is_tried_again_does_not_overbook_its_node(kube: Kube,
                 "the first bind failed",
             )
             await f.add(f.pod("foreign", cpu="3", nodeName=f.nodes[0], schedulerName="other"))
-            await f.until_told("late", "insufficient cpu")
+            await f.until_told("late", "Insufficient cpu")
             assert (await f.settled(quiet_s=4))["late"] is None

@@ -21,6 +21,7 @@ from fluence.kube.resource import Resource as Kind
 from fluence.model.dra import MAX_KINDS
 from fluence.model.pod import Pod
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.controller.doors import doors, held_pod
 from tests.integration.schedule.field import Field, field
 
@@ -198,7 +199,7 @@ async def test_users_that_are_made_up_do_not_get_more_devices(
             await both.innocent(containers=container)
         assert sum(home is not None for home in (await f.homes()).values()) == 2
         waits = next(name for name, home in (await f.homes()).items() if home is None)
-        await f.until_told(waits, f"namespace {f.namespace} has, or is promised, the 2 licence")
+        await f.until_told(waits, f"namespace {f.namespace} has 2 of 2 licence in use or planned")
 
 
 # -- names and texts -----------------------------------------------------------------------------------------
@@ -218,14 +219,16 @@ async def test_names_as_long_as_the_server_takes(kube: Kube, audited: None) -> N
             for i in range(5):
                 await f.client.create(PODS, held_pod(f, f"held-{i}", cpu="10m"), namespace=both.good)
                 name = f"held-{i}"
-                await both.in_time(f"the FluxJob of {name}", lambda name=name: has_flux_job(name))
-        made: list[str] = []
-        async with asyncio.timeout(60):
-            while len(made) < many:
-                await asyncio.sleep(0.2)
-                page = await f.client.list(FLUX_JOBS, namespace=f.namespace)
-                made = [each.metadata.name for each in page.items or ()]
-        assert all(len(each) <= 253 for each in made)
+                await both.in_time(f"the FluxJob of {name}", lambda name=name: has_flux_job(name))  # type: ignore[misc]
+
+        async def names_made() -> list[str]:
+            page = await f.client.list(FLUX_JOBS, namespace=f.namespace)
+            return [flux_job.metadata.name for flux_job in page.items or ()]
+
+        made = await eventually(
+            names_made, lambda made: len(made) >= many, what=f"{many} FluxJobs", timeout_s=60, pause_s=0.2
+        )
+        assert all(len(name) <= 253 for name in made)
 
 
 async def test_texts_as_long_as_the_server_takes(kube: Kube, audited: None) -> None:
@@ -234,7 +237,7 @@ async def test_texts_as_long_as_the_server_takes(kube: Kube, audited: None) -> N
         async with both.meanwhile():
             notes = {names.USER: long, names.QUEUE: long}
             await both.flood(PODS, (f.pod(f"p{i}", cpu="10m", annotations=notes) for i in range(30)))
-            assert "has 120000 bytes: write at most 253" in await f.until_told("p29")
+            assert "has 120000 bytes: the maximum is 253" in await f.until_told("p29")
         assert set((await f.homes()).values()) == {None}
 
 
@@ -250,7 +253,7 @@ async def test_nobody_is_told_the_names_of_another_namespace(kube: Kube, audited
             await f.client.create(PODS, body, namespace=both.good)
         async with both.meanwhile():
             await both.flood(PODS, (f.pod(f"wide-{i}", cpu="64") for i in range(10)))
-            said = await f.until_told("wide-0", "of other namespaces that have no limit")
+            said = await f.until_told("wide-0", "of other namespaces that have no time limit")
         assert both.good not in said and "ghost" not in said, said
         everything = [
             each.message for pod in (await f.pods()).values() for each in pod.status.conditions or ()

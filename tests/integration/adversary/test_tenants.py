@@ -16,6 +16,7 @@ from fluence.kube.resource import CONFIG_MAPS, JOBS, NAMESPACES, PODS, Json
 from fluence.model.grant import ReleaseNote, release_note
 from fluence.model.pod import Pod
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.adversary.tenants import Tenancy, tenancy
 from tests.integration.controller.doors import SEEN, held_job, held_set, submit, until_phase
 from tests.integration.schedule.field import RUN, Field
@@ -222,22 +223,16 @@ async def make_job(f: Field, name: str) -> None:
 
 
 async def until_evil(t: Tenancy, name: str, done: Any) -> Pod:
-    async with asyncio.timeout(30):
-        while True:
-            pod = await t.mallory.get(PODS, name, namespace=t.evil)
-            if done(pod):
-                return pod
-            await asyncio.sleep(0.1)
+    return await eventually(lambda: t.mallory.get(PODS, name, namespace=t.evil), done, what=name)
 
 
 async def until_granted(t: Tenancy, name: str) -> None:
     """Until a Job has been released by the scheduler."""
-    async with asyncio.timeout(30):
-        while True:
-            job = await t.f.client.get(JOBS, name, namespace=t.f.namespace)
-            if release_note(job) is not None and not job.spec.suspend:
-                return
-            await asyncio.sleep(0.1)
+    await eventually(
+        lambda: t.f.client.get(JOBS, name, namespace=t.f.namespace),
+        lambda job: release_note(job) is not None and not job.spec.suspend,
+        what=f"{name} is released",
+    )
 
 
 @pytest.mark.parametrize("stays", [True, False])
@@ -299,7 +294,7 @@ async def test_a_device_whose_holder_denies_it_is_not_given_twice(kube: Kube, au
         for notes in (less, dict.fromkeys((names.ALLOCATION, names.JOBID, names.BACKEND))):
             await t.patch("Pod", "holder", {"metadata": {"annotations": notes}})
             async with t.scheduler(), t.served():
-                await t.f.until_told("next", "waits for marrakesh")
+                await t.f.until_told("next", "Waiting for marrakesh")
                 assert (await t.f.settled())["next"] is None
         async with t.scheduler():
             await t.delete("Pod", "holder")
@@ -313,16 +308,20 @@ async def test_a_namespace_can_be_deleted_while_no_scheduler_runs(kube: Kube) ->
     async with tenancy(kube, 1) as t:
         async with t.scheduler():
             await t.create(held_job(t.f, "waits", 2, cpu="64"))
-            async with asyncio.timeout(30):
-                while not (found := (await t.mallory.list(FLUX_JOBS, namespace=t.evil)).items):
-                    await asyncio.sleep(0.1)
+            shown = await eventually(
+                lambda: t.mallory.list(FLUX_JOBS, namespace=t.evil),
+                lambda page: page.items,
+                what="its FluxJob",
+            )
         page = await t.mallory.list(FLUX_JOBS.raw(), namespace=t.evil)
-        assert found and not any(meta_of(each).get("finalizers") for each in page.items or ())
+        assert shown.items and not any(meta_of(each).get("finalizers") for each in page.items or ())
         await t.f.client.delete(NAMESPACES, t.evil)
-        async with asyncio.timeout(90):
-            while True:
-                try:
-                    await t.f.client.get(NAMESPACES, t.evil)
-                except Missing:
-                    return
-                await asyncio.sleep(0.2)
+
+        async def is_there() -> bool:
+            try:
+                await t.f.client.get(NAMESPACES, t.evil)
+            except Missing:
+                return False
+            return True
+
+        await eventually(is_there, False, what="the namespace is gone", timeout_s=90, pause_s=0.2)

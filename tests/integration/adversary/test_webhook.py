@@ -23,10 +23,11 @@ from msgspec.structs import replace
 from fluence import names
 from fluence.kube.client import Client
 from fluence.kube.errors import ApiError
-from fluence.kube.resource import PODS, Resource
+from fluence.kube.resource import PODS
 from fluence.sandbox.sandbox import Sandbox
 from tests.integration.admission.field import Field, field
 from tests.integration.admission.program import UNVERIFIED, Program, program
+from tests.integration.rights import let_edit
 
 ATTACK_S = float(os.environ.get("FLUENCE_SOAK", "0")) or 6.0
 WITHIN_S = 2.0  # what a small pod waits for, whatever the neighbour does
@@ -92,14 +93,6 @@ class Arena:
 
 @contextlib.asynccontextmanager
 async def arena(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Arena]:
-    binding: Any = {
-        "apiVersion": "rbac.authorization.k8s.io/v1",
-        "kind": "RoleBinding",
-        "metadata": {"name": "mallory"},
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "edit"},
-        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "mallory"}],
-    }
-    bindings = Resource("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding", dict)
     log = tmp_path / "webhook.log"
     async with (
         Client(sandbox.access()) as client,
@@ -107,7 +100,7 @@ async def arena(sandbox: Sandbox, tmp_path: Path) -> AsyncIterator[Arena]:
         field(client) as at,
         program(sandbox, client, at, "0s", log=log) as hook,
     ):
-        await client.create(bindings, binding, namespace=at.namespace(False))
+        await let_edit(client, "mallory", at.namespace(False))
         yield Arena(at, client, mallory, hook, log)
 
 

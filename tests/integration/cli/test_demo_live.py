@@ -12,9 +12,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fluence.cli.demo.script import MANIFESTS, read_script
-from fluence.kube.discovery import dropped_fields
-from fluence.kube.resource import DEPLOYMENTS, JOBS, PODS, Json, Resource
+from fluence.cli.demo.show import MANIFESTS, read_script
+from fluence.kube.resource import DEPLOYMENTS, JOBS, PODS, Json, Resource, dropped_fields
 from fluence.sandbox.testing import Kube, needs_real_nodes, needs_sandbox
 from tests.demo import timeline
 
@@ -139,7 +138,7 @@ def test_what_is_kept_can_be_asked_and_taken_down(home: Home) -> None:
     assert status.startswith("demo: up") and re.search(r"fluence +running", status)
     config = home.run("sandbox", "kubeconfig", "--path", "--name", "demo").stdout.strip()
     asked = home.run("explain", "group", "huge", "--kubeconfig", config).stdout
-    assert "the cluster as it is cannot hold it" in asked
+    assert "It cannot start on this cluster as it is" in asked
     assert "default/solver-b" in home.run("sandbox", "logs", "fluence", "--name", "demo").stdout
     again = home.run("demo", "--keep")
     assert again.returncode == 1

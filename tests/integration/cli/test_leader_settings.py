@@ -32,11 +32,11 @@ async def waiting(kube: Kube) -> AsyncIterator[Field]:
     """Under `fcfs` the last of three waits behind the second; the default would let it go first."""
     async with field(kube, 1, cpu=2) as f:
         lease = {"lease": True, "lease_name": f.name, "lease_namespace": f.namespace}
-        async with f.scheduler(queue_policy="fcfs", match_policy="lonode", **lease):
+        async with f.scheduler(queue_policy="fcfs", match_policy="lonode", **lease):  # type: ignore[arg-type]
             await f.add(f.pod("runs", annotations={LIMIT: "1h"}))
             await f.until_bound(["runs"])
             await f.add(f.pod("wide", cpu="2", annotations={LIMIT: "1h"}))
-            await f.until_told("wide", "insufficient cpu")
+            await f.until_told("wide", "Insufficient cpu")
             await f.add(f.pod("small", annotations={LIMIT: "10m"}))
             await f.until_told("small")
             yield f

@@ -58,3 +58,28 @@ def test_what_belongs_to_snapshots_is_refused(kube: Kube, tmp_path: Path, option
     done = whatif(kube, tmp_path, gang("a", 1, "1"), option, "1")
     assert done.exit_code == 2
     assert f"{option} needs --state" in done.stderr
+
+
+def test_held_jobs_a_service_and_a_queued_job(kube: Kube, tmp_path: Path) -> None:
+    """A Job that admission held waits without pods; the manifest has a Service beside the Job."""
+    job = gang("held", 2, "64")
+    job["metadata"]["labels"] = {"fluxqueue.seen": "yes"}
+    job["spec"]["suspend"] = True
+
+    async def create() -> None:
+        async with kube.client() as client:
+            await client.create(JOBS.raw(), job, namespace=kube.namespace)
+
+    asyncio.run(create())
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": "s"},
+        "spec": {"clusterIP": "None"},
+    }
+    mixed = {"apiVersion": "v1", "kind": "List", "items": [service, job]}
+    done = whatif(kube, tmp_path, mixed, "-o", "json")
+    assert done.exit_code == 4, done.output
+    assert [each["job"] for each in json.loads(done.stdout)["jobs"]] == [f"{kube.namespace}/held"]
+    assert "document 1: Service is left out: it makes no pods" in done.stderr
+    assert f"Job {kube.namespace}/held is in the cluster already" in done.stderr

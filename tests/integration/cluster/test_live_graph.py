@@ -9,15 +9,26 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from fluence.cli import main
-from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.ids import job_number
+from fluence.cluster.graph import ClusterGraph, job_number
 from fluence.cluster.layout import RACK, GraphLayout
 from fluence.graph.graph import ResourceGraph
 from fluence.kube.resource import NODES, PODS
-from fluence.placer.gang import GangRequest, Seated
+from fluence.match.matcher import Matcher
+from fluence.match.placement import Placed
+from fluence.model.jobspec import Jobspec
+from fluence.placer.gang import GangPlacement, GangRequest
 from fluence.sandbox.testing import Kube
+from tests.gangs import compiled
 
 LEVEL = f"rack={RACK}"
+# As fluxqueue and fluxnetes write them.
+CORES = """
+version: 1
+resources:
+  - {type: node, count: 2, with: [{type: slot, count: 1, label: default, with: [{type: core, count: 8}]}]}
+tasks: [{command: [app], slot: default, count: {per_slot: 1}}]
+attributes: {system: {duration: 3600}}
+"""
 
 
 def body(name: str, **spec: object) -> dict[str, object]:
@@ -54,10 +65,10 @@ def test_the_live_graph_shows_nodes_and_what_runs_on_them(kube: Kube, audited: N
             cluster = ClusterGraph()
             everything = (await client.list(PODS)).items or ()
             cluster.load((await client.list(NODES)).items or (), everything)
-            gang = cluster.gang([made])
+            gang = compiled(cluster, [made])
             assert isinstance(gang, GangRequest)
             found = cluster.try_now(gang, now=0)  # other tests' pods may have all that a node has
-            assert isinstance(found, Seated)
+            assert isinstance(found, GangPlacement)
             node = found.nodes[made.metadata.uid]
             await client.bind(made, node)
             return node
@@ -91,6 +102,9 @@ def test_the_live_graph_shows_nodes_and_what_runs_on_them(kube: Kube, audited: N
     assert len(graph.vertices_of_type("node")) == 10
     assert len(graph.vertices_of_type("gpu")) == 40
     assert len(graph.vertices_of_type("rack")) == 2
+    # The jobspecs of the predecessors ask for cores.
+    assert len(graph.vertices_of_type("core")) == 320
+    assert isinstance(Matcher(graph).match("allocate", Jobspec.parse(CORES), job=1, now=0), Placed)
 
 
 async def test_a_gang_that_is_bound_to_its_seats_passes_the_audit(kube: Kube, audited: None) -> None:
@@ -101,17 +115,17 @@ async def test_a_gang_that_is_bound_to_its_seats_passes_the_audit(kube: Kube, au
         everything = (await client.list(PODS)).items or []
         cluster = ClusterGraph(GraphLayout(levels=(("rack", RACK),)), policy="low")
         cluster.load((await client.list(NODES)).items or (), everything)
-        gang = cluster.gang(pods)
+        gang = compiled(cluster, pods)
         assert isinstance(gang, GangRequest)
-        seated = cluster.seat(gang, job=job_number(kube.namespace), now=1)
-        assert isinstance(seated, Seated)
+        seated = cluster.allocate(gang, job=job_number(kube.namespace), now=1)
+        assert isinstance(seated, GangPlacement)
         for pod in pods:
             await client.bind(pod, seated.nodes[pod.metadata.uid])
-        before = {type_: cluster.seats.free(type_).tolist() for type_ in cluster.seats.types}
+        before = {type_: cluster.fit.free(type_).tolist() for type_ in cluster.fit.types}
         for pod in (await client.list(PODS, namespace=kube.namespace)).items or ():
             assert pod.spec.node_name == seated.nodes[pod.metadata.uid]
             cluster.set_pod(pod)
-        assert {type_: cluster.seats.free(type_).tolist() for type_ in cluster.seats.types} == before
+        assert {type_: cluster.fit.free(type_).tolist() for type_ in cluster.fit.types} == before
 
 
 def test_a_cluster_that_is_not_there_is_one_line() -> None:

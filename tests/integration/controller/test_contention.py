@@ -57,16 +57,16 @@ async def test_ten_workloads_of_all_kinds_contend_and_none_starts_in_part(kube: 
             else:
                 kind = {"d": "Deployment", "r": "ReplicaSet", "s": "StatefulSet"}[name[0]]
                 await submit(f, held_set(f, kind, name, size))
-        async with asyncio.timeout(150):
-            while len(begun) < len(SIZES):
-                await asyncio.sleep(0.3)
-                if watcher.done():
-                    watcher.result()
-                for name in [each for each in begun if each[0] in "drs"]:
-                    kind = {"d": "Deployment", "r": "ReplicaSet", "s": "StatefulSet"}[name[0]]
-                    await f.client.delete(
-                        KINDS[kind], name, namespace=f.namespace
-                    )  # they end by no means else
+
+        async def all_begun() -> set[str]:
+            if watcher.done():
+                watcher.result()
+            for name in [name for name in begun if name[0] in "drs"]:  # nothing else ends them
+                kind = {"d": "Deployment", "r": "ReplicaSet", "s": "StatefulSet"}[name[0]]
+                await f.client.delete(KINDS[kind], name, namespace=f.namespace)
+            return begun
+
+        await eventually(all_begun, set(SIZES), what="all have started", timeout_s=150, pause_s=0.3)
         stop.set()
         await watcher
         for name in (each for each in SIZES if each.startswith("j")):
@@ -84,7 +84,7 @@ async def test_a_batch_of_jobs_starts_in_the_order_of_submission(kube: Kube, aud
             await until_flux_job(
                 f,
                 f"batch-{index}-job",
-                lambda each, place=index + 1: each is not None and each.status.position == place,
+                lambda each, place=index + 1: each is not None and each.status.position == place,  # type: ignore[misc]
                 f"has place {index + 1}",
             )
         await f.end("busy")

@@ -11,12 +11,12 @@ import pytest
 
 from fluence import names
 from fluence.kube.client import Client
+from fluence.kube.releases import DEFAULT, release
 from fluence.kube.resource import PODS, Json, Resource
 from fluence.sandbox.auditor import ask
 from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import DEFAULT, release
 from fluence.sandbox.sandbox import Sandbox
-from fluence.sandbox.testing import Kube, _namespace
+from fluence.sandbox.testing import Kube, namespace_in
 from tests.integration.controller.doors import (
     doors,
     held_job,
@@ -53,6 +53,7 @@ def with_kube_scheduler() -> Iterator[Sandbox]:
             await serve_flux_jobs(client)
 
     try:
+        assert not asyncio.run(ask(box.at.folder)).findings  # as soon as it is up
         asyncio.run(prepare())
         yield box
     finally:
@@ -61,7 +62,7 @@ def with_kube_scheduler() -> Iterator[Sandbox]:
 
 @pytest.fixture
 def their_kube(with_kube_scheduler: Sandbox) -> Iterator[Kube]:
-    with _namespace(with_kube_scheduler) as found:
+    with namespace_in(with_kube_scheduler) as found:
         yield found
     report = asyncio.run(ask(with_kube_scheduler.at.folder))
     faults = [str(each) for each in report.findings if found.namespace in str(each)]
@@ -134,14 +135,14 @@ async def test_what_kube_scheduler_refuses_waits_pinned_is_told_and_keeps_its_se
 
 
 async def test_a_refused_pod_is_taken_back_only_where_its_owner_makes_it_anew_and_its_user_allows_it(
-    their_kube: Kube,
+    their_kube: Kube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("fluence.controller.unstarted.AFTER_S", 1.0)
     async with field(their_kube, 1) as f:
         await devices(f, count=0, expression="device.driver.startsWith('none')")
         body: Any = held_set(f, "ReplicaSet", "rs", 1, schedulerName=THEIRS, **claims("one"))
         body["spec"]["template"]["metadata"]["annotations"] = {names.TAKE_BACK: "delete"}
-        async with doors(f) as controller:
-            controller._refusals._after_s = 1.0
+        async with doors(f):
             await submit(f, body)
             pods = await f.until(lambda pods: any(not pod.is_gated for pod in pods.values()), "handed over")
             first = set(pods)

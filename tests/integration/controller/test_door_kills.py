@@ -19,7 +19,7 @@ from fluence import names
 from fluence.controller.flux_job import FLUX_JOBS
 from fluence.kube.resource import JOBS, Json
 from fluence.model.pod import Pod
-from fluence.sandbox.faults import Rule
+from fluence.sandbox.proxy import Rule
 from fluence.sandbox.testing import Kube
 from tests.integration.controller.doors import SEEN, held_job, held_pod, submit, until_phase
 from tests.integration.schedule.field import Field, field

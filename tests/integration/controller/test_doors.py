@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
 
 from fluence import names
 from fluence.controller.flux_job import FLUX_JOBS
-from fluence.kube.resource import JOBS, PODS
+from fluence.kube.resource import EVENTS, JOBS, NAMESPACES, PODS
 from fluence.model import hostlist
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
@@ -24,6 +25,7 @@ from tests.integration.controller.doors import (
     until_phase,
 )
 from tests.integration.schedule.field import Field, field
+from tests.integration.schedule.test_preemption import priorities
 
 
 async def until_free(f: Field) -> None:
@@ -172,7 +174,7 @@ async def test_deleting_a_flux_job_cancels_and_the_workload_stays_held_and_says_
         )
         await eventually(
             lambda: f.client.get(JOBS.raw(), "j", namespace=f.namespace),
-            lambda job: names.CANCELLED in job["metadata"].get("annotations", {}),
+            lambda job: names.CANCELLED in job["metadata"].get("annotations", {}),  # type: ignore[attr-defined]
             what="the Job says that it is cancelled",
         )
         await f.settled()
@@ -196,3 +198,62 @@ async def test_a_running_job_whose_flux_job_is_deleted_is_suspended(kube: Kube, 
         await until_free(f)
         await f.settled(quiet_s=0.5)
         assert not await f.pods() and await flux_job(f, "j-job") is None
+
+
+async def events(f: Field, kind: str, reason: str) -> list[str]:
+    """The names of the objects of a kind with such an event in the namespace."""
+    page = await f.client.list(EVENTS.raw(), namespace=f.namespace)
+    found: list[Any] = [event for event in page.items or () if event.get("reason") == reason]
+    return [event["regarding"]["name"] for event in found if event["regarding"]["kind"] == kind]
+
+
+async def test_a_warning_reaches_a_held_job_before_it_has_pods(kube: Kube) -> None:
+    async with field(kube, 1) as f, doors(f):
+        job = held_job(f, "train", 1, cpu="3")
+        job["metadata"]["annotations"] = {f"{names.PREFIX}/durration": "1h"}
+        await f.add(f.pod("busy", cpu="3"))
+        await f.until_bound(["busy"])
+        await submit(f, job)
+        await eventually(
+            lambda: events(f, "Job", "UnknownAnnotation"), ["train"], what="the Job has the event"
+        )
+
+
+async def test_a_labelled_namespace_without_admission_gets_an_event(kube: Kube) -> None:
+    """Nothing holds work on this server."""
+    async with field(kube, 1) as f, doors(f):
+        patch: Any = {"metadata": {"labels": {names.NAMESPACE_OPT_IN: names.DOORS_ENABLED}}}
+        await f.client.patch(NAMESPACES.raw(), f.namespace, patch)
+        numbers = itertools.count()
+
+        async def try_again() -> list[str]:
+            """What came before the label, by clocks that may differ, is not meant."""
+            await f.add(f.pod(f"p{next(numbers)}", cpu="100m"))
+            return await events(f, "Namespace", "WorkNotHeld")
+
+        await eventually(try_again, [f.namespace], what="the namespace has the event")
+
+
+async def test_a_held_job_that_is_preempted_is_suspended_again_and_keeps_its_place(
+    kube: Kube, audited: None
+) -> None:
+    """Nothing of its backoffLimit is used, and it starts before one that came after it."""
+    async with field(kube, 1, cpu=2) as f, doors(f), priorities(f) as classes:
+        await submit(f, held_job(f, "first", 2, priorityClassName=classes["low"]))
+        await f.until_bound(2)
+        await f.settled(quiet_s=1.1)  # the server's times of creation are whole seconds
+        await submit(f, held_job(f, "second", 2, priorityClassName=classes["low"]))
+        await f.add(f.pod("urgent", cpu="2", priorityClassName=classes["high"]))
+        await f.until_bound(["urgent"])
+        job: Any = await f.client.get(JOBS.raw(), "first", namespace=f.namespace)
+        assert job["spec"]["suspend"] is True and not job["status"].get("failed")
+        found = await until_flux_job(
+            f,
+            "first-job",
+            lambda each: each is not None and each.status.position == 1,
+            "waits again, in front of the other",
+        )
+        assert found is not None and found.status.phase in ("Pending", "Reserved")
+        await f.end("urgent")
+        pods = await f.until_bound(2)
+        assert all(name.startswith("first") for name, pod in pods.items() if pod.spec.node_name)

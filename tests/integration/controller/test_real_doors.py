@@ -58,14 +58,13 @@ async def test_the_examples_of_fluxqueue_are_let_go_and_print(real_kube: Kube) -
             await client.create(JOBS.raw(), admitted("job.yaml", name), namespace=real_kube.namespace)
             await client.create(PODS.raw(), admitted("pod.yaml", name), namespace=real_kube.namespace)
             await completed(client, real_kube, {"job-job", "pod-pod"})
-            said = await asyncio.to_thread(kubectl.ok, "logs", "pod")
-            assert said == "potato\n"
+            await asyncio.to_thread(kubectl.logged, "pod", wanted="potato\n")
             pods = (await client.list(PODS, namespace=real_kube.namespace)).items or []
             ranks = {}
             for pod in pods:
                 if pod.metadata.name != "pod":
                     index = pod.labels[names.COMPLETION_INDEX]
-                    ranks[index] = await asyncio.to_thread(kubectl.ok, "logs", pod.metadata.name)
+                    ranks[index] = await asyncio.to_thread(kubectl.logged, pod.metadata.name)
             assert ranks == {str(index): f"I am rank {index}\n" for index in range(3)}
             table = await asyncio.to_thread(kubectl.ok, "get", "fj")
             assert table.split()[:5] == ["NAME", "STATE", "POSITION", "START", "REASON"]

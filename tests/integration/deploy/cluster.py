@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fluence.kube.releases import release
 from fluence.sandbox.auditor import ask
 from fluence.sandbox.images import find_busybox, write_busybox
 from fluence.sandbox.nodes import NodeKind
-from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import CONTROL_PLANE, NODE, release
+from fluence.sandbox.programs import CONTROL_PLANE, NODE, find_programs
 from fluence.sandbox.sandbox import Sandbox
 from fluence.sandbox.testing import PREFIX, needs_real_nodes
 from tests.eventually import wait_until
@@ -50,12 +50,19 @@ def installed(box: Sandbox, folder: Path, *, values: Mapping[str, Any] | None = 
     user = HelmUser(box, SPACE, VERSION, folder)
     user.kubectl("create", "namespace", SPACE)
     user.kubectl("label", "namespace", SPACE, "pod-security.kubernetes.io/enforce=restricted")
-    user.install("fluence", "--wait", "--timeout", "170s", values=values)
+    more = ("--set", "view.apiService=true", "--wait", "--timeout", "170s")
+    user.install("fluence", *more, values=values)
     return user
 
 
 def until(look: Callable[[], T], what: str, wanted: Callable[[T], Any] | T = bool) -> T:
     return wait_until(look, wanted, what=what, timeout_s=SOON_S, pause_s=0.5)
+
+
+def logged(user: HelmUser, *arguments: str, wanted: Callable[[str], Any] | str) -> str:
+    """What containers have printed. The runtime may write the last line of a log only after the container
+    is seen to have ended."""
+    return until(lambda: user.kubectl("logs", *arguments), f"the log of {' '.join(arguments)}", wanted)
 
 
 def pods(user: HelmUser, selector: str) -> list[dict[str, Any]]:

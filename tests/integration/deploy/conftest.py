@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from fluence.sandbox.folders import cache_dir, locked
-from fluence.sandbox.testing import needs_package
+from fluence.sandbox.testing import Kube, needs_package
+from tests.integration.deploy.helm import HelmUser
 
 ROOT = Path(__file__).parents[3]
 INPUTS = ("src", "examples", "deploy/image", "pyproject.toml", "constraints.txt", "README.md", "LICENSE")
@@ -48,3 +49,9 @@ def image() -> Path:
                 old.unlink()
                 old.with_suffix(".spdx.json").unlink(missing_ok=True)
     return found
+
+
+@pytest.fixture
+def user(kube: Kube, tmp_path: Path) -> HelmUser:
+    """An administrator in the namespace of the test, on the run's control plane."""
+    return HelmUser(kube.sandbox, kube.namespace, kube.version, tmp_path)

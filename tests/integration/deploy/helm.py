@@ -14,12 +14,13 @@ import yaml
 from deploy.helm.manifests import CHART
 from deploy.helm.program import find_helm
 
+from fluence.kube.releases import release
 from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import release
 from fluence.sandbox.sandbox import Sandbox
 
-# Tests beside this one install too, and a cluster has one class of a name.
-_ALONE = ("--set", "admission.priorityClass=false")
+# Tests beside this one install too, and a cluster has one class and one APIService of a name. Where nodes are
+# simulated, no pod answers for that APIService, and namespaces would be deleted late.
+_ALONE = ("--set", "admission.priorityClass=false", "--set", "view.apiService=false")
 
 
 class Refused(Exception):

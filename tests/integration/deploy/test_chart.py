@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,6 @@ import pytest
 import yaml
 
 from fluence.config import load
-from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
 from tests.integration.deploy.helm import HelmUser, Refused
 
@@ -53,6 +53,44 @@ spec:
                       scheme: {type: string}
                       bearerTokenFile: {type: string}
                       tlsConfig: {type: object, properties: {insecureSkipVerify: {type: boolean}}}
+---
+apiVersion: apiextensions.k8s.io/v1
+kind: CustomResourceDefinition
+metadata: {name: prometheusrules.monitoring.coreos.com}
+spec:
+  group: monitoring.coreos.com
+  names: {kind: PrometheusRule, plural: prometheusrules, singular: prometheusrule}
+  scope: Namespaced
+  versions:
+    - name: v1
+      served: true
+      storage: true
+      schema:
+        openAPIV3Schema:
+          type: object
+          required: [spec]
+          properties:
+            spec:
+              type: object
+              properties:
+                groups:
+                  type: array
+                  items:
+                    type: object
+                    required: [name]
+                    properties:
+                      name: {type: string}
+                      rules:
+                        type: array
+                        items:
+                          type: object
+                          required: [expr]
+                          properties:
+                            alert: {type: string}
+                            expr: {x-kubernetes-int-or-string: true}
+                            for: {type: string}
+                            labels: {type: object, additionalProperties: {type: string}}
+                            annotations: {type: object, additionalProperties: {type: string}}
 """
 METRICS = {"metrics-address": "0.0.0.0:10452"}
 COMBINATIONS: dict[str, dict[str, Any]] = {
@@ -68,6 +106,12 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
     "watched": {
         "settings": METRICS,
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {
+            "enabled": True,
+            "labels": {"release": "prometheus"},
+            "alerts": {"FluenceDown": {"enabled": False}},
+        },
+        "dashboard": {"enabled": True},
         "networkPolicy": {
             "enabled": True,
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}],
@@ -147,6 +191,20 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
             "log-level": "debug",
         }
     },
+    "the match service on the cluster": {"matchService": {"enabled": True, "nodePort": True}},
+    "the match service on graphs of its clients": {
+        "matchService": {
+            "enabled": True,
+            "graph": "client",
+            "port": 5000,
+            "from": [{"namespaceSelector": {"matchLabels": {"team": "hpc"}}}],
+            "tlsSecret": "match-tls",
+            "clientCertificates": True,
+            "state": {"persistent": True, "size": "5Gi", "storageClassName": "fast"},
+            "args": ["--max-graphs=4"],
+        },
+        "networkPolicy": {"enabled": True},
+    },
     "an earlier chart's values": {
         "scheduler": {"name": "fluence", "policy": "lonode", "replicaCount": 1, "leaderElect": False},
         "controller": {"name": "scheduler-plugins-controller", "replicaCount": 1},
@@ -156,22 +214,19 @@ COMBINATIONS: dict[str, dict[str, Any]] = {
 
 
 @pytest.fixture
-def user(kube: Kube, tmp_path: Path) -> HelmUser:
-    return HelmUser(kube.sandbox, kube.namespace, kube.version, tmp_path)
-
-
-@pytest.fixture
 def monitors(user: HelmUser) -> None:
     user.kubectl("apply", "--server-side", "--filename", "-", text=MONITORS)
-    user.kubectl("wait", "--for=condition=Established", "crd/servicemonitors.monitoring.coreos.com")
+    for kind in ("servicemonitors", "prometheusrules"):
+        user.kubectl("wait", "--for=condition=Established", f"crd/{kind}.monitoring.coreos.com")
 
 
 def rendered(text: str) -> dict[str, dict[str, Any]]:
-    """By kind, without the rules of admission; of several the first."""
+    """By kind, without the rules of admission and the roles of users; of several the first."""
     found: dict[str, dict[str, Any]] = {}
     for part in text.split("---\n"):
         each = yaml.safe_load(part)
-        if each and "# Source: fluence/templates/admission.yaml" not in part:
+        left_out = re.search(r"# Source: fluence/templates/(admission|users)\.yaml", part)
+        if each and not left_out:
             found.setdefault(each["kind"], each)
     return found
 
@@ -201,10 +256,12 @@ def test_what_is_on_request_is_made_on_request(user: HelmUser) -> None:
     plain = set(rendered(user.template("fluence")))
     assert plain == {
         *("ServiceAccount", "ConfigMap", "Deployment", "PodDisruptionBudget", "Lease"),
-        *("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"),
+        *("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding", "Service", "APIService"),
     }
     watched = rendered(user.template("fluence", values=COMBINATIONS["watched"]))
-    assert set(watched) - plain == {"Service", "ServiceMonitor", "NetworkPolicy"}
+    assert set(watched) - plain == {"ServiceMonitor", "PrometheusRule", "NetworkPolicy"}
+    unseen = rendered(user.template("fluence", values={"settings": {"view-address": ""}}))
+    assert plain - set(unseen) == {"Service", "APIService"}
     reviews = [
         rule for rule in watched["ClusterRole"]["rules"] if "authentication.k8s.io" in rule["apiGroups"]
     ]
@@ -212,9 +269,9 @@ def test_what_is_on_request_is_made_on_request(user: HelmUser) -> None:
         {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]}
     ]
     ports = watched["Deployment"]["spec"]["template"]["spec"]["containers"][0]["ports"]
-    assert [port["name"] for port in ports] == ["health", "metrics"]
+    assert [port["name"] for port in ports] == ["health", "metrics", "view"]
     bare = rendered(user.template("fluence", values=COMBINATIONS["no budget, no rights, another account"]))
-    assert set(bare) == {"ConfigMap", "Deployment", "Lease"}
+    assert set(bare) == {"ConfigMap", "Deployment", "Lease", "Service", "APIService"}
     assert bare["Deployment"]["spec"]["template"]["spec"]["serviceAccountName"] == "default"
 
 
@@ -245,11 +302,65 @@ def test_the_device_plugin_comes_on_request_for_every_node_and_reads_one_object(
     assert scheduler != by_kind["DaemonSet"]["spec"]["selector"]["matchLabels"]
 
 
+def of_service(text: str) -> dict[str, dict[str, Any]]:
+    """The objects of the match service, by kind."""
+    found = [each for each in yaml.safe_load_all(text) if each]
+    return {each["kind"]: each for each in found if "-service" in each["metadata"]["name"]}
+
+
+def test_the_match_service_comes_on_request_and_only_reads_the_cluster(user: HelmUser) -> None:
+    assert of_service(user.template("fluence")) == {}
+    live = of_service(user.template("fluence", values={"matchService": {"enabled": True}}))
+    verbs = {verb for rule in live["ClusterRole"]["rules"] for verb in rule["verbs"]}
+    assert verbs == {"list"}
+    assert live["Service"]["spec"]["type"] == "ClusterIP"
+    (entry,) = live["NetworkPolicy"]["spec"]["ingress"]
+    assert entry == {"ports": [{"protocol": "TCP", "port": 4242}], "from": [{"podSelector": {}}]}
+    container = live["Deployment"]["spec"]["template"]["spec"]["containers"][0]
+    assert "--live" in container["args"]
+    own = of_service(
+        user.template("fluence", values=COMBINATIONS["the match service on graphs of its clients"])
+    )
+    assert set(own) == {"ServiceAccount", "Service", "NetworkPolicy", "Deployment", "PersistentVolumeClaim"}
+    spec = own["Deployment"]["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is False
+    assert own["NetworkPolicy"]["spec"]["egress"] == []
+    assert "--tls-client-ca=/etc/fluence-service/ca.crt" in spec["containers"][0]["args"]
+
+
+def test_the_external_service_of_the_earlier_charts_is_the_match_service(user: HelmUser) -> None:
+    for values in (
+        {"scheduler": {"enableExternalService": True, "port": "5000"}},
+        {"sidecar": {"enableExternalService": True, "port": 5000}},
+    ):
+        found = of_service(user.template("fluence", values=values))
+        assert found["Service"]["spec"]["type"] == "NodePort"
+        assert found["Service"]["spec"]["ports"][0]["port"] == 5000
+        said = user.install("fluence", "--dry-run=client", values=values)
+        assert "enableExternalService is matchService.enabled and matchService.nodePort" in said
+    off = {"scheduler": {"enableExternalService": False, "port": 4242}}
+    assert of_service(user.template("fluence", values=off)) == {}
+
+
 @pytest.mark.parametrize("opens", [True, False])
 def test_the_right_to_patch_pods_goes_with_the_gates(user: HelmUser, opens: bool) -> None:
     values = {"settings": {"open-gates": opens, "flux-jobs": False}}
     rules = rendered(user.template("fluence", values=values))["ClusterRole"]["rules"]
     assert any("pods" in rule["resources"] and "patch" in rule["verbs"] for rule in rules) is opens
+
+
+@pytest.mark.parametrize("reads", [True, False])
+def test_the_right_to_read_kueues_objects_goes_with_the_setting(user: HelmUser, reads: bool) -> None:
+    rules = rendered(user.template("fluence", values={"settings": {"kueue-queues": reads}}))["ClusterRole"][
+        "rules"
+    ]
+    of_kueue = [rule for rule in rules if rule["apiGroups"] == ["kueue.x-k8s.io"]]
+    leases = [rule for rule in rules if rule.get("resourceNames") == ["c1f6bfd2.kueue.x-k8s.io"]]
+    assert (len(of_kueue), len(leases)) == ((1, 1) if reads else (0, 0))
+    for rule in of_kueue:
+        assert rule["verbs"] == ["get", "list", "watch"]
+    for rule in leases:
+        assert rule["verbs"] == ["get"]
 
 
 @pytest.mark.parametrize(
@@ -266,7 +377,7 @@ def test_the_right_to_patch_pods_goes_with_the_gates(user: HelmUser, opens: bool
 def test_the_right_to_end_pods_comes_with_a_queue_that_ends_them(
     user: HelmUser, given: object, ends: bool
 ) -> None:
-    values = {"settings": {"enforce-limits": given, "flux-jobs": False}}
+    values = {"settings": {"enforce-limits": given, "flux-jobs": False, "preemption": False}}
     rules = rendered(user.template("fluence", values=values))["ClusterRole"]["rules"]
     found = {
         (resource, verb)
@@ -340,6 +451,15 @@ REFUSED = [
     ("settings.log-level=trace", "/settings/log-level", "must be one of 'debug', 'info', 'warning', 'error'"),
     ("settings.health-address=10451", "/settings/health-address", "got number, want string"),
     ("settings.topology={rack}", "/settings/topology/0", "'rack' does not match pattern"),
+    ("settings.queue-priority=fairshare", "/settings/queue-priority", "does not match pattern"),
+    ("settings.enforce-limits.debug=stop", "/settings/enforce-limits/debug", "must be one of 'warn', 'end'"),
+    ("settings.enforce-limits=debug=stop", "/settings/enforce-limits", "does not match pattern"),
+    ("settings.default-durations.debug=soon", "/settings/default-durations/debug", "does not match pattern"),
+    ("settings.user-device-limits.qpu=2", "/settings/user-device-limits", "additional properties 'qpu' not"),
+    ("settings.user-device-limits.batch/qpu=two", "/settings/user-device-limits/batch~1qpu", "want integer"),
+    ("settings.queue-device-limits.batch/qpu=-1", "/settings/queue-device-limits/batch~1qpu", "minimum"),
+    ("resources.requests.cpu=lots", "/resources/requests/cpu", "does not match pattern"),
+    ("resources.request.cpu=1", "/resources", "additional properties 'request' not allowed"),
     ("devicePlugin.capacity=0", "/devicePlugin/capacity", "minimum"),
     ("devicePlugin.directory=here", "/devicePlugin/directory", "does not match pattern"),
     ("networkPolicy.apiServerPorts={0}", "/networkPolicy/apiServerPorts/0", "minimum"),
@@ -348,6 +468,24 @@ REFUSED = [
     ("serviceMonitor.enabled=true", "", "serviceMonitor.enabled needs metrics that Prometheus can reach"),
     ("serviceAccount.create=false", "", "serviceAccount.create is false: say serviceAccount.name"),
 ]
+
+
+TAKEN = (
+    "settings.enforce-limits.debug=warn",
+    "settings.enforce-limits=debug=warn\\,-=end",
+    "settings.default-durations.debug=30m",
+    "settings.default-durations.debug=7200",
+    "settings.default-durations=debug=30m\\,batch=12h",
+    "settings.user-device-limits.batch/qpu=2",
+    "settings.match-policy=coolest:coolest",
+    "settings.queue-priority=our_site.queue:fair_share",
+    "resources.limits.memory=4Gi",
+)
+
+
+def test_values_of_maps_and_plugins_are_taken(user: HelmUser) -> None:
+    for given in TAKEN:
+        user.template("fluence", "--set", given)
 
 
 def test_what_is_wrong_is_refused_with_its_place_and_the_reason(user: HelmUser) -> None:
@@ -396,9 +534,17 @@ def test_the_commands_of_the_earlier_charts_install_this_one(user: HelmUser, tmp
         ),
         ({"scheduler": {"loggingLevel": "9"}}, ["scheduler.loggingLevel is settings.log-level: debug"]),
         (
-            {"scheduler": {"image": "registry.example.org/me/fluence:2"}},
-            ["scheduler.image is image.repository and image.tag: registry.example.org/me/fluence:2"],
+            {"scheduler": {"image": "vanessa/fluence:latest", "pullPolicy": "Always"}},
+            [
+                "scheduler.image vanessa/fluence:latest is another program and is not used",
+                "scheduler.pullPolicy Always is not used: the image fluence is in no registry",
+            ],
         ),
+        (
+            {"scheduler": {"pullPolicy": "Always"}, "image": {"repository": "registry.example.org/fluence"}},
+            ["scheduler.pullPolicy is image.pullPolicy: Always"],
+        ),
+        ({"scheduler": {"policy": "hi"}}, ["scheduler.policy is settings.match-policy: hi"]),
     ],
 )
 def test_values_of_the_earlier_charts_mean_what_they_meant(
@@ -413,10 +559,13 @@ def test_values_of_the_earlier_charts_mean_what_they_meant(
     old = values.get("scheduler", {})
     assert settings.scheduler_name == old.get("name", "fluence")
     assert spec["replicas"] == old.get("replicaCount", 2)
-    assert container["imagePullPolicy"] == old.get("pullPolicy", "IfNotPresent")
-    assert container["image"] == old.get("image", container["image"])
+    # A file of an earlier chart brings no other program, and no pull of what is in no registry.
+    repository = values.get("image", {}).get("repository", "fluence")
+    assert container["image"].startswith(f"{repository}:")
+    pulls = old.get("pullPolicy", "IfNotPresent") if "/" in repository else "IfNotPresent"
+    assert container["imagePullPolicy"] == pulls
     assert settings.log_level == ("debug" if "loggingLevel" in old else "info")
-    policies = {"scheduler.policy": "lonode", "sidecar.policy": "hinode", "--policy": "low"}
+    policies = {"scheduler.policy": old.get("policy", ""), "sidecar.policy": "hinode", "--policy": "low"}
     wanted = next((value for key, value in policies.items() if any(key in note for note in notes)), "first")
     assert settings.match_policy == wanted
 

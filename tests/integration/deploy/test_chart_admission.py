@@ -50,6 +50,46 @@ def test_helm_renders_what_the_program_renders(mode: str, doors: DoorMode) -> No
     assert plain(by_helm) == plain(found)
 
 
+@pytest.mark.parametrize("mode", ["policy", "webhook"])
+@pytest.mark.parametrize("controllers", [(), ("system:serviceaccount:a:b", "system:serviceaccount:c:d")])
+def test_helm_renders_who_submitted_what_as_the_program_does(
+    kube: Kube, tmp_path: Path, mode: str, controllers: tuple[str, ...]
+) -> None:
+    values = (f"admission.mode={mode}", "admission.users=true", "admission.queueAccess=true")
+    listed = [f"admission.controllers={{{','.join(controllers)}}}"] if controllers else []
+    by_helm = rendered(*values, *listed)
+    options = AdmissionOptions(users=True, controllers=controllers, queue_access=True)
+    by_us = manifests(options, namespace="fluence-system", by_webhook=mode == "webhook")
+    found = {f"{each['kind']}/{each['metadata']['name']}": each for each in by_us}
+    found.pop("CustomResourceDefinition/handoffs.fluence.flux-framework.org")
+    assert plain(by_helm) == plain(found)
+    for value, name in (("users", "users"), ("queueAccess", "queue-access")):
+        left = rendered(f"admission.mode={mode}", f"admission.{value}=false")
+        assert f"ValidatingAdmissionPolicy/fluence-{name}" not in left
+    user = HelmUser(kube.sandbox, kube.namespace, kube.version, tmp_path)
+    mine = [each for each in by_helm.values() if "namespace" not in each["metadata"]]
+    if kube.version != "1.35":
+        assert user.judge(yaml.safe_dump_all(mine)).count("(server dry run)") == len(mine)
+
+
+def test_the_scheduler_reads_the_policy_that_keeps_names_and_no_other() -> None:
+    parts = ("rbac", "config")
+    on = rendered("admission.users=true", "fullnameOverride=mine", parts=parts)
+    assert "users-policy: mine-users" in on["ConfigMap/mine-scheduler"]["data"]["fluence.yaml"]
+    rules = [
+        each for each in on["ClusterRole/mine-scheduler"]["rules"] if "admission" in each["apiGroups"][0]
+    ]
+    assert [(each["resourceNames"], each["verbs"]) for each in rules] == [
+        (["mine-users"], ["get", "list", "watch"])
+    ]
+    off = rendered(parts=parts)
+    rules = off["ClusterRole/fluence-scheduler"]["rules"]
+    assert not [each for each in rules if "admission" in each["apiGroups"][0]]
+    with pytest.raises(subprocess.CalledProcessError) as fault:
+        rendered("admission.users=true", "admission.mode=off")
+    assert "set the mode to auto, policy or webhook" in fault.value.stderr
+
+
 @pytest.mark.parametrize("handlers", ["fluxion", "quantum", "gang"])
 @pytest.mark.parametrize("doors", list(DoorMode))
 def test_handlers_select_rules(kube: Kube, tmp_path: Path, handlers: str, doors: DoorMode) -> None:

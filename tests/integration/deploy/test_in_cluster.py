@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import subprocess
+import sys
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,14 +15,15 @@ import pytest
 from deploy.helm.manifests import CHART, DEPLOY
 from deploy.image.__main__ import version as project_version
 
+from fluence.kube.releases import release
 from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import release
 from fluence.sandbox.sandbox import Sandbox
 from tests.integration.conftest import VERSION
 from tests.integration.deploy.cluster import (
     SPACE,
     findings,
     installed,
+    logged,
     pods,
     real_cluster,
     schedulers,
@@ -195,6 +197,21 @@ def test_the_scheduler_runs_as_a_pod_with_its_own_account_on_real_nodes(admin: H
     )
 
 
+def test_users_see_the_queue_with_the_defaults_of_the_chart(admin: HelmUser, user: HelmUser) -> None:
+    def available() -> list[str]:
+        service = admin.get("apiservice", "v1.view.fluence.flux-framework.org")
+        conditions = (service.get("status") or {}).get("conditions") or ()
+        return [
+            each["message"] for each in conditions if each["type"] == "Available" and each["status"] == "True"
+        ]
+
+    until(available, "the view is available")
+    for _ in range(6):  # whichever replica is asked
+        page = json.loads(user.kubectl("get", "--raw", "/apis/view.fluence.flux-framework.org/v1/queue"))
+        assert page["kind"] == "QueueList"
+    assert {"real-1", "real-2"} <= set(user.kubectl_fluence("nodes", "-o", "name").split())
+
+
 def test_seed_000_a_pod_group_and_its_deployment(user: HelmUser) -> None:
     text = gang(user, "training")
     mine = running(user, "training")
@@ -225,8 +242,7 @@ def test_seeds_003_and_004_the_job_says_potato_beside_one_of_the_default_schedul
     for scheduler, (name, words) in jobs.items():
         user.kubectl("wait", "--for=condition=complete", "--timeout=120s", f"job/{name}")
         (pod,) = pods(user, f"batch.kubernetes.io/job-name={name}")
-        said = user.kubectl("logs", pod["metadata"]["name"])
-        assert said == words.strip('"') + "\n"
+        logged(user, pod["metadata"]["name"], wanted=words.strip('"') + "\n")
         assert pod["spec"]["schedulerName"] == scheduler
         assert scheduled_by(user, pod["metadata"]["name"]) == [scheduler]
     # The way in which seed 004 shows it.
@@ -238,8 +254,7 @@ def test_seed_004_the_indexed_job_is_one_gang_of_ten(user: HelmUser) -> None:
     user.kubectl("apply", "--filename", "-", text=INDEXED)
     user.kubectl("wait", "--for=condition=complete", "--timeout=170s", "job/fluence-job")
     select = "batch.kubernetes.io/job-name=fluence-job"
-    said = user.kubectl("logs", "--selector", select, "--max-log-requests=10")
-    assert said == "potato\n" * 10
+    logged(user, "--selector", select, "--max-log-requests=10", wanted="potato\n" * 10)
     ids = {each["metadata"]["annotations"]["fluence.flux-framework.org/jobid"] for each in pods(user, select)}
     assert len(ids) == 1  # one allocation
     user.kubectl("delete", "job", "fluence-job", "job", "default-job")
@@ -254,7 +269,7 @@ def test_a_gated_pod_is_let_go_with_the_rights_of_the_chart(user: HelmUser) -> N
     )
     user.kubectl("annotate", "pod", "leader", "fluence.flux-framework.org/quantum-job-id=task-7")
     user.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s", "pod/worker")
-    assert user.kubectl("logs", "worker") == "has task-7\n"
+    logged(user, "worker", wanted="has task-7\n")
     user.kubectl("delete", "pod", "leader", "worker", "--grace-period=0", "--force")
 
 
@@ -272,10 +287,12 @@ def test_seed_000_the_quantum_quick_start(user: HelmUser) -> None:
 
     def sampled(name: str) -> tuple[str, str]:
         user.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s", f"pod/{name}")
-        return user.get("pod", name)["metadata"]["annotations"][key], user.kubectl("logs", name)
+        return user.get("pod", name)["metadata"]["annotations"][key], logged(user, name, wanted=bool)
 
-    until(lambda: "QRMI_BACKEND" in dry(user, EXAMPLES / "sampler.yaml"), "the policies are in force")
-    user.kubectl("apply", "--filename", str(EXAMPLES / "sampler.yaml"))
+    until(
+        lambda: "QRMI_BACKEND" in dry(user, EXAMPLES.parent / "quantum-pod.yaml"), "the policies are in force"
+    )
+    user.kubectl("apply", "--filename", str(EXAMPLES.parent / "quantum-pod.yaml"))
     backend, said = sampled("sampler")
     assert backend == "ibm_marrakesh"
     assert said == "submitting sampler job to ibm_marrakesh of ibm, a ibm-quantum-system\n"
@@ -284,6 +301,15 @@ def test_seed_000_the_quantum_quick_start(user: HelmUser) -> None:
     listed = user.kubectl_fluence("resources", "list", "-o", "json")
     assert {each["backend"] for each in json.loads(listed)} == {"ibm_marrakesh", "sv1", "solver"}
     user.kubectl("delete", "pod", "sampler", "chosen")
+    # The file brings a device plugin, which helm would not take over.
+    user.kubectl("delete", "--namespace", "kube-system", "--filename", str(DEPLOY / "fluence-resources.yaml"))
+    until(lambda: offered(user, "qpu"), "the kubelets offer none any more", {"0"})
+
+
+def offered(user: HelmUser, kind: str) -> set[str | None]:
+    """What the kubelets offer of a type of external resources."""
+    nodes = user.items("nodes")
+    return {node["status"]["allocatable"].get(f"fluxion.flux-framework.org/{kind}") for node in nodes}
 
 
 def dry(user: HelmUser, file: Path) -> str:
@@ -291,21 +317,62 @@ def dry(user: HelmUser, file: Path) -> str:
     return user.kubectl("create", "--dry-run=server", "--output", "json", "--filename", str(file))
 
 
+def test_the_history_is_read_in_the_pod_of_the_leader(admin: HelmUser) -> None:
+    """As docs/history.md says it: the path of the chart is found without an option."""
+    holder = admin.get("lease", "fluence")["spec"]["holderIdentity"]
+    leader = next(pod for pod in schedulers(admin) if holder.startswith(pod["metadata"]["name"]))
+    command = ("exec", leader["metadata"]["name"], "--", "fluence", "history", "-o", "json")
+    until(
+        lambda: {job["name"] for job in json.loads(admin.kubectl(*command))["jobs"]},
+        "the jobs of this cluster are listed",
+        lambda names: "training" in names,
+    )
+
+
 def test_the_device_plugin_lets_kube_scheduler_place_what_asks_for_devices(
-    admin: HelmUser, user: HelmUser
+    box: Sandbox, admin: HelmUser, user: HelmUser
 ) -> None:
+    """The plugin of the quick start has gone, and the kubelets offer none: they would fail it.
+    The pod waits, doctor says so, and it starts when there is a plugin again."""
     user.kubectl("apply", "--namespace", "kube-system", "--filename", "-", text=DEVICES)
-    user.kubectl("apply", "--filename", "-", text=ASKS)
-    admin.upgrade("fluence", "--set", "devicePlugin.enabled=true", "--wait", "--timeout", "170s")
-    user.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s", "pod/asks")
+    late = ASKS.replace("name: asks", "name: late").replace("spec:\n", "spec:\n  schedulerName: fluence\n", 1)
+    user.kubectl("apply", "--filename", "-", text=ASKS + "---" + late)
+
+    def waits() -> str:
+        conditions = user.get("pod", "late")["status"].get("conditions") or ()
+        return " ".join(each.get("message", "") for each in conditions if each["type"] == "PodScheduled")
+
+    until(waits, "it is not bound", lambda text: "Insufficient fluxion.flux-framework.org/qpu" in text)
+    found = doctor(box)
+    assert "offered-resources" in found and "resources advertise --remove" in found["offered-resources"]
+    # In the same rollout: seed 003's Job runs beside ours.
+    more = ("--set", "devicePlugin.enabled=true", "--set", "settings.scheduler-aliases={fluxnetes}")
+    admin.upgrade("fluence", *more, "--wait", "--timeout", "170s")
+    for name in ("asks", "late"):
+        user.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s", f"pod/{name}")
     assert scheduled_by(user, "asks") == ["default-scheduler"]
+    assert scheduled_by(user, "late") == ["fluence"]
+    assert "offered-resources" not in doctor(box)
 
-    def offered() -> bool:
-        nodes = [each["status"]["allocatable"] for each in user.items("nodes")]
-        return [each.get("fluxion.flux-framework.org/qubit") for each in nodes] == ["1k", "1k"]
+    until(lambda: offered(user, "qubit"), "both kubelets offer them", {"1k"})
+    user.kubectl("delete", "pod", "asks", "late", "--grace-period=0", "--force")
 
-    until(offered, "both kubelets offer them")
-    user.kubectl("delete", "pod", "asks", "--grace-period=0", "--force")
+
+def test_seed_003_the_job_that_names_fluxnetes_says_potato(user: HelmUser) -> None:
+    user.kubectl("apply", "--filename", str(EXAMPLES.parent / "job.yaml"))
+    user.kubectl("wait", "--for=condition=complete", "--timeout=120s", "job/job")
+    (pod,) = pods(user, "batch.kubernetes.io/job-name=job")
+    logged(user, pod["metadata"]["name"], wanted="potato\n")
+    assert scheduled_by(user, pod["metadata"]["name"]) == ["fluence"]
+    user.kubectl("delete", "job", "job")
+
+
+def doctor(box: Sandbox) -> dict[str, str]:
+    """The findings of doctor, by check: what is wrong, and the cure."""
+    command = [sys.executable, "-m", "fluence.cli", "doctor", "--kubeconfig", str(box.at.kubeconfig())]
+    answer = subprocess.run([*command, "-o", "json"], capture_output=True, text=True, check=False)
+    found = json.loads(answer.stdout)["findings"]
+    return {each["check"]: json.dumps(each) for each in found if each["verdict"] not in ("ok", "unseen")}
 
 
 def test_seed_002_what_is_submitted_is_held_queued_and_let_go(admin: HelmUser, user: HelmUser) -> None:
@@ -331,9 +398,10 @@ def test_seed_002_what_is_submitted_is_held_queued_and_let_go(admin: HelmUser, u
         return phases == {"job-job": "Completed", "pod-pod": "Completed"}
 
     until(ended, "both FluxJobs are Completed")
-    assert user.kubectl("logs", *space, "pod") == "potato\n"
-    said = user.kubectl("logs", *space, "--selector", "batch.kubernetes.io/job-name=job")
-    assert sorted(said.splitlines()) == [f"I am rank {index}" for index in range(3)]
+    logged(user, *space, "pod", wanted="potato\n")
+    ranks = [f"I am rank {index}" for index in range(3)]
+    select = "batch.kubernetes.io/job-name=job"
+    logged(user, *space, "--selector", select, wanted=lambda lines: sorted(lines.splitlines()) == ranks)
     user.kubectl("delete", "namespace", "held", "--timeout=120s")
 
 
@@ -353,7 +421,7 @@ def test_upgrade_and_rollback_touch_no_pod_of_a_user_and_an_uninstall_neither(
     }.items():
         admin.helm(*change, "--wait", "--timeout", "170s")
         until(
-            lambda tag=tag: (
+            lambda tag=tag: (  # type: ignore[misc]
                 {each["spec"]["containers"][0]["image"] for each in schedulers(admin)} == {f"fluence:{tag}"}
             ),
             "the schedulers are new ones",
@@ -377,10 +445,22 @@ def test_the_one_file_installs_the_same(box: Sandbox, user: HelmUser) -> None:
     subprocess.run(
         [kubectl, "--kubeconfig", kubeconfig, "apply", "-f", file], check=True, capture_output=True
     )
-    wait = ["rollout", "status", "deployment/fluence-scheduler", "-n", SPACE, "--timeout=170s"]
+    wait = ["rollout", "status", "deployment/fluence", "-n", SPACE, "--timeout=170s"]
     subprocess.run([kubectl, "--kubeconfig", kubeconfig, *wait], check=True, capture_output=True)
     gang(user, "one-file")
     running(user, "one-file")
+    # Its quantum quick start, as it is written.
+    subprocess.run(
+        [kubectl, "--kubeconfig", kubeconfig, "apply", "-f", DEPLOY / "fluence-resources.yaml"],
+        check=True,
+        capture_output=True,
+    )
+    until(lambda: offered(user, "qpu"), "the kubelets offer them", {"1k"})
+    sampler = EXAMPLES.parent / "quantum-pod.yaml"
+    until(lambda: "FLUXION_VENDOR" in dry(user, sampler), "admission knows the attributes")
+    user.kubectl("apply", "--filename", str(sampler))
+    user.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s", "pod/sampler")
+    logged(user, "sampler", wanted="submitting sampler job to ibm_marrakesh of ibm, a ibm-quantum-system\n")
     assert not findings(box)
 
 

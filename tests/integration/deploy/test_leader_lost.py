@@ -22,7 +22,7 @@ import pytest
 from fluence.kube.client import Client
 from fluence.kube.gangs import AnyGangs, discover_gangs
 from fluence.kube.resource import LEASES, PODS, Json
-from fluence.model.group import Group
+from fluence.model.owner import Group
 from fluence.model.pod import Pod
 from fluence.names import JOBID
 from fluence.sandbox.auditor import ask
@@ -145,8 +145,16 @@ def leader(admin: HelmUser) -> dict[str, Any]:
 
 
 def two_ready(admin: HelmUser) -> bool:
-    deployment = admin.get("deployment", "fluence-scheduler")
+    deployment = admin.get("deployment", "fluence")
     return bool(deployment["status"].get("readyReplicas") == 2)
+
+
+def environment(pid: int) -> list[bytes]:
+    """The variables of a process; none if it has just ended."""
+    try:
+        return Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
 
 
 def kill_node_and_leader(box: Sandbox, pod: dict[str, Any]) -> None:
@@ -154,11 +162,7 @@ def kill_node_and_leader(box: Sandbox, pod: dict[str, Any]) -> None:
     node, name = pod["spec"]["nodeName"], pod["metadata"]["name"]
     parts = box.require().parts
     os.kill(parts[f"kubelet-{node.removeprefix('real-')}"].pid, signal.SIGKILL)
-    victims = [
-        pid
-        for pid in descendants(parts[node].pid)
-        if f"HOSTNAME={name}".encode() in Path("/proc", str(pid), "environ").read_bytes().split(b"\0")
-    ]
+    victims = [pid for pid in descendants(parts[node].pid) if f"HOSTNAME={name}".encode() in environment(pid)]
     assert victims
     for pid in victims:
         os.kill(pid, signal.SIGKILL)

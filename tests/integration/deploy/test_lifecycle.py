@@ -51,7 +51,7 @@ def things(user: HelmUser, name: str) -> set[str]:
 
 
 def deployment(user: HelmUser, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = user.get("deployment", f"{name}-scheduler")
+    found: dict[str, Any] = user.get("deployment", name)
     return found
 
 
@@ -121,7 +121,7 @@ def test_an_uninstall_leaves_nothing_but_what_users_made(user: HelmUser, name: s
     user.kubectl("create", "--filename", "-", text=yaml.safe_dump(lease))
     user.upgrade(name, "--set", "settings.queue-policy=conservative")
     made = things(user, name) - before
-    assert {f"Deployment/{name}-scheduler", f"ClusterRole/{name}-scheduler", "Lease/fluence"} <= made
+    assert {f"Deployment/{name}", f"ClusterRole/{name}-scheduler", "Lease/fluence"} <= made
     assert f"ValidatingAdmissionPolicy/{name}-pods-warnings" in made
 
     user.helm("uninstall", name)

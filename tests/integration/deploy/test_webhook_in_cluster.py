@@ -24,19 +24,19 @@ from deploy.helm.program import find_helm
 from fluence import names
 from fluence.kube.client import Client
 from fluence.kube.errors import TooManyRequests
+from fluence.kube.releases import release
 from fluence.kube.resource import PODS
 from fluence.model.pod import Pod
 from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import release
 from fluence.sandbox.sandbox import Sandbox
 from tests.integration.conftest import VERSION
-from tests.integration.deploy.cluster import SPACE, findings, installed, pods, real_cluster, until
+from tests.integration.deploy.cluster import SPACE, findings, installed, logged, pods, real_cluster, until
 from tests.integration.deploy.helm import HelmUser
 
 pytestmark = [pytest.mark.realnodes, pytest.mark.release]
 
 ROOT = DEPLOY.parent
-SAMPLER = ROOT / "examples" / "quantum" / "sampler.yaml"
+SAMPLER = ROOT / "examples" / "quantum-pod.yaml"
 HELD = ROOT / "examples" / "fluxqueue" / "job.yaml"
 WEBHOOK = "deployment/fluence-webhook"
 VALUES = {"replicas": 1, "admission": {"mode": "webhook"}}
@@ -177,8 +177,8 @@ def test_a_container_is_told_its_backend_through_the_service(user: HelmUser) -> 
     user.kubectl("apply", "--filename", str(SAMPLER))
     user.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s", "pod/sampler")
     assert user.get("pod", "sampler")["metadata"]["annotations"][names.BACKEND] == "ibm_marrakesh"
-    said = user.kubectl("logs", "sampler")
-    assert said == "submitting sampler job to ibm_marrakesh of ibm, a ibm-quantum-system\n"
+    wanted = "submitting sampler job to ibm_marrakesh of ibm, a ibm-quantum-system\n"
+    logged(user, "sampler", wanted=wanted)
     user.kubectl("delete", "pod", "sampler")
 
 

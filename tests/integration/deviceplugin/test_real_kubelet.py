@@ -14,9 +14,9 @@ import pytest
 import yaml
 
 from fluence import names
+from fluence.kube.releases import release
 from fluence.sandbox import plane
 from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import release
 from fluence.sandbox.sandbox import Sandbox
 from fluence.sandbox.testing import Kube
 from tests.integration.sandbox.kubectl import Kubectl, soon

@@ -22,15 +22,15 @@ import yaml
 from deploy.helm.program import find_helm
 
 from fluence import names
-from fluence.doctor.finding import Check
+from fluence.doctor.facts import Check
 from fluence.doctor.look import Question, look
 from fluence.kube.client import Client
 from fluence.kube.lease import RENEW
+from fluence.kube.releases import release
 from fluence.kube.resource import LEASES, PODS
 from fluence.live.scheduler import LiveScheduler
 from fluence.sandbox.programs import find_programs
 from fluence.sandbox.proxy import Proxy
-from fluence.sandbox.releases import release
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
 from tests.eventually import eventually
@@ -112,7 +112,7 @@ async def leading(f: Field, lease: str = "fluence", **more: Any) -> AsyncIterato
         task = asyncio.create_task(live.run(stop))
         try:
             await eventually(lambda: live.leads or task.done(), timeout_s=60, what="it leads")
-            assert not task.done(), await task
+            assert not task.done(), await task  # type: ignore[func-returns-value]
             yield live
         finally:
             stop.set()
@@ -150,7 +150,7 @@ async def make_ready(f: Field) -> None:
     )
     for name in (each for each in pods if each.startswith("fluence-")):
         await f.client.bind(pods[name], f.nodes[0])
-    path = f"/apis/apps/v1/namespaces/{f.namespace}/deployments/fluence-{f.namespace}-scheduler"
+    path = f"/apis/apps/v1/namespaces/{f.namespace}/deployments/fluence-{f.namespace}"
 
     async def ready() -> object:
         return json.loads(await f.client.request("GET", path))["status"].get("readyReplicas")
@@ -171,6 +171,34 @@ async def test_a_healthy_cluster(kube: Kube, user: HelmUser) -> None:
         assert lease["object"] == f"lease {kube.namespace}/fluence"
         account = f"system:serviceaccount:{kube.namespace}:fluence-{kube.namespace}-scheduler"
         assert {each["object"] for each in report.of("rights")} == {account}
+
+
+async def test_a_crash_loop_beside_replicas_that_are_ready(kube: Kube, user: HelmUser) -> None:
+    """A rollout keeps the old pods until the new one is ready: two of two are."""
+    install(user, kube)
+    async with field(kube, 1) as f, leading(f):
+        await make_ready(f)
+        old = set(await f.pods())
+        user.kubectl("rollout", "restart", f"deployment/fluence-{f.namespace}")
+        pods = await f.until(lambda pods: bool(set(pods) - old), "a pod of the new template")
+        (new,) = set(pods) - old
+        waiting = {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
+        crashes = {
+            "name": "scheduler",
+            "image": "fluence",
+            "imageID": "",
+            "ready": False,
+            "restartCount": 4,
+            "state": {"waiting": waiting},
+            "lastState": {"terminated": {"exitCode": 1}},
+        }
+        status = {"status": {"phase": "Running", "containerStatuses": [crashes]}}
+        await f.client.patch(PODS, new, status, namespace=f.namespace, subresource="status")
+        report = await until_wrong(f, "deployment")
+        assert report.wrong["deployment"] == (
+            "container scheduler: CrashLoopBackOff after 4 restarts, last exit code 1"
+        )
+        assert report.code == 1
 
 
 def test_an_account_without_rights_has_each_named_and_the_cures_give_them(kube: Kube, user: HelmUser) -> None:
@@ -199,7 +227,8 @@ def test_flux_jobs_of_another_version_are_told_and_cured(own_sandbox: Kube, tmp_
     """fluxqueue's kind has the same name, helm upgrades none, and the server drops what it does not know."""
     kube = own_sandbox
     user = HelmUser(kube.sandbox, kube.namespace, kube.version, tmp_path)
-    stale = yaml.safe_load((ROOT / "deploy" / "crds" / "fluxjobs.yaml").read_text())
+    current = ROOT / "deploy" / "crds" / "fluxjobs.yaml"
+    stale = yaml.safe_load(current.read_text())
     for version in stale["spec"]["versions"]:
         status = version["schema"]["openAPIV3Schema"]["properties"]["status"]["properties"]
         del status["queued"], status["noLaterThan"]
@@ -213,7 +242,9 @@ def test_flux_jobs_of_another_version_are_told_and_cured(own_sandbox: Kube, tmp_
         assert said(kube, "flux-jobs", "ok")
     finally:
         user.helm("uninstall", f"fluence-{kube.namespace}", "--no-hooks")
-        user.kubectl("delete", "crd", stale["metadata"]["name"])
+        user.kubectl(
+            "apply", "-f", str(current)
+        )  # NB deleting it now, while it is stored anew, may never end
 
 
 def said(kube: Kube, check: str, verdict: str) -> list[dict[str, str]]:
@@ -243,8 +274,10 @@ def test_who_may_do_nothing_is_told_what_he_cannot_see_and_nothing_wrong(
     report = ask(kube, kubeconfig=mine)
     assert report.wrong == {}
     assert report.code == 2
-    seen = {each["check"] for each in report.found if each["verdict"] == "ok"}
-    assert seen <= {"server-version", "coscheduling", "flux-jobs"}  # what discovery tells everybody
+    seen = [each for each in report.found if each["verdict"] == "ok"]
+    # What discovery tells everybody, and queues, which everybody may read.
+    assert {each["check"] for each in seen} <= {"server-version", "coscheduling", "flux-jobs", "rights"}
+    assert all("queues" in each["message"] for each in seen if each["check"] == "rights")
     messages = " ".join(each["message"] for each in report.of("pods-without-scheduler"))
     assert "cannot list resource" in messages
     told = ask(kube, "--as", f"system:serviceaccount:{kube.namespace}:default", kubeconfig=mine)
@@ -276,7 +309,6 @@ async def test_admission_that_is_half_there_and_the_commands_that_make_it_whole(
     label = f"{names.NAMESPACE_OPT_IN}={names.DOORS_ENABLED}"
     variable = json.dumps([{"op": "remove", "path": "/spec/variables/QRMI_BACKEND"}])
     harm = {
-        "hand-off": ("patch", "handoff", names.ADMISSION_PARAMETERS, "--type=json", "--patch", variable),
         "admission": ("delete", binding),
         "doors": ("label", "namespace", kube.namespace, label),
     }
@@ -289,6 +321,14 @@ async def test_admission_that_is_half_there_and_the_commands_that_make_it_whole(
             (found,) = report.of(check, "wrong")
             await asyncio.to_thread(run_cure, kube, found["cure"])
             await until_wrong(f)
+        # The HandOff needs no doctor: the scheduler that leads watches it.
+        user.kubectl("patch", "handoff", names.ADMISSION_PARAMETERS, "--type=json", "--patch", variable)
+        await eventually(
+            lambda: (
+                "QRMI_BACKEND" in user.kubectl("get", "handoff", names.ADMISSION_PARAMETERS, "-o", "yaml")
+            ),
+            what="the variable is back",
+        )
 
 
 def test_gates_that_are_off(gateless: Kube) -> None:

@@ -23,10 +23,10 @@ from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
 from fluence.kube.access import find_access
 from fluence.kube.client import Client
-from fluence.kube.errors import Forbidden, Unauthorized
+from fluence.kube.errors import ONCE, Forbidden, Unauthorized
 from fluence.kube.resource import PODS
-from fluence.kube.retry import ONCE
 from fluence.sandbox.certs import Authority
+from fluence.sandbox.sandbox import Sandbox
 from fluence.sandbox.testing import Kube
 
 HOUR = 3600.0
@@ -83,12 +83,12 @@ def kubeconfig(kube: Kube, user: User, folder: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def authority(own_sandbox: Kube) -> Authority:
+def authority(own_control_plane: Sandbox) -> Authority:
     """One that the API server trusts besides the sandbox's, whose key nobody has any more."""
     made = Authority("another")
-    bundle = own_sandbox.sandbox.at.pki("ca.crt")
+    bundle = own_control_plane.at.pki("ca.crt")
     bundle.write_bytes(bundle.read_bytes() + made.pem)
-    own_sandbox.sandbox.restart("kube-apiserver")
+    own_control_plane.restart("kube-apiserver")
     return made
 
 
@@ -116,7 +116,9 @@ async def test_what_has_expired_is_said_with_time_and_cure(
     async with Client(find_access(kubeconfig=good), retry=ONCE) as client:
         with pytest.raises(Forbidden) as known:  # known, and without any right
             await client.list(PODS, namespace="default")
-    assert ("system:serviceaccount:own:default" if kind == "token" else USER) in str(known.value)
+    assert (f"system:serviceaccount:{own_sandbox.namespace}:default" if kind == "token" else USER) in str(
+        known.value
+    )
 
     ended = time.time() - HOUR / 2
     late = kubeconfig(own_sandbox, user(own_sandbox, authority, kind, life_s=-HOUR / 2), tmp_path)

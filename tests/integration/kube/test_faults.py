@@ -11,8 +11,7 @@ from fluence.kube.client import Client
 from fluence.kube.reflector import Reflector, Timing
 from fluence.kube.resource import PODS
 from fluence.model.pod import Pod
-from fluence.sandbox.faults import Rule
-from fluence.sandbox.proxy import Proxy
+from fluence.sandbox.proxy import Proxy, Rule
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
 from tests.unit.kube.serving import until

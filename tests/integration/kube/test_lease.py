@@ -20,8 +20,7 @@ from pathlib import Path
 from fluence.kube.client import Client
 from fluence.kube.lease import Elector, LeaseTerms
 from fluence.kube.resource import LEASES, Json
-from fluence.sandbox.faults import Rule
-from fluence.sandbox.proxy import Proxy
+from fluence.sandbox.proxy import Proxy, Rule
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
 from tests.integration.kube import candidate

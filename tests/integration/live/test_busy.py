@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from fluence.live.leadership import GRACE_S
+from fluence.live.threads import GRACE_S
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually

@@ -14,10 +14,15 @@ from typing import Any
 from click.testing import CliRunner
 
 from fluence.cli import main
+from fluence.database_url import parse_url
+from fluence.kube.resource import NAMESPACES
 from fluence.sandbox.testing import Kube
+from fluence.store import Writer
+from fluence.store.history_store import HistoryStore
 from tests.eventually import eventually
 from tests.integration.live.replica import SOON_S, Replica
 from tests.integration.schedule.field import Field, field
+from tests.integration.store.entries import over
 
 USER = {"fluence.flux-framework.org/user": "ada", "fluence.flux-framework.org/queue": "batch"}
 
@@ -73,7 +78,7 @@ async def test_a_history_survives_kills_and_says_what_became_of_jobs(kube: Kube,
             waiting = await until(database, lambda now: "late" in now and bool(now["late"]["reason"]))
             assert waiting["late"]["state"] in ("pending", "reserved")
             first.signal(signal.SIGKILL)
-            await first.process.wait()  # type: ignore[union-attr]
+            await first.process.wait()
         await f.end("waits", "gone")  # nobody sees it
         async with keeping(f, tmp_path / "b", database) as second:
             await f.until_bound(["late"])
@@ -91,7 +96,7 @@ async def test_a_history_survives_kills_and_says_what_became_of_jobs(kube: Kube,
             await f.add(f.pod("unseen", cpu="1", runs=3))
             await until(database, lambda now: now.get("unseen", {}).get("state") == "running")
             second.signal(signal.SIGKILL)
-            await second.process.wait()  # type: ignore[union-attr]
+            await second.process.wait()
         await f.until(lambda pods: pods["unseen"].is_terminal, "unseen has ended")
         async with keeping(f, tmp_path / "c", database) as third:
             found = await until(database, lambda now: now["unseen"]["ended"] is not None)
@@ -123,3 +128,30 @@ async def test_a_database_that_fails_holds_up_no_pod(kube: Kube, tmp_path: Path)
         assert set(found) == {"first", *(f"p-{i}" for i in range(6))}
         await replica.says("history is written again")
         assert replica.said.count("history is not written") == 1
+
+
+def test_the_history_is_that_of_the_cluster_which_the_kubeconfig_names(kube: Kube, tmp_path: Path) -> None:
+    """All sandboxes of a machine share a file."""
+    database = tmp_path / "history.db"
+
+    async def fill() -> None:
+        async with kube.client() as client:
+            own = (await client.get(NAMESPACES, "kube-system")).metadata.uid
+        for cluster, number in ((own, 1), ("another", 2)):
+            async with HistoryStore(parse_url(str(database)), Writer(cluster, "fluence")) as store:
+                await store.migrate()
+                await store.write([(over(number), "")])
+                await store.add_gap(0, 1, 1, f"gap of {number}")
+
+    asyncio.run(fill())
+
+    def listed(*options: str) -> tuple[list[int], int]:
+        words = ["history", "--database", str(database), "-o", "json", *options]
+        done = CliRunner().invoke(main, words, env={"KUBECONFIG": str(kube.sandbox.at.kubeconfig())})
+        assert done.exit_code == 0, done.output
+        value = json.loads(done.stdout)
+        return [job["job"] for job in value["jobs"]], len(value["gaps"])
+
+    assert listed() == ([1], 1)
+    assert listed("-A") == ([1, 2], 2)
+    assert listed("--cluster", "another") == ([2], 1)

@@ -32,8 +32,7 @@ from fluence.kube.resource import PODS
 from fluence.model.pod import Pod
 from fluence.names import JOBID
 from fluence.sandbox.auditor import Auditor
-from fluence.sandbox.faults import Rule, verb_of
-from fluence.sandbox.proxy import Proxy
+from fluence.sandbox.proxy import Proxy, Rule, verb_of
 from fluence.sandbox.testing import Kube
 from tests.integration.controller.doors import held_job, serve_flux_jobs, submit, until_phase
 from tests.integration.live.replica import LEASE, SOON_S, TERMS, Replica, lease_of, now

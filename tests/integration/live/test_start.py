@@ -8,8 +8,7 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-from fluence.sandbox.faults import Rule
-from fluence.sandbox.proxy import Proxy
+from fluence.sandbox.proxy import Proxy, Rule
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
 from tests.integration.live.replica import SOON_S, Replica, free_port, lease_of

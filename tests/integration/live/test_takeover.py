@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 
 from fluence.live.scheduler import LiveScheduler
-from fluence.sandbox.faults import Rule
+from fluence.sandbox.proxy import Rule
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
 from tests.integration.live.replica import SOON_S

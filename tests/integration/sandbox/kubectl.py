@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from fluence.kube.releases import release
 from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import release
 from fluence.sandbox.testing import Kube
 from tests.eventually import wait_until
 
@@ -43,6 +43,11 @@ class Kubectl:
         found: list[dict[str, Any]] = json.loads(self.ok("get", kind, *arguments, "-o", "json"))["items"]
         return found
 
+    def logged(self, *arguments: str, wanted: Callable[[str], Any] | str = bool) -> str:
+        """What containers have printed. The runtime may write the last line of a log only after the container
+        is seen to have ended."""
+        return soon(lambda: self.ok("logs", *arguments), f"the log of {' '.join(arguments)}", wanted)
+
     def until_ended(self, pod: str) -> str:
         """What a pod has printed once it has ended well."""
         wait = ("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=90s", f"pod/{pod}")
@@ -52,7 +57,7 @@ class Kubectl:
             self.run("logs", pod).stdout,
             self.run("describe", "pod", pod).stdout[-2000:],
         )
-        return self.ok("logs", pod)
+        return self.logged(pod)
 
 
 def soon(check: Callable[[], T], what: str, wanted: Callable[[T], Any] | T = bool) -> T:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -188,24 +189,26 @@ def test_pods_run_fail_and_stop_as_they_are_told(cli: Cli, tmp_path: Path) -> No
             "spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "x"}], **spec},
         }
 
+    hooked = {"name": "c", "image": "x", "lifecycle": {"preStop": {"sleep": {"seconds": 12}}}}
     cli.apply(
         pod("ends", {"run-seconds": "1"}),
         pod("fails", {"run-seconds": "1", "exit-code": "3"}),
         pod("stays", {}),
         pod("slow", {"stop-seconds": "12"}, terminationGracePeriodSeconds=30),
+        pod("hooked", {}, terminationGracePeriodSeconds=30, containers=[hooked]),
     )
 
     def phases() -> dict[str, str]:
         said = cli.ok("kubectl", "get", "pods", "-o", "json")
         return {each["metadata"]["name"]: each["status"]["phase"] for each in json.loads(said)["items"]}
 
-    wanted = {"ends": "Succeeded", "fails": "Failed", "stays": "Running", "slow": "Running"}
+    wanted = {"ends": "Succeeded", "fails": "Failed"} | dict.fromkeys(("stays", "slow", "hooked"), "Running")
     wait_until(phases, wanted, timeout_s=MINUTE)
     began = time.monotonic()
-    cli.ok("kubectl", "delete", "pod", "stays", "slow", "--wait=false")
+    cli.ok("kubectl", "delete", "pod", "stays", "slow", "hooked", "--wait=false")
     wait_until(phases, lambda seen: "stays" not in seen, timeout_s=MINUTE)
-    assert phases().get("slow") == "Running"
-    wait_until(phases, lambda seen: "slow" not in seen, timeout_s=MINUTE)
+    assert phases().get("slow") == phases().get("hooked") == "Running"
+    wait_until(phases, lambda seen: not {"slow", "hooked"} & set(seen), timeout_s=MINUTE)
     assert 11.5 < time.monotonic() - began < 29  # when it said, not when its grace was over
     assert "no findings" in cli.ok("audit")
 
@@ -234,3 +237,51 @@ def test_mistakes_are_said_in_one_line(cli: Cli, arguments: list[str], words: st
     assert done.returncode == 1
     assert words in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
+
+
+CRON_JOB = {
+    "apiVersion": "batch/v1",
+    "kind": "CronJob",
+    "metadata": {"name": "each-minute"},
+    "spec": {"schedule": "* * * * *", "jobTemplate": {"spec": JOB["spec"]}},
+}
+REPLICATION_CONTROLLER = {
+    "apiVersion": "v1",
+    "kind": "ReplicationController",
+    "metadata": {"name": "two"},
+    "spec": {
+        "replicas": 2,
+        "selector": {"app": "two"},
+        "template": {
+            "metadata": {"labels": {"app": "two"}},
+            "spec": {"containers": [{"name": "c", "image": "busybox"}]},
+        },
+    },
+}
+QUOTA = {
+    "apiVersion": "v1",
+    "kind": "ResourceQuota",
+    "metadata": {"name": "few"},
+    "spec": {"hard": {"pods": "50"}},
+}
+
+
+def test_all_controllers_run_on_request(cli: Cli) -> None:
+    cli.ok("up", "--nodes", "1", "--version", VERSION, "--scheduler", "--controllers", "all")
+    cli.apply(CRON_JOB, REPLICATION_CONTROLLER, QUOTA)
+
+    def field(kind: str, name: str, path: str) -> str:
+        return cli.run("kubectl", "get", kind, name, "-o", f"jsonpath={{{path}}}").stdout
+
+    for kind, name, path, wanted in (
+        ("replicationcontroller", "two", ".status.readyReplicas", "2"),
+        ("resourcequota", "few", ".status.hard.pods", "50"),
+        ("configmap", "kube-root-ca.crt", ".metadata.name", "kube-root-ca.crt"),
+        ("serviceaccount", "default", ".metadata.name", "default"),
+    ):
+        wait_until(partial(field, kind, name, path), wanted, what=f"{kind} {name}", timeout_s=MINUTE)
+    wait_until(
+        lambda: field("cronjob", "each-minute", ".status.lastScheduleTime"),
+        what="the CronJob has made a Job",
+        timeout_s=2 * MINUTE,
+    )

@@ -11,9 +11,8 @@ from fluence.kube.gangs import discover_gangs
 from fluence.kube.resource import JOBS, NODES
 from fluence.names import JOBID
 from fluence.sandbox.auditor import ask
-from fluence.sandbox.images import find_busybox, write_busybox
+from fluence.sandbox.images import ImageFile, find_busybox, write_busybox
 from fluence.sandbox.nodes import SIMULATED
-from fluence.sandbox.oci import ImageFile
 from fluence.sandbox.realnode import REAL
 from fluence.sandbox.sandbox import Sandbox
 from fluence.sandbox.testing import Kube
@@ -47,7 +46,7 @@ async def test_the_containers_of_a_gang_run_and_print_their_allocation(real_kube
                 schedulerName=field.name,
                 nodeSelector={REAL: "true"},
                 container={"env": env, "resources": {"requests": {"cpu": "100m"}}},
-                **field.gangs.pod_link("gang"),
+                **field.gangs.pod_link("gang"),  # type: ignore[arg-type]
             )
             for rank in range(3)
         ]
@@ -63,8 +62,8 @@ async def test_the_containers_of_a_gang_run_and_print_their_allocation(real_kube
         numbers = {each.annotations[JOBID] for each in ended.values()}
         assert len(numbers) == 1
         for name in ended:
-            said = await asyncio.to_thread(kubectl.ok, "logs", name)
-            assert said == f"allocation {min(numbers)} on {name}\n"
+            wanted = f"allocation {min(numbers)} on {name}\n"
+            await asyncio.to_thread(kubectl.logged, name, wanted=wanted)
     report = await ask(real_kube.sandbox.at.folder)
     assert not [each for each in report.findings if real_kube.namespace in str(each)]
 
@@ -77,7 +76,7 @@ def test_logs_follow_and_exec_work(real_kube: Kube) -> None:
     said = kubectl.ok("exec", "-i", "lives", "--", "sh", "-c", "hostname; cat", stdin="typed")
     assert said == "lives\ntyped"
     assert kubectl.run("exec", "lives", "--", "sh", "-c", "exit 7").returncode == 7
-    soon(lambda: kubectl.ok("logs", "lives"), "both lines are in the log", "one\ntwo\n")
+    kubectl.logged("lives", wanted="one\ntwo\n")
 
 
 def test_a_pod_reads_the_api_with_its_own_account(real_kube: Kube, tmp_path: Path) -> None:
@@ -171,10 +170,8 @@ async def test_the_seeds_job_says_potato(real_kube: Kube) -> None:
             kubectl = Kubectl(real_kube)
             complete = ("wait", "--for=condition=complete", "--timeout=120s", "job/fluence-job")
             await asyncio.to_thread(kubectl.ok, *complete)
-        logs = await asyncio.to_thread(
-            kubectl.ok, "logs", "-l", "job-name=fluence-job", "--max-log-requests=10"
-        )
-    assert logs == "potato\n" * 10
+        select = ("-l", "job-name=fluence-job", "--max-log-requests=10")
+        await asyncio.to_thread(kubectl.logged, *select, wanted="potato\n" * 10)
 
 
 def test_an_image_that_was_not_loaded_is_named(real_kube: Kube) -> None:

@@ -12,17 +12,17 @@ from fluence.kube.client import Client
 from fluence.kube.gangs import AnyGangs, discover_gangs
 from fluence.kube.resource import NODES, PODS, Json
 from fluence.live.scheduler import LiveScheduler
-from fluence.model.group import Group
+from fluence.model.owner import Group
 from fluence.model.pod import Pod
-from fluence.sandbox.faults import Rule
 from fluence.sandbox.nodes import NodeKind, create_nodes
-from fluence.sandbox.proxy import Proxy
+from fluence.sandbox.proxy import Proxy, Rule
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
 from tests.eventually import eventually
 
 RUN = "sandbox.fluence.flux-framework.org/run-seconds"
 LABEL = "field.example/of"
+_NOT_TRIED = ("SchedulingGated", "WaitingForGroup")
 
 
 class Field:
@@ -117,12 +117,16 @@ class Field:
             names = wanted
         return await self.until(done, f"bound: {wanted}", timeout_s=timeout_s)
 
-    async def until_told(self, name: str, text: str = "", *, reason: str = "Unschedulable") -> str:
-        """Wait until a pod is told why it waits: then the scheduler has tried it, and it has no node."""
+    async def until_told(self, name: str, text: str = "", *, reason: str = "") -> str:
+        """Wait until a pod is told why it waits: then the scheduler has tried it, and it has no node. Without
+        a reason, any but those of gates and of groups that are not complete."""
 
         def said(pods: dict[str, Pod]) -> str | None:
             found = pods[name].condition("PodScheduled") if name in pods else None
-            told = found is not None and found.status == "False" and found.reason == reason
+            is_meant = found is not None and (
+                found.reason == reason if reason else found.reason not in _NOT_TRIED
+            )
+            told = found is not None and found.status == "False" and is_meant
             return found.message if told and found is not None and text in found.message else None
 
         pods = await self.until(lambda pods: said(pods) is not None, f"{name} is told {reason} {text!r}")

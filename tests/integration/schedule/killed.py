@@ -20,8 +20,7 @@ from fluence.kube.errors import KubeError
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import CLAIMS, JOBS, NODES, PODS, VOLUMES, Resource
 from fluence.model.pod import Pod
-from fluence.sandbox.faults import Rule
-from fluence.sandbox.proxy import Proxy
+from fluence.sandbox.proxy import Proxy, Rule
 from tests.eventually import eventually
 from tests.integration.rights import chart_account
 from tests.integration.schedule.field import Field
@@ -206,7 +205,7 @@ async def nothing_is_held(f: Field) -> None:
         await f.settled(quiet_s=0.3)
 
         def held() -> tuple[dict[int, dict[str, str]], list[int]]:
-            seats = live.scheduler.state.cluster.seats
+            seats = live.scheduler.state.cluster.fit
             ours = [seats.position[name] for name in f.nodes]
             taken = seats.size("cpu")[ours] - seats.free("cpu")[ours]
             return live.scheduler.state.cluster.jobs, taken.tolist()

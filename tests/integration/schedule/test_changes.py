@@ -11,7 +11,7 @@ from fluence.kube.errors import ApiConflict
 from fluence.kube.resource import CLAIMS, NODES, PODS, VOLUMES
 from fluence.live.scheduler import LiveScheduler
 from fluence.model.pod import Pod
-from fluence.sandbox.faults import Rule
+from fluence.sandbox.proxy import Rule
 from fluence.sandbox.testing import Kube
 from fluence.schedule.actions import Bind, BindOutcome
 from tests.eventually import eventually
@@ -115,7 +115,9 @@ async def test_a_new_node_wakes_what_could_never_have_started(kube: Kube, audite
     async with field(kube, 1) as f, f.scheduler() as live:
         await f.patch_node(f.nodes[0], {"metadata": {"labels": {"kind": "small"}}})
         await f.add(f.pod("p", nodeSelector={"kind": "large"}))
-        assert "nodeSelector" in await f.until_told("p", "cannot hold it")
+        assert "node affinity/selector (kind=large)" in await f.until_told(
+            "p", "cannot start on this cluster"
+        )
         planner, queue = live.scheduler.state.planner, live.scheduler.state.queue
 
         async def watched() -> tuple[bool, int]:
@@ -229,11 +231,11 @@ async def test_pods_that_would_rather_be_apart_are_while_there_is_room(kube: Kub
     async with field(kube, 3) as f, f.scheduler():
         for app, rules in kinds.items():
             await f.add_group(app, 3)
-            pods = [f.pod(f"{app}-{i}", group=app, labels={"app": app}, **rules) for i in range(3)]
+            pods = [f.pod(f"{app}-{i}", group=app, labels={"app": app}, **rules) for i in range(3)]  # type: ignore[arg-type]
             await f.add(*pods)
             there = await f.until_bound([f"{app}-{i}" for i in range(3)])
             assert {pod.spec.node_name for name, pod in there.items() if name[0] == app} == set(f.nodes)
-        await f.add(*(f.pod(f"b-{i}", group="b", labels={"app": "b"}, **kinds["b"]) for i in range(3, 6)))
+        await f.add(*(f.pod(f"b-{i}", group="b", labels={"app": "b"}, **kinds["b"]) for i in range(3, 6)))  # type: ignore[arg-type]
         await f.until_bound([f"b-{i}" for i in range(6)])
 
 
@@ -266,7 +268,7 @@ async def test_a_pod_goes_where_its_volume_is(kube: Kube, audited: None) -> None
         }
         volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
         await f.add(f.pod("p", volumes=volumes))
-        await f.until_told("p", "claim 'data' is not there")
+        await f.until_told("p", 'persistentvolumeclaim "data" not found')
         await f.client.create(CLAIMS.raw(), claim, namespace=f.namespace)
         await f.client.create(VOLUMES.raw(), volume)
         try:
@@ -296,7 +298,7 @@ async def test_what_the_server_refused_is_known_after_a_restart(kube: Kube, audi
             await f.add(f.pod("fills", nodeName=f.nodes[1], cpu="3"))
             await f.add_group("g", 2)
             await f.add(*(f.pod(f"g-{i}", group="g", cpu="1") for i in range(2)))
-            await f.until_told("g-1", "1 excluded for this group")
+            await f.until_told("g-1", "1 node(s) were excluded for this group")
             assert (await f.pods())["g-1"].annotations[names.EXCLUDED] == bad
         async with f.through() as live:
             gangs = live.scheduler.state.groups

@@ -12,9 +12,10 @@ import pytest
 
 from fluence.kube.client import PatchType
 from fluence.kube.resource import NAMESPACES, NODES
-from fluence.live.leadership import LeaseLost
-from fluence.model.resources import pod_requests
-from fluence.sandbox.faults import Rule
+from fluence.live.threads import LeaseLost
+from fluence.model.node import Node
+from fluence.model.pod import pod_requests
+from fluence.sandbox.proxy import Rule
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
 from tests.integration.rights import make_namespace
@@ -95,13 +96,19 @@ async def test_a_node_that_is_not_ready_gets_no_pods_until_it_is(own_sandbox: Ku
         with stopped(own_sandbox, "kwok"):
             lost = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
             body = {"status": {"conditions": [lost]}}
-            await f.client.patch(
-                NODES.raw(), f.nodes[1], body, kind=PatchType.STRATEGIC, subresource="status"
-            )
+
+            async def node_after_patch() -> Node | None:
+                await f.client.patch(
+                    NODES.raw(), f.nodes[1], body, kind=PatchType.STRATEGIC, subresource="status"
+                )
+                return live.scheduler.state.cluster.node(f.nodes[1])
+
+            # Again and again: a request that kwok sent before it stopped may be written after ours.
             await eventually(
-                lambda: live.scheduler.state.cluster.node(f.nodes[1]),
+                node_after_patch,
                 lambda node: node is not None and not node.is_ready,
                 what="it is seen that the node is not ready",
+                pause_s=0.2,
             )
             await f.add_group("r", 3)
             await f.add(*(f.pod(f"r-{i}", group="r", cpu="2") for i in range(3)))

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from fluence import names
-from fluence.kube.resource import CONFIG_MAPS, EVENTS, Json
+from fluence.deviceplugin.advertising import advertise_once
+from fluence.kube.resource import CONFIG_MAPS, EVENTS, NODES, Json
 from fluence.model.pod import Pod
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
 from tests.integration.schedule.field import Field, field
 
 ONE = "resources: [{type: qpu, name: marrakesh, attributes: {vendor: ibm}, with: [{type: qubit, count: 9}]}]"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "select"
 EDITS = int(os.environ.get("FLUENCE_EDITS", "25"))
 
 
@@ -71,8 +77,8 @@ async def test_two_want_one_machine_and_a_third_goes_first(kube: Kube, audited: 
             assert backend(pods["first"]) == "marrakesh"
             assert pods["first"].annotations[f"{names.ATTRIBUTE}vendor"] == "ibm"
             await f.add(asks(f, "second", limit=60, runs=1, qpu=1))
-            told = await f.until_told("second", "no later than")
-            assert told.startswith("waits for marrakesh until ")
+            told = await f.until_told("second", "Starts by")
+            assert told.startswith("Waiting for marrakesh until ")
             assert "expected" in told
             await f.add(asks(f, "third", limit=20, runs=1))
             pods = await f.until_bound(["third"])
@@ -85,7 +91,7 @@ async def test_two_want_one_machine_and_a_third_goes_first(kube: Kube, audited: 
 async def test_devices_come_change_and_go_without_a_restart(kube: Kube, audited: None) -> None:
     async with field(kube, 1) as f, f.scheduler(**settings(f)) as live:
         await f.add(asks(f, "a", qpu=1))
-        await f.until_told("a", "no devices are configured")
+        await f.until_told("a", "no external resources are configured")
         await declare(f, ONE)
         assert backend((await f.until_bound(["a"]))["a"]) == "marrakesh"
         await declare(f, "resources: [{typ: qpu}]")
@@ -102,7 +108,7 @@ async def test_devices_come_change_and_go_without_a_restart(kube: Kube, audited:
         await eventually(live.metrics.text, lambda text: b"fluence_resources_invalid 0.0" in text)
         await declare(f, None)
         await f.add(asks(f, "c", qpu=1))
-        await f.until_told("c", "no devices are configured")
+        await f.until_told("c", "no external resources are configured")
 
 
 async def test_a_device_is_still_held_after_a_restart(kube: Kube, audited: None) -> None:
@@ -113,7 +119,7 @@ async def test_a_device_is_still_held_after_a_restart(kube: Kube, audited: None)
             await f.until_bound(["a"])
         await f.add(asks(f, "b", qpu=1))
         async with f.scheduler(**settings(f)):
-            await f.until_told("b", "waits for marrakesh")
+            await f.until_told("b", "Waiting for marrakesh")
             await f.end("a")
             await f.until_bound(["b"])
 
@@ -122,7 +128,7 @@ async def test_a_file_declares_devices_in_place_of_the_configmap(kube: Kube, tmp
     path = tmp_path / "resources.yaml"
     async with field(kube, 1) as f, f.scheduler(resources=str(path)):
         await f.add(asks(f, "a", qpu=1))
-        await f.until_told("a", "no devices are configured")
+        await f.until_told("a", "no external resources are configured")
         path.write_text(ONE)
         assert backend((await f.until_bound(["a"]))["a"]) == "marrakesh"
 
@@ -147,3 +153,67 @@ async def test_edits_at_random_while_gangs_come_and_go(kube: Kube, audited: None
         await f.until(
             lambda pods: all(pod.is_terminal for pod in pods.values()), "all have run", timeout_s=120
         )
+
+
+@pytest.mark.release
+async def test_no_pod_goes_where_the_device_plugin_is_gone_until_the_zeros_are_removed(kube: Kube) -> None:
+    """A kubelet leaves 0 when its plugin is switched off, and would fail every pod that comes."""
+    async with field(kube, 1) as f:
+        await declare(f, ONE)
+        zero = {f"{names.DEVICE_PREFIX}qpu": "0"}
+        body = {"status": {"capacity": zero, "allocatable": zero}}
+        await f.client.patch(NODES.raw(), f.nodes[0], body, subresource="status")
+        async with f.scheduler(**settings(f)):
+            await f.add(asks(f, "a", qpu=1), f.pod("plain"))
+            await f.until_bound(["plain"])
+            await f.until_told("a", f"Insufficient {names.DEVICE_PREFIX}qpu (1 requested, its kubelet offers")
+            await advertise_once(f.client, {}, zeros=True)  # fluence resources advertise --remove
+            assert backend((await f.until_bound(["a"]))["a"]) == "marrakesh"
+
+
+def conditions(pod: Pod) -> str:
+    return " ".join(condition.message for condition in pod.status.conditions or ())
+
+
+async def warnings(f: Field, reason: str) -> list[Any]:
+    page = await f.client.list(EVENTS, namespace=f.namespace)
+    return [each["regarding"]["name"] for each in page.items or () if each["reason"] == reason]
+
+
+async def test_a_pod_whose_containers_would_not_know_their_backend_is_warned_or_held(kube: Kube) -> None:
+    async with field(kube, 1) as f:
+        await declare(f, ONE)
+        async with f.scheduler(**settings(f)):
+            held = asks(f, "held", qpu=1)
+            meta: Any = held["metadata"]
+            meta["annotations"] = {names.MISSING_VARIABLES: "hold"}
+            await f.add(held)
+            await f.until(
+                lambda pods: "no variable has the name of its backend" in conditions(pods["held"]),
+                "it is told why it is held",
+            )
+            await f.add(asks(f, "blind", qpu=1))
+            await f.until_bound(["blind"])
+            await eventually(lambda: warnings(f, "VariablesMissing"), ["blind"])
+
+
+async def test_the_example_of_generic_gpus_runs_from_our_files_to_a_bound_pod(kube: Kube) -> None:
+    """Seed 001: the offers, the attributes and the pod; the choice on the user's machine, then the bind."""
+    program = [str(Path(sys.executable).with_name("kubectl-fluence")), "select", "--providers", "file"]
+    files = ["-f", str(EXAMPLES / "generic-gpu.yaml")]
+    files += ["--attributes", str(EXAMPLES / "generic-attributes.yaml")]
+    done = subprocess.run([*program, *files], capture_output=True, text=True, check=True)
+    pod = yaml.safe_load(done.stdout)
+    assert pod["metadata"]["annotations"][names.BACKEND] == "gpu-l4"
+    # As an older client has it, which writes no other pin.
+    del pod["metadata"]["annotations"][names.REQUIRE_BACKEND]
+    async with field(kube, 1) as f:
+        offers = yaml.safe_load((EXAMPLES / "offers.yaml").read_text())
+        await declare(f, offers["data"][names.RESOURCES_KEY])
+        own: Any = f.pod("any")["spec"]
+        pod["spec"] |= {key: value for key, value in own.items() if key != "containers"}
+        async with f.scheduler(**settings(f)):
+            await f.add(pod)
+            bound = (await f.until_bound(["training-leader"]))["training-leader"]
+            assert backend(bound) == "gpu-l4"
+            assert bound.annotations[f"{names.ATTRIBUTE}vendor"] == "nvidia"

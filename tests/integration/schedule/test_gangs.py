@@ -187,3 +187,23 @@ async def test_release_each_frees_a_place_when_its_pod_ends(kube: Kube, audited:
         await f.add(f.pod("next", cpu="2"))
         await f.until_bound(["next"])
         assert not (await f.pods())["g-1"].is_terminal
+
+
+async def test_a_gang_whose_pods_name_the_scheduler_differently_starts_together(kube: Kube) -> None:
+    """Seed 003's pods say `schedulerName: fluxnetes`."""
+    async with field(kube, 2) as f, f.scheduler(scheduler_aliases=(f"fluxnetes-{f.name}",)):
+        await f.add_group("mixed", 3)
+        own, other = f.pod("own", group="mixed"), f.pod("other", group="mixed")
+        other["spec"]["schedulerName"] = f"fluxnetes-{f.name}"
+        alone = f.pod("alone")
+        alone["spec"]["schedulerName"] = f"fluxnetes-{f.name}"
+        await f.add(own, other, alone)
+        await f.until_bound(["alone"])
+        await f.until_told("other", reason="WaitingForGroup")
+        template = {"metadata": {}, "spec": {**f.spec(group="mixed"), "restartPolicy": "Never"}}
+        template["spec"]["schedulerName"] = f"fluxnetes-{f.name}"
+        body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "rest"}}
+        await f.client.create(JOBS.raw(), {**body, "spec": {"template": template}}, namespace=f.namespace)
+        pods = await f.until_bound(4)
+        numbers = {pod.annotations[f"{PREFIX}/jobid"] for name, pod in pods.items() if name != "alone"}
+        assert len(numbers) == 1

@@ -17,13 +17,14 @@ from fluence.cli import main
 from fluence.kube.client import Client, PatchType
 from fluence.kube.gangs import AnyGangs, discover_gangs
 from fluence.kube.resource import DEPLOYMENTS, JOBS, PODS, REPLICASETS, STATEFULSETS, Resource
-from fluence.model.group import Group
+from fluence.model.job_state import JobState
+from fluence.model.owner import Group
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.sandbox.testing import Kube
-from fluence.schedule.gang import Gang
-from fluence.schedule.groups import Groups
-from fluence.schedule.status import SchedulingStatus, StatusReport
+from fluence.schedule.gangs.gang import Gang
+from fluence.schedule.gangs.groups import Groups
+from fluence.schedule.status.status import StatusReport
 
 NAME = "fluence-groups"  # no other scheduler acts on these
 NOW = 1_788_264_000_000
@@ -90,12 +91,12 @@ async def test_a_native_gang_pods_first_then_its_group(kube: Kube) -> None:
         gangs = await native(client)
         link = gangs.pod_link("lammps")
         for i in range(2):
-            await client.create(PODS.raw(), pod(f"r-{i}", **link), namespace=kube.namespace)
+            await client.create(PODS.raw(), pod(f"r-{i}", **link), namespace=kube.namespace)  # type: ignore[arg-type]
         gang = (await read(client, kube.namespace, gangs)).gang(f"{kube.namespace}/lammps")
         assert gang is not None and gang.missing is not None
         assert gang.missing.code is Code.POD_GROUP_NOT_SEEN
         group = Group(namespace=kube.namespace, name="lammps", min_count=2)
-        where: Resource[Any] = gangs.resource
+        where: Resource[Any] = gangs.resource  # type: ignore[assignment]
         await client.create(where.raw(), gangs.manifest(group), namespace=kube.namespace)
         gang = await until(client, kube.namespace, gangs, "lammps", lambda gang: gang.is_ready)
         assert gang.group is not None and gang.group.created is not None
@@ -108,7 +109,7 @@ async def test_fluences_own_deployment_with_the_label_alone(kube: Kube) -> None:
         gangs = await native(client)
         labels = {"app": "training", "scheduling.k8s.io/pod-group": "training"}
         group = Group(namespace=kube.namespace, name="training", min_count=2)
-        where: Resource[Any] = gangs.resource
+        where: Resource[Any] = gangs.resource  # type: ignore[assignment]
         await client.create(where.raw(), gangs.manifest(group), namespace=kube.namespace)
         body = {
             "apiVersion": "apps/v1",
@@ -164,18 +165,18 @@ async def test_a_pods_condition_is_written_once_and_replaces_that_of_its_gate(ku
         seen = await client.get(PODS, "held", namespace=kube.namespace)
         stale = seen.condition("PodScheduled")
         assert stale is not None and stale.reason == "SchedulingGated", "the server leaves it standing"
-        report = StatusReport(SchedulingStatus.WAITS, why("no seat"), no_later_than=NOW + 3_600_000)
+        report = StatusReport(JobState.PENDING, why("busy"), no_later_than=NOW + 3_600_000)
         patch = pod_condition(seen, report, now=NOW)
         assert patch is not None
         seen = await write(client, kube.namespace, seen, patch)
         found = seen.condition("PodScheduled")
         assert found is not None and (found.reason, found.message) == (
-            "Unschedulable",
-            "no seat. Starts no later than 2026-09-01T13:00Z.",
+            "WaitingForTurn",
+            "busy. Starts by 13:00 UTC.",
         )
         assert found.last_transition_time == stale.last_transition_time
         assert pod_condition(seen, report, now=NOW + 30_000) is None
-        other = pod_condition(seen, StatusReport(SchedulingStatus.NEVER, why("too large")), now=NOW)
+        other = pod_condition(seen, StatusReport(JobState.UNSCHEDULABLE, why("too large")), now=NOW)
         assert other is not None
         other["metadata"] = {"uid": "of-another"}
         with pytest.raises(Exception, match=r"(?i)precondition|uid"):
@@ -196,7 +197,7 @@ async def write(client: Client, namespace: str, of: Pod, patch: dict[str, object
 async def test_a_groups_condition_is_upstreams_and_never_goes_back(kube: Kube) -> None:
     async with kube.client() as client:
         gangs = await native(client)
-        where: Resource[Any] = gangs.resource
+        where: Resource[Any] = gangs.resource  # type: ignore[assignment]
         group = Group(namespace=kube.namespace, name="g", min_count=2)
         await client.create(where.raw(), gangs.manifest(group), namespace=kube.namespace)
 
@@ -210,14 +211,20 @@ async def test_a_groups_condition_is_upstreams_and_never_goes_back(kube: Kube) -
             )
             return gangs.groups(got)[0]
 
-        waits = await tell(StatusReport(SchedulingStatus.WAITS, why("busy")))
+        waits = await tell(StatusReport(JobState.PENDING, why("busy")))
         assert waits is not None and waits.is_scheduled is False
-        assert [(each.type, each.reason) for each in waits.conditions] == [(gangs.condition, "Unschedulable")]
-        assert await tell(StatusReport(SchedulingStatus.WAITS, why("busy"))) is None
-        done = await tell(StatusReport(SchedulingStatus.SCHEDULED))
+        assert [(each.type, each.reason) for each in waits.conditions] == [
+            (gangs.condition, "Unschedulable"),
+            (names.WAIT_REPORTED, "Given"),
+        ]
+        assert await tell(StatusReport(JobState.PENDING, why("busy"))) is None
+        done = await tell(StatusReport(JobState.RUNNING))
         assert done is not None and done.is_scheduled
-        assert len(done.conditions) == 1
-        assert await tell(StatusReport(SchedulingStatus.WAITS, why("busy again"))) is None
+        assert {each.type: each.status for each in done.conditions} == {
+            gangs.condition: "True",
+            names.WAIT_REPORTED: "False",
+        }
+        assert await tell(StatusReport(JobState.PENDING, why("busy again"))) is None
 
 
 def fluence(kube: Kube, *args: str) -> str:
@@ -229,8 +236,8 @@ def fluence(kube: Kube, *args: str) -> str:
 
 
 def test_explain_says_what_the_condition_says_and_what_would_help(kube: Kube) -> None:
-    told = "no seat for the pods of the gang"
-    report = StatusReport(SchedulingStatus.WAITS, why(told), NOW + 3_600_000, NOW + 1_800_000)
+    told = "Waiting for the pods of the gang"
+    report = StatusReport(JobState.PENDING, why(told), NOW + 3_600_000, NOW + 1_800_000)
 
     async def make() -> str:
         async with kube.client() as client:
@@ -254,14 +261,14 @@ def test_explain_says_what_the_condition_says_and_what_would_help(kube: Kube) ->
     shown = fluence(kube, "pod", "big-0")
     assert shown.startswith(f"pod {kube.namespace}/big-0: Unschedulable")
     assert told in shown and written.startswith(told)
-    assert re.search(r"no later than 2026-09-01 13:00:00 UTC \(.* ago\), expected 2026-09-01 12:30:00", shown)
-    assert "nodeSelector disk=ssd does not match" in shown
-    assert "it never fits" in shown
+    assert re.search(r"by 2026-09-01 13:00:00 UTC \(.* ago\), expected 2026-09-01 12:30:00", shown)
+    assert "didn't match Pod's node affinity/selector (disk=ssd)" in shown
+    assert "it does not fit even on an empty cluster" in shown
     group = fluence(kube, "group", "big", "-o", "wide")
     assert told in group and "2 must run together" in group and "big-1" in group
     part = fluence(kube, "group", "part")
-    assert "1 of 2 pods is there" in part and "create 1 more pod of it" in part
-    assert message(report) == written
+    assert "Waiting for 1 of 2 pods" in part and "create 1 more pod of the group" in part
+    assert message(report, now=NOW) == written
     missing = CliRunner().invoke(
         main, ["explain", "pod", "none", "--kubeconfig", str(kube.sandbox.at.kubeconfig())]
     )

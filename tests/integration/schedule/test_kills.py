@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from fluence.sandbox.faults import Rule
+from fluence.sandbox.proxy import Rule
 from fluence.sandbox.testing import Kube
 from tests.integration.schedule.disks import Disks, disks, mounts
 from tests.integration.schedule.field import Field, field

@@ -12,7 +12,7 @@ from fluence.kube.errors import ApiError
 from fluence.kube.resource import EVENTS, JOBS, Json, Resource
 from fluence.model.pod import Pod
 from fluence.sandbox.testing import Kube
-from fluence.schedule import status_reports
+from fluence.schedule.status import reports as status_reports
 from tests.eventually import eventually
 from tests.integration.schedule.field import RUN, Field, field
 
@@ -75,7 +75,7 @@ async def test_a_job_is_warned_and_then_ended_by_its_own_deadline(kube: Kube, au
         assert 4 <= job["spec"]["activeDeadlineSeconds"] < 30
         said = await events(f, "LimitPassed", "EndedAtLimit")
         (warned,) = [note for notes in said.values() for note in notes if "it will be ended at" in note]
-        assert warned.startswith("it runs past its limit of 2 s since ")
+        assert warned.startswith("The job exceeded its time limit of 2 s at ")
         assert any("and is ended" in note for note in said["train"]), "the Job itself is told, too"
         for action in ("warned", "ended"):
             line = f'fluence_limits_enforced_total{{action="{action}"}} 1.0'
@@ -148,7 +148,7 @@ async def test_nothing_is_ended_by_default(kube: Kube, audited: None) -> None:
 
 
 async def test_other_queues_are_left_alone_and_one_that_warns_only_warns(kube: Kube, audited: None) -> None:
-    async with field(kube, 2) as f, f.scheduler(**SETTINGS):
+    async with field(kube, 2) as f, f.scheduler(**SETTINGS, queues=("other",)):
         await f.add(
             f.pod("other", annotations={**LIMIT, names.QUEUE: "other"}),
             f.pod("none", annotations=LIMIT),
@@ -164,7 +164,7 @@ async def test_other_queues_are_left_alone_and_one_that_warns_only_warns(kube: K
         assert left.keys() == {"other", "none", "debug"}
         assert not any(pod.metadata.deletion_timestamp for pod in left.values())
         assert [name for name, pod in left.items() if names.WARNED in pod.annotations] == ["debug"]
-        assert "nothing ends it" in (await events(f, "LimitPassed"))["debug"][0]
+        assert "it keeps running" in (await events(f, "LimitPassed"))["debug"][0]
 
 
 async def test_a_fresh_process_goes_on_where_the_last_one_was(kube: Kube, audited: None) -> None:
@@ -203,8 +203,10 @@ async def test_those_that_wait_are_told_who_overruns(
         await make_job(f, "train", {names.DURATION: "3s"}, cpu="3")
         await f.until_bound(1)
         await f.add(f.pod("next", cpu="3", annotations=LIMIT))
-        await f.until_told("next", "if durations hold")
-        await f.until_told("next", f"waits for Job {f.namespace}/train, which runs past its limit of 3 s")
+        await f.until_told("next", "if running jobs keep their limits")
+        await f.until_told(
+            "next", f"Waiting for Job {f.namespace}/train, which exceeded its time limit of 3 s"
+        )
 
 
 async def test_an_eviction_is_for_that_very_pod(kube: Kube, audited: None) -> None:

@@ -125,8 +125,8 @@ async def test_pods_that_settle_say_so(kube: Kube, audited: None) -> None:
     label = {names.GROUP_LABEL: "g"}
     async with field(kube, 1) as f, f.scheduler(group_settle=600.0):
         await f.add(f.pod("a", labels=label), f.pod("b", labels=label))
-        told = await f.until_told("a", "names no size", reason="WaitingForGroup")
-        assert "nothing new has come for 10 min" in told
+        told = await f.until_told("a", "has no size", reason="WaitingForGroup")
+        assert "no new pod has appeared for 10 min" in told
         await f.client.patch(
             PODS.raw(),
             "a",

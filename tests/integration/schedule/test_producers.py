@@ -14,9 +14,8 @@ from fluence import names
 from fluence.kube.gangs import discover_gangs
 from fluence.kube.resource import EVENTS, JOBS, PODS, Json
 from fluence.model.pod import Pod
-from fluence.sandbox.faults import Rule
-from fluence.sandbox.images import find_busybox, write_busybox
-from fluence.sandbox.oci import ImageFile
+from fluence.sandbox.images import ImageFile, find_busybox, write_busybox
+from fluence.sandbox.proxy import Rule
 from fluence.sandbox.realnode import REAL
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
@@ -119,7 +118,7 @@ async def test_a_silent_producer_is_waited_for_so_long_and_no_longer(kube: Kube)
         found = await eventually(lambda: events(f, "ProducerSilent"), lambda found: len(found) >= 3)
         counted = b'fluence_gates_opened_total{outcome="timed-out"} 3.0'
         await eventually(live.scrape, lambda text: counted in text)
-        assert found[0]["type"] == "Warning" and "announced none within 2 s" in found[0]["note"]
+        assert found[0]["type"] == "Warning" and "announced no task within 2 s" in found[0]["note"]
 
 
 async def test_a_producer_that_ends_or_vanishes_lets_its_consumers_go_at_once(kube: Kube) -> None:
@@ -138,7 +137,7 @@ async def test_two_classical_groups_run_one_after_the_other(kube: Kube) -> None:
     """The producer is a Job of two steps; between them all its pods have ended, and it has not."""
     async with field(kube, 2, cpu=4) as f, f.scheduler():
         template = f.pod("none", runs=2)
-        template["metadata"] = {"annotations": template["metadata"]["annotations"]}  # type: ignore[index]
+        template["metadata"] = {"annotations": template["metadata"]["annotations"]}
         job = {
             "apiVersion": "batch/v1",
             "kind": "Job",

@@ -9,7 +9,7 @@ from fluence import messages, names
 from fluence.kube.resource import PODS
 from fluence.live.scheduler import LiveScheduler
 from fluence.model.pod import Pod
-from fluence.sandbox.faults import Rule
+from fluence.sandbox.proxy import Rule
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
 from tests.integration.schedule.field import Field, field
@@ -21,14 +21,16 @@ def holds(live: LiveScheduler) -> dict[int, dict[str, str]]:
 
 def until(live: LiveScheduler) -> dict[int, int]:
     """When each job ends; what other tests run meanwhile is a record too, and none of ours."""
-    return {number: live.scheduler.state.cluster.seats.jobs[number].end for number in holds(live)}
+    return {number: live.scheduler.state.cluster.fit.jobs[number].end for number in holds(live)}
 
 
 def ours(text: str) -> str:
     """What is told of this test's nodes, without numbers: other tests' nodes come and go, and some are not
     ready, or cordoned, for a moment. Ours are the only ones that match."""
-    others = r"\d+ (not ready|cordoned|nodeSelector \S+ does not match)"
-    return re.sub(r"\d+", "#", re.sub(rf"{others}; |; {others}", "", text))
+    others = (
+        r"\d+ node\(s\) (were not ready|were unschedulable|didn't match Pod's node affinity/selector \(\S+\))"
+    )
+    return re.sub(r"\d+", "#", re.sub(rf"{others}, |, {others}", "", text))
 
 
 def reasons(live: LiveScheduler) -> dict[str, str]:
@@ -51,9 +53,9 @@ async def begun(f: Field) -> None:
     await f.add(*(f.pod(f"waits-{i}", group="waits") for i in range(5)))
     await f.add_group("gated", 2)
     held = {"schedulingGates": [{"name": "example.com/wait"}]}
-    await f.add(f.pod("gated-0", group="gated", **held), f.pod("gated-1", group="gated"))
+    await f.add(f.pod("gated-0", group="gated", **held), f.pod("gated-1", group="gated"))  # type: ignore[arg-type]
     await f.until_told("waits-0")
-    await f.until_told("gated-1", "held by scheduling gates", reason="WaitingForGroup")
+    await f.until_told("gated-1", "gated (spec.schedulingGates)", reason="WaitingForGroup")
 
 
 async def test_a_restart_rebuilds_the_same_jobs_and_plan(kube: Kube, audited: None) -> None:
@@ -92,7 +94,7 @@ async def test_a_restart_keeps_places_and_promises(kube: Kube, audited: None) ->
             for name in waiting:
                 await f.add(f.pod(name, cpu="2", annotations=notes))
             for name in waiting:
-                await f.until_told(name, "Starts no later than")
+                await f.until_told(name, "Starts by")
             await f.until(lambda pods: all(promised(pods[name]) for name in waiting), "all are promised")
             await f.settled(quiet_s=2.0)
             before, order = await f.pods(), places(live)
@@ -147,7 +149,7 @@ async def test_two_replicas_bind_each_pod_once_and_one_takes_over(kube: Kube, au
         options = {"lease": True, "lease_name": "fluence", "lease_namespace": f.namespace}
         async with f.scheduler(other, identity="second", **options) as second:
             await eventually(lambda: second.leads, what="the second leads")
-            async with f.scheduler(identity="first", **options) as first:
+            async with f.scheduler(identity="first", **options) as first:  # type: ignore[arg-type]
                 await f.add(*(f.pod(f"p-{i}") for i in range(4)))
                 await f.until_bound(4)
                 assert second.leads and not first.leads
@@ -157,7 +159,7 @@ async def test_two_replicas_bind_each_pod_once_and_one_takes_over(kube: Kube, au
                     lambda seen: seen[0] in (set(), seen[1]),
                     what="both hold the same, or the first nothing",
                 )
-        async with f.scheduler(identity="third", **options) as third:  # the lease was given back
+        async with f.scheduler(identity="third", **options) as third:  # type: ignore[arg-type]  # the lease was given back
             await eventually(lambda: third.leads, what="the third leads")
             await f.add(f.pod("p-4"))
             await f.until_bound(["p-4"])

@@ -24,13 +24,13 @@ async def test_a_waiting_pod_is_told_why_once_per_change(kube: Kube, audited: No
 
         def told(pods: dict[str, object]) -> bool:
             condition = pods["p"].condition("PodScheduled")  # type: ignore[attr-defined]
-            return condition is not None and "cannot hold" in condition.message
+            return condition is not None and "cannot start on this cluster" in condition.message
 
-        pod = (await f.until(told, "a reason"))["p"]
+        pod = (await f.until(told, "a reason"))["p"]  # type: ignore[arg-type]
         condition = pod.condition("PodScheduled")
         assert condition is not None
         assert (condition.status, condition.reason) == ("False", "Unschedulable")
-        assert "too small: cpu (32 wanted)" in condition.message
+        assert "Insufficient cpu (32 requested, node too small)" in condition.message
         for index in range(4):  # others come and go
             await f.add(f.pod(f"other-{index}"))
             await asyncio.sleep(0.2)

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from fluence.kube.client import Client
+from fluence.kube.releases import DEFAULT, release
 from fluence.kube.resource import PODS
 from fluence.sandbox.programs import find_programs
-from fluence.sandbox.releases import DEFAULT, release
 from fluence.sandbox.sandbox import Sandbox
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
@@ -60,10 +60,10 @@ async def test_a_gang_is_in_one_rack_and_so_are_those_who_join_it(gated: Kube) -
         pods = await f.until_bound([f"g-{i}" for i in range(4)])
         assert {racks[pods[f"g-{i}"].spec.node_name or ""] for i in range(4)} == {"b"}
         await f.add(f.pod("g-4", group="g"))  # there is room in the other racks only
-        await f.until_told("g-4", f"in one domain of {RACK}")
+        await f.until_told("g-4", f"No single {RACK} fits the group")
         await f.client.delete(PODS, "g-0", namespace=f.namespace, grace_s=0)
         pods = await f.until_bound(["g-4"])
         assert racks[pods["g-4"].spec.node_name or ""] == "b"
         await f.add_group("big", 6, topology_key=RACK)
         await f.add(*(f.pod(f"big-{i}", group="big", cpu="2") for i in range(6)))
-        await f.until_told("big-0", f"in one domain of {RACK}")
+        await f.until_told("big-0", f"No single {RACK} fits the group")

@@ -34,9 +34,9 @@ async def test_a_pod_is_bound_when_its_volume_was_made_on_the_node_chosen_for_it
         said = await f.until_told("p", reason="WaitingForVolumes")
         assert (await f.homes())["p"] is None
         node = (await d.claims())["data"].selected_node
-        assert said == f"waits for its claim data to be provisioned on node {node}"
+        assert said == f"Waiting for persistentvolumeclaim data to be provisioned on node {node}."
         shown = await asyncio.to_thread(explain, f, "pod", "p")
-        assert shown.startswith(f"pod {f.namespace}/p: Starting\n") and said in shown
+        assert shown.startswith(f"pod {f.namespace}/p: Starting\n") and said.removesuffix(".") in shown
         assert "nothing:" not in shown, "it waits for its claim: to say that nothing is in its way is wrong"
         d.paused = False
         assert (await f.until_bound(["p"]))["p"].spec.node_name == node
@@ -110,7 +110,7 @@ async def test_allowed_topologies_of_a_class_choose_the_node(kube: Kube, audited
             await f.add(f.pod("p", volumes=mounts("data")))
             assert (await f.until_bound(["p"]))["p"].spec.node_name == f.nodes[1]
             await f.add(f.pod("q", cpu="4", volumes=mounts("more")))
-            await f.until_told("q", f"no volume of storage class {d.kind} there")
+            await f.until_told("q", f"persistent volumes to bind (storage class {d.kind})")
 
 
 async def test_local_volumes_that_are_there_are_given_to_one_claim_each(kube: Kube, audited: None) -> None:
@@ -127,7 +127,7 @@ async def test_local_volumes_that_are_there_are_given_to_one_claim_each(kube: Ku
             given = {claim.spec.volume_name for claim in (await d.claims()).values()} - {None}
             assert given == set(d.made)
             await f.add(f.pod("late", volumes=mounts("data-3")))
-            await f.until_told("late", f"no volume of storage class {d.kind} there")
+            await f.until_told("late", f"persistent volumes to bind (storage class {d.kind})")
             await d.add_volume(f"c-{f.namespace}", f.nodes[1])
             assert (await f.until_bound(["late"]))["late"].spec.node_name == f.nodes[1]
 
@@ -149,7 +149,7 @@ async def test_a_claim_for_one_pod_makes_the_next_one_wait(kube: Kube, audited: 
         await f.add(f.pod("p", volumes=mounts("data")))
         await f.until_bound(["p"])
         await f.add(f.pod("q", volumes=mounts("data")))
-        await f.until_told("q", "ReadWriteOncePod, and pod")
+        await f.until_told("q", "ReadWriteOncePod and in use by pod")
         await f.client.delete(PODS, "p", namespace=f.namespace, grace_s=0)
         await f.until_bound(["q"])
 
@@ -196,7 +196,7 @@ async def test_volumes_made_for_one_pod_alone(kube: Kube, audited: None) -> None
         assert d.chosen == [("p-scratch", home)]
         await d.add("q-scratch")  # somebody's own, under the name that the pod's would have
         await f.add(f.pod("q", volumes=[volume]))
-        await f.until_told("q", "claim 'q-scratch' was not made for this pod")
+        await f.until_told("q", '"q-scratch" was not created for this pod')
 
 
 async def test_a_node_gets_no_more_volumes_than_its_driver_can_attach(kube: Kube, audited: None) -> None:
@@ -212,7 +212,7 @@ async def test_a_node_gets_no_more_volumes_than_its_driver_can_attach(kube: Kube
             assert {pod.spec.node_name for pod in pods.values()} == set(f.nodes)
             await f.add(f.pod("p-2", volumes=mounts("data-2")), f.pod("plain"))
             await f.until_bound(["plain"])
-            await f.until_told("p-2", f"2 no more volumes of {PROVISIONER} can be attached")
+            await f.until_told("p-2", f"2 node(s) exceed max volume count ({PROVISIONER})")
             await f.client.delete(PODS, "p-0", namespace=f.namespace, grace_s=0)
             await f.until_bound(["p-2"])
         finally:

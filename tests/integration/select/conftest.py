@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from select_program import Kubectl, Program
+
+from tests.integration.select.select_program import Kubectl, Program
 
 
 @pytest.fixture

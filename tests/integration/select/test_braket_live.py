@@ -16,7 +16,8 @@ from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
-from select_program import Done, Program
+
+from tests.integration.select.select_program import Done, Program
 from tests.needs import lacks
 
 if importlib.util.find_spec("boto3") is None:

@@ -12,7 +12,8 @@ from types import ModuleType
 
 import pytest
 import yaml
-from select_program import SCRIPTS
+
+from tests.integration.select.select_program import SCRIPTS
 
 KREW = Path(__file__).parents[3] / "deploy" / "krew"
 

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from select_program import Program
+
+from tests.integration.select.select_program import Program
 
 P = "fluence.flux-framework.org"
 DOCS = Path(__file__).parents[3] / "docs" / "kubectl-fluence.md"

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from select_program import SCRIPTS, Kubectl, Program
+
+from tests.integration.select.select_program import SCRIPTS, Kubectl, Program
 from tests.needs import lacks
 
 P = "fluence.flux-framework.org"
@@ -225,6 +226,26 @@ class TestManifests:
         done = program("select", "-f", "-", stdin=text)
         assert done.out == text
         assert "note: Job/train: select-policy stands on the pod template" in done.err
+
+    def test_an_empty_policy_is_noticed(self, program: Program) -> None:
+        text = JOB.replace(f"{P}/select-policy: min-cost", f'{P}/select-policy: ""')
+        done = program("select", "-f", "-", stdin=text)
+        assert done.out == text
+        assert "note: Job/train: select-policy is empty, so no backend is chosen" in done.err
+
+    def test_a_licence_is_never_chosen_for_a_job_that_requests_a_qpu(
+        self, program: Program, kubectl: Kubectl
+    ) -> None:
+        kubectl.offers(
+            "resources: [{type: licence, name: solver, attributes: {cost_usd: 1}}, "
+            "{type: qpu, name: sv1, attributes: {cost_usd: 2}}]"
+        )
+        limits = "resources: {limits: {fluxion.flux-framework.org/qpu: 1}}"
+        text = JOB.replace("image: i", f"image: i, {limits}")
+        assert limits in text
+        done = program("select", "-f", "-", stdin=text)
+        assert 'selected backend "sv1"' in done.err
+        assert "dropped solver: has licence, and the workload requests qpu" in done.err
 
 
 class TestSources:

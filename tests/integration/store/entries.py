@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from fluence.model.job_entry import JobEntry, JobState
+from fluence.database_url import parse_url
+from fluence.model.job_entry import JobEntry
+from fluence.model.job_state import JobState
+from fluence.store import Writer
 from fluence.store.history_store import HistoryStore
-from fluence.store.job_rows import Writer
-from fluence.store.urls import parse_url
 
 WRITER = Writer("cluster-1", "fluence")
 

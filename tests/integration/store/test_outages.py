@@ -21,8 +21,9 @@ from structlog.testing import capture_logs
 
 from fluence.clock import SystemClock
 from fluence.live.history_writer import HistoryWriter
-from fluence.model.job_entry import JobEntry, JobState, PastRun
-from fluence.store import engine, queries
+from fluence.model.job_entry import JobEntry, PastRun
+from fluence.model.job_state import JobState
+from fluence.store import database, queries
 from fluence.store.history_store import HistoryStore
 from fluence.store.queries import JobFilter
 from tests.integration.store.entries import entry, open_store, over, running
@@ -113,7 +114,7 @@ def rows(database: str) -> dict[int, tuple[str, int | None]]:
 def gaps(database: str) -> list[tuple[int, str]]:
     async def ask() -> list[tuple[int, str]]:
         async with open_store(database) as store:
-            return [(row["lost"], row["reason"]) for row in await queries.find_gaps(store, None, None)]
+            return [(row["lost"], row["reason"]) for row in await queries.find_gaps(store, JobFilter())]
 
     return asyncio.run(ask())
 
@@ -121,7 +122,7 @@ def gaps(database: str) -> list[tuple[int, str]]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lock is not waited for as long as a scheduler would."""
-    monkeypatch.setattr(engine, "BUSY_S", 0.3)
+    monkeypatch.setattr(database, "BUSY_S", 0.3)
     structlog.reset_defaults()
 
 
@@ -316,7 +317,7 @@ def test_gone_from_the_start_and_there_later(tmp_path: Path) -> None:
 def pragmas(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What every connection to a file is told before it is used."""
     told: list[str] = []
-    made = engine.writing_engine
+    made = database.writing_engine
 
     def tells(connection: Any, *_: object) -> None:
         for each in told:

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from fluence.act.binder import Binder
 from fluence.kube.client import Client
 from fluence.kube.errors import (
+    ONCE,
     AlreadyExists,
     ApiConflict,
     ApiError,
@@ -22,6 +23,7 @@ from fluence.kube.errors import (
     KubeError,
     Misconfigured,
     Missing,
+    RetryPolicy,
     ServerFault,
     Status,
     StatusCause,
@@ -31,7 +33,6 @@ from fluence.kube.errors import (
     Unauthorized,
     Unreachable,
 )
-from fluence.kube.retry import ONCE, RetryPolicy
 from fluence.model.pod import Pod
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from tests.unit.cluster.build import bound

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.act.gates import hand_over, let_go, ungate
-from fluence.model.grant import ReleaseNote
+from fluence.model.grant import ReleaseNote, fluxqueue_labels
 from fluence.model.meta import Requirement
 from fluence.model.pod import (
     Affinity,
@@ -108,3 +108,12 @@ def test_the_pods_of_a_job_for_kube_scheduler_wait_behind_the_gate() -> None:
     ]
     there = held("j", template=template(scheduler=names.KUBE_SCHEDULER, gated=True))
     assert not [path for path in added(let_go(there, NOTE)) if "schedulingGates" in path]
+
+
+def test_released_work_is_labelled_as_fluxqueue_does_it() -> None:
+    assert fluxqueue_labels("7", ["kind-worker", "kind-worker2"]) == {
+        names.FLUXQUEUE_JOBID: "7",
+        names.FLUXQUEUE_NODES: "kind-worker__kind-worker2",
+    }
+    # No label may be longer; the annotation has all of them.
+    assert fluxqueue_labels("7", [f"worker-{number}" for number in range(9)]) == {names.FLUXQUEUE_JOBID: "7"}

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from fluence.act.limit_enforcer import EndResult, LimitEnforcer
+from fluence.act.orders import EndResult, LimitEnforcer
 from fluence.kube.client import Client
 from fluence.model.owner import Owner
 from fluence.schedule.enforcement import EndOverrun

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.act.releaser import Releaser
+from fluence.act.binder import Releaser
 from fluence.clock import ManualClock
 from fluence.kube.client import Client
 from fluence.kube.errors import Invalid, KubeError, Missing, ServerFault, Status, Unreachable

@@ -8,8 +8,7 @@ import contextlib
 import msgspec
 from aiohttp import web
 
-from fluence.act.coalescing_writer import CoalescingWriter
-from fluence.act.status_writer import StatusWriter
+from fluence.act.writers import CoalescingWriter, StatusWriter
 from fluence.kube.client import Client
 from fluence.kube.resource import PODS
 from tests.unit.kube.serving import serving, until

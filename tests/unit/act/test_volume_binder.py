@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from fluence.act import volume_binder as chooser
-from fluence.act.volume_binder import VolumeBinder
+from fluence.act import orders as chooser
+from fluence.act.orders import VolumeBinder
 from fluence.kube.client import Client
 from fluence.model.volume import SELECTED_NODE
 from fluence.schedule.actions import ClaimUpdate

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fluence import names
-from fluence.admission.interpreter import Admitted, admit
+from fluence.admission.admit import Admitted, admit
 from fluence.admission.scopes import AdmissionOptions, DoorMode, scopes
-from fluence.model.hand_off import BASE
+from fluence.model.external_resources import BASE
 
 QPU = f"{names.DEVICE_PREFIX}qpu"
 HELD = AdmissionOptions(doors=DoorMode.NAMESPACES)

@@ -9,16 +9,17 @@ import msgspec
 import pytest
 
 from fluence import names
-from fluence.admission import bounds
+from fluence.admission import review
 from fluence.admission.review import answer, busy, too_large
+from fluence.admission.rule import MAX_CONTAINERS
 from fluence.admission.scopes import AdmissionOptions, DoorMode, scopes
 from fluence.errors import InvalidInput
-from fluence.model.hand_off import BASE
+from fluence.model.external_resources import BASE
 from tests.unit.admission.objects import QPU, container, pod
 
 SCOPES = {each.name: each for each in scopes(AdmissionOptions(doors=DoorMode.NAMESPACES))}
-MANY = bounds.MOST_CONTAINERS + 1
-MOST_ASKED = {f"{names.DEVICE_PREFIX}t{i}": "1" for i in range(bounds.MOST_RESOURCES)}
+MANY = MAX_CONTAINERS + 1
+MOST_ASKED = {f"{names.DEVICE_PREFIX}t{i}": "1" for i in range(review.MAX_RESOURCES)}
 HEAD = (
     b'{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1","request":{"uid":"705ab4f5-6393-11e8",'
     b'"kind":{"group":"","version":"v1","kind":"Pod"},"resource":{"group":"","version":"v1"'
@@ -73,7 +74,7 @@ def test_a_pod_that_would_start_before_its_turn_is_refused() -> None:
 def test_what_does_not_concern_us_passes_however_large(values: bool) -> None:
     found = pod(*devices(MANY), scheduler="other")
     if values:
-        found["spec"]["tolerations"] = [{}] * bounds.MOST_VALUES
+        found["spec"]["tolerations"] = [{}] * review.MAX_VALUES
     assert response(found) == {"uid": "u", "allowed": True}
     assert response(found, "pods-held") == {"uid": "u", "allowed": True}
 
@@ -92,7 +93,7 @@ def test_a_workload_is_refused_before_its_pods_are() -> None:
 
 
 def test_an_object_of_too_many_values_is_refused_without_being_read() -> None:
-    found = pod(container(limits={QPU: "1"}, env=[{"name": "a"}] * bounds.MOST_VALUES))
+    found = pod(container(limits={QPU: "1"}, env=[{"name": "a"}] * review.MAX_VALUES))
     said = response(found)
     assert said["allowed"] is False
     assert said["status"]["message"].startswith("Pod p: it holds over 200000 values")
@@ -100,7 +101,7 @@ def test_an_object_of_too_many_values_is_refused_without_being_read() -> None:
     assert response(held, "workloads-held")["status"]["message"].startswith("Job j: it holds over 200000 ")
 
 
-@pytest.mark.parametrize("depth", [bounds.DEEPEST, 900, 5000, 1_000_000])
+@pytest.mark.parametrize("depth", [review.MAX_DEPTH, 900, 5000, 1_000_000])
 def test_deep_json_is_said_in_one_line(depth: int) -> None:
     deep = body(pod(annotations="DEEP")).replace(b'"DEEP"', b"[" * depth + b"]" * depth)
     with pytest.raises(InvalidInput) as error:
@@ -134,7 +135,7 @@ def test_a_review_that_is_not_read_to_its_end_is_refused_by_its_beginning() -> N
 @pytest.mark.parametrize(
     "found",
     [
-        pod(*(container(f"c{i}", limits=MOST_ASKED) for i in range(bounds.MOST_CONTAINERS))),
+        pod(*(container(f"c{i}", limits=MOST_ASKED) for i in range(MAX_CONTAINERS))),
         pod(container(limits={QPU: "1"}, env=[{"name": f"V{i}"} for i in range(60_000)])),
         pod(annotations={f"a{i}": "x" for i in range(60_000)}),
         pod(ownerReferences=[{"kind": "Job", "name": "j", "controller": True}] * 40_000),

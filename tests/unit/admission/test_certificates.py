@@ -7,8 +7,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from cryptography import x509
 
-from fluence.admission.certificates import MOST, holds, issue, load, server_context, with_authority
-from fluence.admission.keeper import Renewal
+from fluence.admission.certificates import (
+    MAX_AUTHORITIES,
+    Renewal,
+    holds,
+    issue,
+    load,
+    server_context,
+    with_authority,
+)
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 HOSTS = ("fluence-webhook.fluence-system.svc", "127.0.0.1")
@@ -74,10 +81,10 @@ def test_a_bundle_forgets_what_has_ended_and_keeps_the_rest() -> None:
 
 def test_a_bundle_has_a_length() -> None:
     bundle = b""
-    for _ in range(MOST + 3):
+    for _ in range(MAX_AUTHORITIES + 3):
         last = issue(HOSTS, NOW).authority
         bundle = with_authority(bundle, last, NOW)
-    assert len(x509.load_pem_x509_certificates(bundle)) == MOST
+    assert len(x509.load_pem_x509_certificates(bundle)) == MAX_AUTHORITIES
     assert holds(bundle, last)
 
 

@@ -5,7 +5,7 @@ import copy
 import pytest
 
 from fluence import names
-from fluence.model.hand_off import BASE
+from fluence.model.external_resources import BASE
 from tests.unit.admission.objects import QPU, admitted, container, pod, variables_of
 
 BY_ANNOTATION = {name: f"metadata.annotations['{key}']" for name, key in BASE.items()}
@@ -13,13 +13,13 @@ BY_ANNOTATION = {name: f"metadata.annotations['{key}']" for name, key in BASE.it
 
 @pytest.mark.parametrize("side", ["limits", "requests"])
 def test_a_container_that_asks_gets_the_variables(side: str) -> None:
-    made = admitted(pod(container(**{side: {QPU: 1}}))).object
+    made = admitted(pod(container(**{side: {QPU: 1}}))).object  # type: ignore[arg-type]
     assert variables_of(made) == BY_ANNOTATION
 
 
 @pytest.mark.parametrize("side", ["limits", "requests"])
 def test_what_is_given_on_one_side_only_is_copied_to_the_other(side: str) -> None:
-    made = admitted(pod(container(**{side: {QPU: "2", "cpu": "1"}}))).object
+    made = admitted(pod(container(**{side: {QPU: "2", "cpu": "1"}}))).object  # type: ignore[arg-type]
     resources = made["spec"]["containers"][0]["resources"]
     assert resources["limits"][QPU] == resources["requests"][QPU] == "2"
     other = "requests" if side == "limits" else "limits"

@@ -7,11 +7,11 @@ import msgspec
 import pytest
 
 from fluence import names
-from fluence.admission.json_patch import apply
+from fluence.admission.patch import apply
 from fluence.admission.review import answer
 from fluence.admission.scopes import AdmissionOptions, scopes
 from fluence.errors import InvalidInput
-from fluence.model.hand_off import BASE
+from fluence.model.external_resources import BASE
 from tests.unit.admission.objects import QPU, admitted, container, pod
 
 PODS = scopes(AdmissionOptions())[0]

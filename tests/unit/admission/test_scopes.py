@@ -7,9 +7,7 @@ import pytest
 import yaml
 
 from fluence import names
-from fluence.admission.hooks import service, webhook_configuration
-from fluence.admission.manifests import manifests, to_yaml
-from fluence.admission.policy import policies
+from fluence.admission.manifests import manifests, policies, service, to_yaml, webhook_configuration
 from fluence.admission.scopes import AdmissionOptions, DoorMode, chosen_handlers, scopes
 
 DOORS = tuple(DoorMode)

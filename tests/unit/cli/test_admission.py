@@ -34,6 +34,7 @@ def test_manifests_are_yaml_that_kubectl_reads() -> None:
     bindings = [each for each in found if each["kind"] == "MutatingAdmissionPolicyBinding"]
     assert {each["metadata"]["name"] for each in bindings} == {
         *("fluence-pods", "fluence-workloads", "fluence-pods-held", "fluence-workloads-held"),
+        "fluence-operators-held",
     }
 
 

@@ -11,12 +11,11 @@ from pathlib import Path
 import click
 import pytest
 
-from fluence.cli.demo.script import FILES, NODES, Work, read_script, work_of
-from fluence.cli.demo.show import Show
+from fluence.cli.demo.show import FILES, NODES, Show, Work, read_script, work_of
 from fluence.cli.demo.simulated import play
+from fluence.kube.releases import RELEASES
 from fluence.model.pod import Pod
 from fluence.sandbox.nodes import manifests, read_nodes
-from fluence.sandbox.releases import RELEASES
 from fluence.sim.cluster import EmbeddedCluster
 
 from .conftest import Run
@@ -92,8 +91,8 @@ def test_everybody_lands_as_a_whole(shown: str) -> None:
 
 def test_of_two_that_contend_one_waits_is_told_until_when_and_follows(shown: str) -> None:
     waits, lands = said(shown, "solver-b")[1:]
-    assert waits.startswith("waits 1 of 4 seats on 8 nodes")
-    assert re.search(r"Starts no later than \d{4}-\d\d-\d\dT\d\d:\d\dZ if durations hold; expected", waits)
+    assert waits.startswith("waits 0/8 nodes are available: 6 Insufficient cpu")
+    assert re.search(r"fit .*Starts by \d\d:\d\d UTC \(expected \d\d:\d\d\), if running", waits)
     assert lands.startswith("starts 4 pods:")
     order = [
         shown.index(each)
@@ -104,9 +103,9 @@ def test_of_two_that_contend_one_waits_is_told_until_when_and_follows(shown: str
 
 def test_the_one_that_never_fits_is_told_why_and_stays(shown: str) -> None:
     (never,) = said(shown, "huge")[1:]
-    assert never.startswith("never the cluster as it is cannot hold it: no seat on 8 nodes")
-    assert "6 too small: cpu (64 wanted); 2 taint nvidia.com/gpu:NoSchedule" in never
-    waiting = shown.partition("What waits")[2].partition("\n\n")[0]
+    assert never.startswith("never 0/8 nodes are available, even if empty: ")
+    assert "6 Insufficient cpu (64 requested, node too small), 2 node(s) had untolerated taint" in never
+    waiting = shown.partition("Jobs that wait")[2].partition("\n\n")[0]
     assert waiting.splitlines()[1].strip() == "huge: " + never.removeprefix("never ")  # the condition's text
 
 
@@ -180,7 +179,7 @@ def test_without_programs_it_says_why_and_simulates(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
-    monkeypatch.setattr("fluence.sandbox.gobuild.sys.platform", "darwin")
+    monkeypatch.setattr("fluence.sandbox.programs.sys.platform", "darwin")
     done = run("demo")
     assert done.code == 0
     why, what, *_ = done.out.splitlines()
@@ -195,7 +194,7 @@ def test_a_disk_that_is_too_small_is_named(run: Run, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("GOCACHE", raising=False)
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
-    monkeypatch.setattr("fluence.sandbox.gobuild._DISK", 1 << 60)
+    monkeypatch.setattr("fluence.sandbox.programs._DISK", 1 << 60)
     assert run("demo", "--live").is_one_line_error("GB of disk in", str(tmp_path))
 
 
@@ -264,7 +263,7 @@ def test_ctrl_c_skips_the_build_and_leaves_nothing_of_it(machine: Machine, insis
     demo.send_signal(signal.SIGINT)
     out, err = demo.communicate(timeout=60)
     assert demo.returncode == (130 if insist else 0)
-    assert "interrupted; the next build goes on from here" in err
+    assert "interrupted; the next build continues from here" in err
     assert out.count("7 workloads started whole") == (0 if insist else 1)  # who insists wants the real one
     assert not list(machine.temporary.iterdir())
     assert not [each for each in Path("/proc").glob("[0-9]*/cmdline") if asleep.encode() in _content(each)]

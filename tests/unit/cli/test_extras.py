@@ -142,6 +142,7 @@ def test_kubectl_fluence_is_part_of_the_base_installation() -> None:
         (["resources", "advertise"], "scheduler"),
         (["task", "announce", "t"], "scheduler"),
         (["deviceplugin", "run"], "deviceplugin"),
+        (["service", "run"], "service"),
         (["scheduler", "settings"], "scheduler"),
         (["explain", "pod", "a"], "scheduler"),
         (["doctor"], "scheduler"),
@@ -163,10 +164,16 @@ def test_a_command_whose_extra_is_missing_names_it(args: list[str], extra: str) 
     assert line.endswith(f"pip install 'fluence-scheduler[{extra}]'"), line
 
 
-def test_whatif_of_a_running_cluster_needs_the_scheduler_extra(tmp_path: Path) -> None:
+def test_whatif_asks_the_scheduler_of_a_cluster_without_extras_and_needs_one_for_a_copy(
+    tmp_path: Path,
+) -> None:
     pod = tmp_path / "pod.yaml"
     pod.write_text("{apiVersion: v1, kind: Pod, metadata: {name: a}, spec: {}}")
-    done = fluence("whatif", str(pod), "--live")
+    nowhere = ["--kubeconfig", str(tmp_path / "none")]
+    done = fluence("whatif", str(pod), "--live", *nowhere)
+    assert done.returncode == 1
+    assert str(tmp_path / "none") in done.stderr and "pip install" not in done.stderr
+    done = fluence("whatif", str(pod), "--live", "--queue-policy", "conservative", *nowhere)
     assert done.returncode == 1
     assert "pip install 'fluence-scheduler[scheduler]'" in done.stderr
 
@@ -180,3 +187,16 @@ def test_make_setup_installs_all_extras() -> None:
     assert "-e '.[dev]'" in (ROOT / "Makefile").read_text()
     (everything,) = (each for each in EXTRAS["dev"] if each.startswith("fluence-scheduler["))
     assert set(everything.partition("[")[2].rstrip("]").split(",")) == set(EXTRAS) - {"dev"}
+
+
+def test_traces_that_are_off_load_nothing_and_on_name_their_extra() -> None:
+    done = fluence("scheduler", "run", "--traces", "http://127.0.0.1:4318", extras=("scheduler",))
+    assert done.returncode == 1 and "fluence-scheduler[otel]" in done.stderr
+    program = HIDE + "import fluence.cli.scheduler; print('opentelemetry' in sys.modules)"
+    assert fluence(program=program, extras=("scheduler", "otel")).stdout == "False\n"
+
+
+def test_the_scheduler_starts_without_sql() -> None:
+    """It takes as long to load as the rest; the thread of the history loads it."""
+    program = HIDE + "import fluence.cli.scheduler; print({'sqlalchemy', 'alembic'} & set(sys.modules))"
+    assert fluence(program=program, extras=("scheduler",)).stdout == "set()\n"

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from fluence import ResourceGraph
-from fluence.cli import tree
+from fluence.commands import tree
 from fluence.graph import Batch
 
 from .conftest import CLUSTER, DEMO, Run
@@ -146,8 +146,9 @@ def test_a_file_or_the_live_cluster_but_one_of_them(run: Run, tmp_path: Path) ->
 
 
 def test_the_tree_of_a_cluster_has_amounts_as_kubernetes_writes_them() -> None:
-    from fluence.cli import live, tree
     from fluence.cluster.graph import ClusterGraph
+    from fluence.commands import cluster as live
+    from fluence.commands import tree
     from fluence.model.node import Node
     from fluence.sandbox.nodes import NodeKind, manifests
 

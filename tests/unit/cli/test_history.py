@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import yaml
 
-from fluence.kubectl.history_commands import STATES
-from fluence.model.job_entry import JobState
+from fluence.commands.history import STATES
+from fluence.database_url import parse_url
+from fluence.model.job_state import JobState
+from fluence.store import Writer
 from fluence.store.history_store import HistoryStore
-from fluence.store.job_rows import Writer
-from fluence.store.urls import parse_url
 from tests.integration.store.entries import entry, over, running
 
 from .conftest import Run
@@ -36,7 +36,7 @@ def database(tmp_path: Path) -> str:
             times = {"submitted": T0, "started": T0 + 60_000}
             await store.write(
                 [
-                    (over(1, at=T0 + 3_660_000, **times), "not enough free cores"),
+                    (over(1, at=T0 + 3_660_000, **times), "not enough free cores"),  # type: ignore[arg-type]
                     (over(2, at=T0 + 120_000, user="bob", queue="", state=JobState.FAILED, **times), ""),
                     (running(3, at=T0 + 60_000, user="bob", **times), ""),
                     (entry(4, at=T0, submitted=T0, user="eve\x1b[31m"), ""),
@@ -94,7 +94,8 @@ def test_wide_has_more(run: Run, database: str) -> None:
         (("-u", "bob"), [2, 3]),
         (("-u", "ada", "-u", "bob", "-q", "batch"), [1, 3]),
         (("-n", "other"), []),
-        (("-s", "failed", "-s", "running"), [2, 3]),
+        (("-s", "failed", "-s", "unknown"), [2, 3, 4]),
+        (("-s", "running", "-s", "pending"), []),
         (("--name", "sim-*", "--limit", "2"), [3, 4]),
         (("-j", "2"), [2]),
         (("-S", "2026-09-21T14:30"), [1, 3, 4]),
@@ -139,9 +140,55 @@ def test_sums(run: Run, database: str) -> None:
     assert {row["state"]: row["jobs"] for row in read["sums"]} == {
         "completed": 1,
         "failed": 1,
-        "pending": 1,
-        "running": 1,
+        "unknown": 2,
     }
+
+
+def test_jobs_of_which_nobody_writes_any_more_neither_run_nor_grow(run: Run, database: str) -> None:
+    """Their cluster is gone: nobody saw them end."""
+    rows = json.loads(run("history", "--database", database, "-o", "json", "-j", "3", "-j", "4").out)["jobs"]
+    assert [(row["state"], row["ended"]) for row in rows] == [("unknown", None)] * 2
+    assert (rows[0]["elapsed"], rows[1]["wait"]) == (0, 0), "up to the last entry"
+    (bob,) = json.loads(
+        run("history", "--database", database, "--sum", "user", "-u", "bob", "-o", "json").out
+    )["sums"]
+    assert bob["hours"] == 0.017
+
+
+def test_jobs_that_run_count_up_to_now_while_their_cluster_lives(run: Run, database: str) -> None:
+    now = int(time.time() * 1000)
+
+    async def renew() -> None:
+        async with HistoryStore(parse_url(database), Writer("cluster-1", "fluence")) as store:
+            await store.renew(now)
+
+    asyncio.run(renew())
+    (row,) = json.loads(run("history", "--database", database, "-o", "json", "-j", "3").out)["jobs"]
+    assert row["state"] == "running" and row["elapsed"] >= (now - T0) / 1000 - 61
+
+
+def test_a_kubeconfig_whose_cluster_does_not_answer_lists_all_with_a_note(
+    run: Run, database: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "kubeconfig"
+    config.write_text(
+        yaml.safe_dump(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "clusters": [{"name": "c", "cluster": {"server": "http://127.0.0.1:9"}}],
+                "users": [{"name": "u", "user": {}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "current-context": "c",
+            }
+        )
+    )
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    done = run("history", "--database", database, "-o", "json")
+    assert done.code == 0 and len(json.loads(done.out)["jobs"]) == 4
+    assert "note: which cluster the kubeconfig names is not known, and jobs of all clusters" in done.err
+    assert "note: which" not in run("history", "--database", database, "-A").err
+    assert run("history", "--database", database, "-A", "--cluster", "x").code == 2
 
 
 def test_events(run: Run, database: str) -> None:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.amounts import amount
 from tests.unit.cli.conftest import CLUSTER, DEMO, job
 
 # Runs a program that interrupts itself when its main thread makes a call; the number of the call is the
 # moment. With -1 it is not interrupted, and tells how many calls there are.
 ITSELF = """
 import os, signal, sys
-from fluence import entry
+from fluence import entry, startup
 
 _, moment, told, program, *sys.argv[1:] = sys.argv
 sys.argv[0] = program
@@ -27,12 +28,12 @@ def count(frame, event, argument):
         sys.setprofile(None)
         os.kill(os.getpid(), signal.SIGINT)
 
-start = entry._start
+start = startup.start
 def started():
     start()
     sys.setprofile(count)  # from the first moment that is ours
 
-entry._start = started
+startup.start = started
 try:
     getattr(entry, program)()
 finally:
@@ -40,7 +41,7 @@ finally:
     if moment == "-1":
         open(told, "w").write(str(calls))
 """
-MOMENTS = 12
+MOMENTS = amount(12, quick=3)
 PROGRAMS = {
     "help": "fluence --help",
     "help of a command": "fluence sandbox up --help",
@@ -123,7 +124,7 @@ def test_the_first_step_loads_next_to_nothing() -> None:
 
 def entered(text: str) -> subprocess.CompletedProcess[str]:
     """A program of which only the work is other than ours."""
-    start = f"import os, signal, sys\nfrom fluence import entry\n{text}"
+    start = f"import os, signal, sys\nfrom fluence import startup\n{text}"
     return subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60)
 
 
@@ -132,10 +133,10 @@ def test_ctrl_c_is_heard_while_a_program_works_and_only_then() -> None:
         "def hears(): return signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
         "def work():\n"
         "    assert hears()\n"
-        "    with entry.Loading(): assert not hears()\n"
+        "    with startup.Loading(): assert not hears()\n"
         "    assert hears()\n"
-        "entry._start(); assert not hears()\n"
-        "try: entry._work(work)\n"
+        "startup.start(); assert not hears()\n"
+        "try: startup.run(work)\n"
         "finally: assert not hears()\n"
     )
     assert (done.returncode, done.stderr) == (0, "")
@@ -145,11 +146,11 @@ def test_a_program_that_ignores_ctrl_c_goes_on_doing_so() -> None:
     """A shell starts what runs in the background like this."""
     done = entered(
         "def work():\n"
-        "    with entry.Loading(): signal.raise_signal(signal.SIGINT)\n"
+        "    with startup.Loading(): signal.raise_signal(signal.SIGINT)\n"
         "    signal.raise_signal(signal.SIGINT)\n"
         "    print('done')\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "entry._start(); entry._work(work)"
+        "startup.start(); startup.run(work)"
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
@@ -171,7 +172,7 @@ def test_an_interrupt_in_a_finalizer_comes_again(number: int, handler: str, code
         f"    signal.signal({int(number)}, {handler})\n"
         "    Last()\n"
         "    time.sleep(60)\n"
-        "entry._start(); entry._work(work)"
+        "startup.start(); startup.run(work)"
     )
     assert (done.returncode, done.stderr) == (code, "")
 
@@ -180,7 +181,7 @@ def test_other_faults_in_a_finalizer_are_told() -> None:
     done = entered(
         "class Last:\n"
         "    def __del__(self): raise ValueError('odd')\n"
-        "entry._start(); entry._work(lambda: Last() and None)"
+        "startup.start(); startup.run(lambda: Last() and None)"
     )
     assert "ValueError: odd" in done.stderr
 
@@ -190,6 +191,6 @@ def test_a_second_ctrl_c_while_the_first_is_dealt_with_prints_nothing() -> None:
         "def work():\n"
         "    try: signal.raise_signal(signal.SIGINT)\n"
         "    except KeyboardInterrupt: signal.raise_signal(signal.SIGINT)\n"
-        "entry._start(); entry._work(work)"
+        "startup.start(); startup.run(work)"
     )
     assert (done.returncode, done.stderr) == (130, "")

@@ -11,7 +11,7 @@ import click
 import pytest
 
 from fluence.cli import main
-from fluence.cli.program import run as end
+from fluence.commands.program import run as end
 from fluence.errors import Conflict
 
 from .conftest import CLUSTER, Result, Run, job

@@ -61,7 +61,7 @@ class TestExamples:
         assert (value["engine"], value["policy"], value["unit"]) == (ENGINE, "easy", "cpu")
         assert (value["jobs"], value["started"], value["finished"]) == (8, 7, 6)
         assert value["capacity"] == 8 * 16_000
-        assert value["states"] == {"Succeeded": 6, "Unschedulable": 1, "Running": 1}
+        assert value["states"] == {"Completed": 6, "Unschedulable": 1, "Running": 1}
         assert value["promise"]["waiting"] == 1
         assert 0 < value["utilisation"] < 1
         for key in ("wait", "bounded_slowdown", "makespan", "fairness", "decisions_per_s", "partial"):
@@ -178,6 +178,38 @@ class TestSettings:
         assert done.is_one_line_error("the nodes have no core to count", "cpu", "nvidia.com/gpu")
 
 
+class TestQueues:
+    QUEUES = (
+        "{apiVersion: fluence.flux-framework.org/v1alpha1, kind: Queue, metadata: {name: default}}\n---\n"
+        "apiVersion: fluence.flux-framework.org/v1alpha1\nkind: Queue\nmetadata: {name: physics}\n"
+        "spec: {limit: {cpu: 2}, namespaces: {matchLabels: {team: physics}}}\n"
+    )
+
+    def test_the_queues_of_a_file_are_in_force(self, run: Run, tmp_path: Path) -> None:
+        queues = tmp_path / "queues.yaml"
+        queues.write_text(self.QUEUES)
+        note = {"fluence.flux-framework.org/queue": "physics"}
+        jobs = [gang(name, 1, 2, "10", **note) for name in "ab"]
+        space = {"apiVersion": "v1", "kind": "Namespace"}
+        space["metadata"] = {"name": "default", "labels": {"team": "physics"}}  # type: ignore[assignment]
+        work = write(tmp_path / "w.yaml", space, *jobs, gang("c", 1, 2, "10"))
+        args = ("--manifests", work, "-o", "json")
+        assert value_of(simulate(run, *args))["makespan"] == 10
+        value = value_of(simulate(run, *args, "--queues", str(queues)))
+        assert value["makespan"] == 20
+        assert set(value["tenants"]["queues"]) == {"default", "physics"}
+        closed = write(tmp_path / "closed.yaml", *jobs)
+        done = simulate(run, "--manifests", closed, "--queues", str(queues))
+        assert done.is_one_line_error("Queue 'physics' is closed to its namespace: use one of default")
+
+    def test_names_that_are_not_counted_are_noted(self, run: Run, tmp_path: Path) -> None:
+        queues = tmp_path / "queues.yaml"
+        queues.write_text(self.QUEUES.replace("{cpu: 2}", "{cpus: 2}"))
+        work = write(tmp_path / "w.yaml", gang("c", 1, 2, "10"))
+        done = simulate(run, "--manifests", work, "--queues", str(queues))
+        assert "note: queue physics: spec.limit: cpus is not counted: did you mean cpu?" in done.err
+
+
 class TestBadInput:
     @pytest.mark.parametrize(
         ("args", "said"),
@@ -209,7 +241,7 @@ class TestBadInput:
 
     def test_nothing_that_can_run(self, run: Run, tmp_path: Path) -> None:
         done = simulate(run, "--manifests", str(MANIFESTS / "8-huge.yaml"))
-        assert done.is_one_line_error("the only job cannot run on", "default/huge", "too small: cpu")
+        assert done.is_one_line_error("the only job cannot run on", "default/huge", "Insufficient cpu (")
         prefix = "fluence.flux-framework.org"
         meta = {"name": "half", "labels": {f"{prefix}/group": "half"}}
         meta["annotations"] = {f"{prefix}/group-size": "2"}

@@ -45,14 +45,48 @@ class TestExitCodes:
         done = run("whatif", "-", "--state", state, stdin=spec(16, 600))
         assert done.code == 3
         first, *rest = done.out.splitlines()
-        assert first.startswith("it would wait, and start no later than in ")
-        assert any(line.startswith("blocked by resource: it needs 16 cores") for line in rest)
-        assert any(line.startswith("waits for ") for line in rest)
-        assert rest[-1] == "nobody else would wait longer"
+        assert first.startswith("it would wait and start in ")
+        assert any(line.startswith("blocked by resource: Insufficient cores: 16 requested") for line in rest)
+        assert any(line.startswith("waiting for ") for line in rest)
+        assert rest[-1] == "no other job would start later"
 
     def test_never_is_4(self, run: Run, state: str) -> None:
         done = run("whatif", "-", "--state", state, stdin=spec(17, 600))
-        assert (done.code, done.out) == (4, "Unschedulable: it asks for 17 cores; this cluster has 16\n")
+        assert (done.code, done.out) == (
+            4,
+            "Unschedulable: Insufficient cores: 17 requested, this cluster has 16\n",
+        )
+
+
+class TestQueues:
+    FILE = (
+        "{apiVersion: fluence.flux-framework.org/v1alpha1, kind: Queue, metadata: {name: default}}\n---\n"
+        "apiVersion: fluence.flux-framework.org/v1alpha1\nkind: Queue\nmetadata: {name: small}\n"
+        "spec: {limit: {core: 4}}\n"
+    )
+
+    def test_a_snapshot_is_asked_with_the_queues_of_a_file(
+        self, run: Run, state: str, tmp_path: Path
+    ) -> None:
+        queues = tmp_path / "queues.yaml"
+        queues.write_text(self.FILE)
+        args = ("whatif", "-", "--state", state, "--queues", str(queues))
+        assert run(*args, stdin=spec(8, 60)).code == 3
+        done = run(*args, "--queue", "small", stdin=spec(8, 60))
+        assert done.code == 4
+        assert "requests core 8, and the limit of queue small is 4" in done.out
+        assert run(*args, "--queue", "smal", stdin=spec(8, 60)).out.count("did you mean small?") == 1
+
+    def test_queues_that_the_snapshot_cannot_count_are_refused(
+        self, run: Run, state: str, tmp_path: Path
+    ) -> None:
+        queues = tmp_path / "queues.yaml"
+        queues.write_text(self.FILE.replace("core: 4", "cpu: 4"))
+        done = run("whatif", "-", "--state", state, "--queues", str(queues), stdin=spec(8, 60))
+        assert done.is_one_line_error("this cluster has no cpu")
+
+    def test_a_queue_needs_queues(self, run: Run, state: str) -> None:
+        assert run("whatif", "-", "--state", state, "--queue", "a", stdin=spec(8, 60)).code == 2
 
 
 class TestOptions:
@@ -142,7 +176,7 @@ class TestBadInput:
     def test_what_the_cluster_has_none_of_is_never(self, run: Run, state: str) -> None:
         done = run("whatif", "-", "--state", state, stdin=spec(1, 60, "gpu"))
         assert done.code == 4
-        assert done.out.startswith("Unschedulable: no empty cluster could hold it: ")
+        assert done.out.startswith("Unschedulable: It would not fit on an empty cluster: ")
         assert done.out.count("Unschedulable") == 1
 
     @pytest.mark.parametrize("text", ["", "{}", "[1]", "nonsense", '{"version": 1, "now": 0}'])

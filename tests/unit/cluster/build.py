@@ -19,6 +19,7 @@ def node(
     taints: list[Taint] | None = None,
     unschedulable: bool = False,
     ready: bool = True,
+    offers: dict[str, str] | None = None,
     **resources: str,
 ) -> Node:
     own = {HOST: name, **({ZONE: zone} if zone else {}), **(labels or {})}
@@ -27,6 +28,7 @@ def node(
         "memory": "8Gi",
         "pods": "10",
         **{k.replace("_", "-"): v for k, v in resources.items()},
+        **(offers or {}),
     }
     if "gpu" in has:
         has["nvidia.com/gpu"] = has.pop("gpu")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 
 from fluence.cluster import columns, pod_index, requests
@@ -22,11 +20,13 @@ from fluence.model.pod import (
     PodAffinityTerm,
     WeightedPodAffinityTerm,
 )
-from fluence.placer.gang import GangRequest, Seated
+from fluence.placer.gang import GangPlacement, GangRequest
+from tests.amounts import amount
+from tests.gangs import compiled
 from tests.unit.cluster.build import HOST, node, pod
 from tests.unit.cluster.test_claims import claim, kind, volume
 
-MANY = 100_000 if os.environ.get("FLUENCE_HYPOTHESIS") != "quick" else 30_000
+MANY = amount(100_000, quick=10_000)
 
 
 def distinct(number: int) -> Pod:
@@ -47,25 +47,27 @@ def test_a_hundred_thousand_different_pods_leave_no_trace() -> None:
     cluster.load([node("n1", cpu="2000", pods="200000"), node("n2")])
     for number in range(MANY):
         one = distinct(number)
-        gang = cluster.gang([one])
+        gang = compiled(cluster, [one])
         assert isinstance(gang, GangRequest)
         if number % 10 == 0:
             cluster.try_now(gang, now=number)
-        if number % 100 == 0 and isinstance(cluster.seat(gang, job=number + 1, now=number), Seated):
+        if number % 100 == 0 and isinstance(
+            cluster.allocate(gang, job=number + 1, now=number), GangPlacement
+        ):
             cluster.release(number + 1)
         if number % 3 == 0:
             cluster.remove_pod(one)
     made = cluster._requests
     filters = made._node_filters
     for table in (filters._masks, filters._selected, filters._scores):
-        assert len(table) <= node_rules._KEPT
-    assert len(made._profiles) <= requests._KEPT
-    assert len(made.index._counts) <= pod_index._KEPT
-    assert len(cluster.columns._labels) <= columns._KEPT
-    assert len(cluster.seats.table._shapes) <= 4096
-    assert len(cluster.seats.availability._windows) <= 16
+        assert len(table) <= node_rules._MAX_RULES
+    assert len(made._profiles) <= requests._MAX_PROFILES
+    assert len(made.index._counts) <= pod_index._MAX_SELECTORS
+    assert len(cluster.columns._labels) <= columns._MAX_LABELS
+    assert len(cluster.fit.table._shapes) <= 4096
+    assert len(cluster.fit.availability._windows) <= 16
     assert not made.index._existing and not made.index._terms_of and not made._ports._ports
-    assert not cluster._pods._jobs._ended and not cluster._pods._jobs._job_of
+    assert not cluster.fit.jobs
 
 
 def test_pods_that_come_and_go_leave_no_trace() -> None:
@@ -81,15 +83,17 @@ def test_pods_that_come_and_go_leave_no_trace() -> None:
     cluster.sync()
     made = cluster._requests
     assert not made.index._existing and not made._ports._ports and not cluster.pods.loads
-    assert not cluster.seats.jobs
+    assert not cluster.fit.jobs
 
 
 def test_constraints_are_forgotten() -> None:
     cluster = ClusterGraph()
     cluster.load([node("n1"), node("n2")])
     for number in range(1000):
-        assert cluster.ruled_out(parse({"properties": [f"p{number}"]})) == {"n1", "n2"}
-    assert len(cluster._ruled_out) <= 128
+        gang = compiled(cluster, [pod("p")], constraint=parse({"properties": [f"p{number}"]}))
+        assert isinstance(gang, GangRequest) and gang.members[0].allowed is not None
+        assert not gang.members[0].allowed.any()
+    assert len(cluster._constrained) <= 128
 
 
 def test_labels_and_taints_that_change_all_the_time_are_forgotten() -> None:
@@ -136,12 +140,12 @@ def test_limits_of_nodes_without_drivers_are_forgotten(limits: dict[str, int]) -
 
 
 def test_a_gang_larger_than_the_table_of_profiles_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(requests, "_KEPT", 4)
+    monkeypatch.setattr(requests, "_MAX_PROFILES", 4)
     cluster = ClusterGraph()
     cluster.load([node("n1", cpu="100", pods="100")])
     pods = [pod(f"p{i}") for i in range(20)]
-    gang = cluster.gang(pods)
-    assert isinstance(gang, GangRequest) and isinstance(cluster.seat(gang, job=1, now=0), Seated)
+    gang = compiled(cluster, pods)
+    assert isinstance(gang, GangRequest) and isinstance(cluster.allocate(gang, job=1, now=0), GangPlacement)
     assert len(cluster.pods.entries) == 20 and len(cluster._requests._profiles) == 4
 
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from fluence import render
-from fluence.cluster.graph import Claim, ClusterGraph, FreedSeats, Refused
-from fluence.cluster.ids import job_number
+from fluence.cluster.graph import Claim, ClusterGraph, FreedPlacements, Refused, job_number
 from fluence.cluster.layout import BLOCK, RACK, ZONE, GraphLayout
+from fluence.cluster.requests import PodGang
+from fluence.cluster.vertices import as_fluxion
 from fluence.errors import Conflict, InvalidInput, NotFound
+from fluence.graph.graph import ResourceGraph
+from fluence.graph.selection import Selection
 from fluence.match.find import find
-from fluence.match.placement import Never, Wait
+from fluence.match.matcher import Matcher
+from fluence.match.placement import Never, Placed, Wait
 from fluence.messages import text
+from fluence.model.jobspec import Jobspec
 from fluence.model.meta import LabelSelector, ObjectMeta, OwnerReference, Requirement
 from fluence.model.node import Taint
 from fluence.model.pod import (
@@ -31,7 +38,9 @@ from fluence.model.pod import (
     TopologySpreadConstraint,
 )
 from fluence.model.reason import Code, Reason
-from fluence.placer.gang import GangRequest, Seated
+from fluence.placer.gang import GangPlacement
+from tests.gangs import compiled
+from tests.gangs import why as why_not
 
 from .build import HOST, bound, ended, node, pod
 
@@ -42,20 +51,20 @@ def cluster_of(*nodes: object, policy: str = "low", **options: object) -> Cluste
     return cluster
 
 
-def gang(cluster: ClusterGraph, *pods: Pod, **options: object) -> GangRequest:
-    found = cluster.gang(pods, **options)  # type: ignore[arg-type]
-    assert isinstance(found, GangRequest), found
+def gang(cluster: ClusterGraph, *pods: Pod, **options: object) -> PodGang:
+    found = compiled(cluster, pods, **options)
+    assert isinstance(found, PodGang), found
     return found
 
 
 def seat(cluster: ClusterGraph, *pods: Pod, job: int = 1, now: int = 0, **options: object) -> dict[str, str]:
-    found = cluster.seat(gang(cluster, *pods), job=job, now=now, **options)  # type: ignore[arg-type]
-    assert isinstance(found, Seated), found
+    found = cluster.allocate(gang(cluster, *pods), job=job, now=now, **options)  # type: ignore[arg-type]
+    assert isinstance(found, GangPlacement), found
     return {str(uid).removeprefix("uid-"): name for uid, name in found.nodes.items()}
 
 
 def free(cluster: ClusterGraph, type_: str = "cpu") -> list[int]:
-    return [int(amount) for amount in cluster.seats.free(type_)]
+    return [int(amount) for amount in cluster.fit.free(type_)]
 
 
 # -- nodes ---------------------------------------------------------------------------------------------------
@@ -68,9 +77,9 @@ def test_a_node_hangs_below_the_levels_that_its_labels_name() -> None:
         [node("n1", zone="a", labels={RACK: "r1"}, gpu="2"), node("n2", zone="a"), node("n10", zone="b")]
     )
     graph = cluster.graph
-    assert graph.path(int(cluster.seats.nodes[0])) == "/cluster/a/r1/n1"
-    assert [graph.name[row] for row in cluster.seats.nodes] == ["n1", "n2", "n10"]
-    assert graph.rank[cluster.seats.nodes].tolist() == [0, 1, 2]
+    assert graph.path(int(cluster.fit.nodes[0])) == "/cluster/a/r1/n1"
+    assert [graph.name[row] for row in cluster.fit.nodes] == ["n1", "n2", "n10"]
+    assert graph.rank[cluster.fit.nodes].tolist() == [0, 1, 2]
     assert len(graph.vertices_at("/cluster/a/r1/n1/gpu1")) == 1
     assert graph.vertices_of_type("cpu").size == 3
 
@@ -87,7 +96,7 @@ def test_a_node_that_comes_back_has_its_rank_again() -> None:
     cluster.set_node(node("n3"))
     cluster.set_node(node("n1"))
     graph = cluster.graph
-    ranks = {graph.name[row]: int(graph.rank[row]) for row in cluster.seats.nodes}
+    ranks = {graph.name[row]: int(graph.rank[row]) for row in cluster.fit.nodes}
     assert ranks == {"n1": 0, "n2": 1, "n3": 2}
 
 
@@ -96,11 +105,11 @@ def test_size_labels_and_state_change_at_once() -> None:
     assert free(cluster) == [4000]
     cluster.set_node(node("n1", cpu="2", gpu="3"))
     assert free(cluster) == [2000] and free(cluster, "gpu") == [3]
-    cluster.set_node(node("n1", gpu="1", **{"example.com/nic": "7"}))
+    cluster.set_node(node("n1", gpu="1", **{"example.com/nic": "7"}))  # type: ignore[arg-type]
     assert free(cluster, "gpu") == [1] and free(cluster, "example.com/nic") == [7]
     for changed in (node("n1", unschedulable=True), node("n1", ready=False)):
         cluster.set_node(changed)
-        assert not cluster.graph.up[cluster.seats.nodes[0]]
+        assert not cluster.graph.up[cluster.fit.nodes[0]]
         assert isinstance(cluster.try_now(gang(cluster, pod("p")), now=0), Never)
     cluster.set_node(node("n1"))
     assert cluster.try_now(gang(cluster, pod("p")), now=0)
@@ -111,8 +120,8 @@ def test_a_node_that_changes_its_zone_keeps_what_is_on_it() -> None:
     cluster.set_pod(pod("other", on="n1"))
     seat(cluster, pod("p", gpu="1"))
     cluster.set_node(node("n1", zone="b", gpu="2"))
-    assert cluster.graph.path(int(cluster.seats.nodes[-1])) == "/cluster/b/n1"
-    assert dict(zip(cluster.seats.names, free(cluster), strict=True)) == {"n2": 4000, "n1": 2000}
+    assert cluster.graph.path(int(cluster.fit.nodes[-1])) == "/cluster/b/n1"
+    assert dict(zip(cluster.fit.names, free(cluster), strict=True)) == {"n2": 4000, "n1": 2000}
     assert sorted(free(cluster, "gpu")) == [0, 1]
     cluster.release(1)
     assert sorted(free(cluster, "gpu")) == [0, 2]
@@ -127,11 +136,11 @@ def test_what_jobs_held_on_a_vanished_node_is_released_with_a_reason() -> None:
     pods = [pod(f"p{i}", cpu="3") for i in range(2)]
     assert seat(cluster, *pods, job=7) == {"p0": "n1", "p1": "n2"}
     assert cluster.remove_node("n1") == (
-        FreedSeats(7, ("uid-p0",), "n1", Reason.of(Code.NODE_GONE, node="n1"), False),
+        FreedPlacements(7, ("uid-p0",), "n1", Reason.of(Code.NODE_GONE, node="n1"), False),
     )
     assert cluster.jobs == {7: {"uid-p1": "n2"}}
     assert cluster.remove_node("n2") == (
-        FreedSeats(7, ("uid-p1",), "n2", Reason.of(Code.NODE_GONE, node="n2"), True),
+        FreedPlacements(7, ("uid-p1",), "n2", Reason.of(Code.NODE_GONE, node="n2"), True),
     )
     assert cluster.jobs == {} and not cluster.matcher.ledger.jobs
     assert cluster.remove_node("n2") == ()
@@ -200,7 +209,7 @@ def test_a_device_that_two_believe_to_have_is_free_only_when_both_left() -> None
 def test_an_assumed_pod_is_counted_once() -> None:
     cluster = cluster_of(node("n1"), node("n2"))
     one = pod("p")
-    cluster.assume(one, "n1")
+    seat(cluster, one)
     cluster.set_pod(one)  # an update of its status, still without a node
     assert free(cluster) == [3000, 4000]
     cluster.set_pod(bound(one, "n1"))
@@ -209,11 +218,8 @@ def test_an_assumed_pod_is_counted_once() -> None:
     assert free(cluster) == [3000, 4000]
 
 
-def test_forget_undoes_an_assumption_and_a_seat() -> None:
+def test_forget_undoes_an_assumption() -> None:
     cluster = cluster_of(node("n1"))
-    cluster.assume(pod("p"), "n1")
-    cluster.forget("uid-p")
-    assert free(cluster) == [4000]
     seat(cluster, pod("a"), pod("b"))
     (freed,) = cluster.forget("uid-a")
     assert (freed.job, freed.pods, freed.whole_job) == (1, ("uid-a",), False)
@@ -285,35 +291,21 @@ def test_after_a_restart_running_pods_are_adopted_by_their_job() -> None:
         cluster.adopt(9, ["uid-nobody"], start=0)
 
 
-def test_late_members_join_their_job() -> None:
-    cluster = cluster_of(node("n1", gpu="2"), node("n2", gpu="1"))
-    seat(cluster, pod("a", gpu="1"), duration=50)
-    found = cluster.join(gang(cluster, pod("b", gpu="1"), pod("c", gpu="1")), job=1, now=20)
-    assert isinstance(found, Seated) and (found.at, found.end) == (20, 50)
-    assert cluster.jobs == {1: {"uid-a": "n1", "uid-b": "n1", "uid-c": "n2"}}
-    assert free(cluster, "gpu") == [0, 0]
-    assert cluster.join(gang(cluster, pod("d", gpu="1")), job=1, now=20) == Wait("busy")
-    (freed,) = cluster.release(1)
-    assert len(freed.pods) == 3 and free(cluster, "gpu") == [2, 1]
-    with pytest.raises(NotFound, match="no job 1 has seats"):
-        cluster.join(gang(cluster, pod("e")), job=1, now=20)
-
-
 def test_a_job_that_overruns_holds_on_to_its_nodes() -> None:
     cluster = cluster_of(node("n1"))
     seat(cluster, pod("p", cpu="4"), duration=10)
     waits = gang(cluster, pod("q", cpu="4"))
     later = cluster.reserve(waits, job=2, now=0, duration=10)
-    assert isinstance(later, Seated) and (later.at, later.reserved) == (10, True)
+    assert isinstance(later, GangPlacement) and (later.at, later.reserved) == (10, True)
     cluster.release(2)
     for now in (10, 11, 500):
         waits = gang(cluster, pod("q", cpu="4"))
-        assert cluster.try_now(waits, now=now) == cluster.seat(waits, job=2, now=now) == Wait("busy")
+        assert cluster.try_now(waits, now=now) == cluster.allocate(waits, job=2, now=now) == Wait("busy")
         assert cluster.earliest(waits, now=now) == Wait("busy")  # nobody knows when
         assert free(cluster) == [0]
     cluster.prolong(1, 600)
     later = cluster.earliest(gang(cluster, pod("q", cpu="4")), now=500)
-    assert isinstance(later, Seated) and later.at == 600
+    assert isinstance(later, GangPlacement) and later.at == 600
     cluster.advance(700)
     assert free(cluster) == [0]
     cluster.release(1)
@@ -327,14 +319,14 @@ def test_a_job_past_its_end_is_counted_the_same_however_it_is_asked() -> None:
     cluster.advance(20)
     cluster.set_node(node("n3"))  # the graph changes: what is free is counted anew
     assert free(cluster) == [0, 3000, 4000] and free(cluster, "gpu")[0] == 0
-    assert cluster.seats.look(20, 1000).free[cluster.seats.table.pools["cpu"]].tolist() == [0, 3000, 4000]
+    assert cluster.fit.look(20, 1000).free[cluster.fit.table.pools["cpu"]].tolist() == [0, 3000, 4000]
     cluster.advance(5)  # a clock that was set back
     assert free(cluster) == [0, 3000, 4000]
     cluster.advance(200)
-    found = cluster.join(gang(cluster, pod("late")), job=2, now=200)
-    assert isinstance(found, Seated) and free(cluster) == [0, 2000, 4000]
-    cluster.release(1)
-    cluster.release(2)
+    found = cluster.allocate(gang(cluster, pod("late")), job=3, now=200)
+    assert isinstance(found, GangPlacement) and sum(free(cluster)) == 6000
+    for job in (1, 2, 3):
+        cluster.release(job)
     assert free(cluster) == [4000, 4000, 4000]
 
 
@@ -354,9 +346,10 @@ def test_job_numbers_are_positive_and_stable() -> None:
 
 def test_what_is_seated_can_be_written_found_and_explained() -> None:
     cluster = cluster_of(node("n1", zone="a", gpu="1"), node("n2", zone="a"))
-    found = cluster.seat(gang(cluster, pod("p", gpu="1")), job=3, now=0, duration=60)
-    assert isinstance(found, Seated)
-    text = render(cluster.matcher, found.placed, "simple")
+    found = cluster.allocate(gang(cluster, pod("p", gpu="1")), job=3, now=0, duration=60)
+    assert isinstance(found, GangPlacement)
+    chosen = Selection.of(cluster.matcher.tree, *found.columns)
+    text = render(cluster.matcher, Placed(3, found.at, found.end, False, chosen), "simple")
     assert "gpu0[1:x]" in text and "cpu0[1000:x]" in text and "n1[1:s]" in text
     names = [
         cluster.graph.name[row] for row in find(cluster.matcher, "sched-now=allocated").selection.vertices
@@ -375,8 +368,8 @@ def test_whole_nodes_are_given_to_one_job_and_daemons_do_not_matter() -> None:
         Pod(metadata=ObjectMeta(name="daemon", uid="uid-daemon", owner_references=owner), spec=daemon.spec)
     )
     cluster.set_pod(pod("other", on="n2"))
-    found = cluster.seat(gang(cluster, pod("a"), pod("b"), policy="lonodex"), job=1, now=0)
-    assert isinstance(found, Seated) and set(found.nodes.values()) == {"n1"}
+    found = cluster.allocate(gang(cluster, pod("a"), pod("b"), policy="lonodex"), job=1, now=0)
+    assert isinstance(found, GangPlacement) and set(found.nodes.values()) == {"n1"}
     assert free(cluster) == [0, 3000, 4000] and free(cluster, "gpu") == [0, 0, 0]
     assert seat(cluster, pod("c"), job=2) == {"c": "n2"}
     cluster.release(1, ["uid-a"])
@@ -409,7 +402,7 @@ def test_anti_affinity_works_in_both_directions() -> None:
     cluster.set_pod(pod("shy", on="n1", affinity=against(app="noisy")))
     assert seat(cluster, pod("noisy", labels={"app": "noisy"})) == {"noisy": "n2"}
     waits = gang(cluster, pod("shy2", affinity=against(app="noisy")), pod("noisy2", labels={"app": "noisy"}))
-    assert isinstance(cluster.try_now(waits, now=0), Seated)
+    assert isinstance(cluster.try_now(waits, now=0), GangPlacement)
     cluster.set_node(node("n1", unschedulable=True))
     waits = gang(cluster, pod("shy2", affinity=against(app="noisy")))
     assert cluster.try_now(waits, now=0) == Wait("busy")
@@ -458,21 +451,21 @@ def test_anti_affinity_to_a_job_that_ends_waits_for_its_end() -> None:
     cluster = cluster_of(node("n1"))
     seat(cluster, pod("noisy", labels={"app": "noisy"}), duration=30)
     later = cluster.earliest(gang(cluster, pod("shy", affinity=against(app="noisy"))), now=0)
-    assert isinstance(later, Seated) and later.at == 30
+    assert isinstance(later, GangPlacement) and later.at == 30
 
 
 def test_a_volume_keeps_its_pod_near() -> None:
     cluster = cluster_of(node("n1", zone="a"), node("n2", zone="b"))
     data = [PodVolume(name="v", persistent_volume_claim=ClaimVolumeSource(claim_name="data"))]
-    waits = cluster.gang([pod("p", volumes=data)])
+    waits = compiled(cluster, [pod("p", volumes=data)])
     assert isinstance(waits, Refused) and waits.reason.code is Code.CLAIM_MISSING
     cluster.set_claim("d", "data", Claim("pending"))
-    waits = cluster.gang([pod("p", volumes=data)])
+    waits = compiled(cluster, [pod("p", volumes=data)])
     assert isinstance(waits, Refused) and waits.reason.code is Code.CLAIM_PENDING
     term = NodeSelectorTerm(match_expressions=[Requirement(key=ZONE, operator="In", values=["b"])])
     cluster.set_claim("d", "data", Claim("bound", NodeSelector(node_selector_terms=[term]), one_pod=True))
     assert seat(cluster, pod("p", volumes=data)) == {"p": "n2"}
-    taken = cluster.gang([pod("q", volumes=data)])
+    taken = compiled(cluster, [pod("q", volumes=data)])
     assert isinstance(taken, Refused) and taken.reason.code is Code.CLAIM_IN_USE
 
 
@@ -488,10 +481,10 @@ def test_a_volume_keeps_its_pod_near() -> None:
     ],
 )
 def test_what_only_kube_scheduler_checks_is_refused_by_name(spec: dict[str, object], words: str) -> None:
-    refused = cluster_of(node("n1")).gang([pod("p", **spec)])  # type: ignore[arg-type]
+    refused = compiled(cluster_of(node("n1")), [pod("p", **spec)])  # type: ignore[arg-type]
     assert isinstance(refused, Refused) and not refused
     assert refused.pod == "d/p"
-    assert words in text(refused.reason) and "leave schedulerName out" in text(refused.reason)
+    assert words in text(refused.reason) and "remove schedulerName" in text(refused.reason)
 
 
 def test_a_gang_is_for_the_nodes_as_they_were() -> None:
@@ -499,13 +492,13 @@ def test_a_gang_is_for_the_nodes_as_they_were() -> None:
     old = gang(cluster, pod("p"))
     cluster.set_node(node("n1", labels={"disk": "ssd"}))
     with pytest.raises(Conflict, match=r"call gang\(\) again"):
-        cluster.seat(old, job=1, now=0)
+        cluster.allocate(old, job=1, now=0)
 
 
 def test_excluded_nodes_are_not_given_to_this_group() -> None:
     cluster = cluster_of(node("n1"), node("n2"))
     found = cluster.try_now(gang(cluster, pod("p"), exclude={"n1", "n9"}), now=0)
-    assert isinstance(found, Seated) and found.nodes == {"uid-p": "n2"}
+    assert isinstance(found, GangPlacement) and found.nodes == {"uid-p": "n2"}
 
 
 # -- reasons -------------------------------------------------------------------------------------------------
@@ -522,11 +515,12 @@ def test_each_node_falls_to_one_cause_with_counts() -> None:
     )
     for name in ("b0", "b1"):
         cluster.set_pod(pod(f"on-{name}", on=name, cpu="3"))
-    (shortage,) = cluster.why([pod("p", cpu="2"), pod("q", cpu="2")], now=0, exclude={"x"})
+    (shortage,) = why_not(cluster, [pod("p", cpu="2"), pod("q", cpu="2")], now=0, exclude={"x"})
     assert shortage.code is Code.TOO_FEW_SEATS
     assert text(shortage) == (
-        "no seat on 8 nodes: 3 taint gpu:NoSchedule; 2 insufficient cpu (2 wanted); "
-        "1 cordoned; 1 excluded for this group; 1 too small: cpu (2 wanted)"
+        "0/8 nodes are available: 3 node(s) had untolerated taint {gpu: }, 2 Insufficient cpu, "
+        "1 node(s) were unschedulable, 1 node(s) were excluded for this group, "
+        "1 Insufficient cpu (2 requested, node too small). 0 of 2 pods of the group fit"
     )
 
 
@@ -534,25 +528,49 @@ def test_rules_about_other_pods_are_told_apart() -> None:
     cluster = cluster_of(node("n1"), node("n2"))
     cluster.set_pod(pod("shy", on="n1", affinity=against(app="noisy")))
     cluster.set_pod(pod("proxy", on="n2", port=80))
-    (shortage,) = cluster.why([pod("p", port=80, labels={"app": "noisy"})], now=0)
+    (shortage,) = why_not(cluster, [pod("p", port=80, labels={"app": "noisy"})], now=0)
     assert text(shortage) == (
-        "no seat on 2 nodes: 1 host port 80 is taken; "
-        "1 anti-affinity of a pod in the same kubernetes.io/hostname against this one"
+        "0/2 nodes are available: 1 node(s) didn't have free ports for the requested pod ports (80), "
+        "1 node(s) didn't satisfy existing pods anti-affinity rules (kubernetes.io/hostname)"
     )
 
 
 def test_a_part_of_a_gang_that_fits_is_told() -> None:
     cluster = cluster_of(node("n1"))
     pods = [pod(f"p{i}", cpu="2") for i in range(3)]
-    (shortage,) = cluster.why(pods, now=0)
-    assert text(shortage).startswith("2 of 3 seats on 1 node ")
-    both = cluster.why([pod("a", cpu="3"), pod("b", cpu="2")], now=0)
+    (shortage,) = why_not(cluster, pods, now=0)
+    assert "2 of 3 pods of the group fit" in text(shortage)
+    both = why_not(cluster, [pod("a", cpu="3"), pod("b", cpu="2")], now=0)
     assert [each.code for each in both] == [Code.NOT_TOGETHER]
-    found = cluster.seat(gang(cluster, *pods, minimum=2), job=1, now=0)
-    assert isinstance(found, Seated) and found.left == ("uid-p2",)
+    found = cluster.allocate(gang(cluster, *pods, minimum=2), job=1, now=0)
+    assert isinstance(found, GangPlacement) and found.left == ("uid-p2",)
 
 
 def test_a_mixed_gang_is_seated_hardest_first() -> None:
     cluster = cluster_of(node("n1", gpu="1"), node("n2"))
     small = [pod(f"s{i}", cpu="1") for i in range(4)]
     assert seat(cluster, *small, pod("big", cpu="4", gpu="1"))["big"] == "n1"
+
+
+def test_a_converted_graph_has_cores_that_jobspecs_match() -> None:
+    cluster = ClusterGraph()
+    for name in ("n1", "n2"):
+        cluster.set_node(node(name, cpu="4", memory="8Gi", gpu="2", zone="a"))
+    cluster.sync()
+    found = as_fluxion(cluster.graph)
+    again = ResourceGraph.parse(found.render("jgf"))
+    assert [len(again.vertices_of_type(again.types.code(each))) for each in ("node", "core", "gpu")] == [
+        2,
+        8,
+        4,
+    ]
+    memory = again.vertices_of_type(again.types.code("memory"))
+    assert again.size[memory].tolist() == [8 * 2**30 // 10**6] * 2
+    jobspec = {
+        "version": 9999,
+        "resources": [{"type": "slot", "count": 2, "label": "s", "with": [{"type": "core", "count": 3}]}],
+        "tasks": [],
+        "attributes": {"system": {"duration": 60}},
+    }
+    placed = Matcher(again, "low").match("allocate", Jobspec.parse(json.dumps(jobspec)), job=1)
+    assert isinstance(placed, Placed)

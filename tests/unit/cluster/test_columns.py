@@ -33,7 +33,7 @@ def test_a_change_moves_the_generation_and_only_that_node() -> None:
 
 
 def test_labels_that_were_asked_for_last_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_KEPT", 2)
+    monkeypatch.setattr(module, "_MAX_LABELS", 2)
     columns = columns_of(node("n1"))
     first, _ = columns.label("a"), columns.label("b")
     assert columns.label("a") is first

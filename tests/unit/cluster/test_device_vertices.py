@@ -7,7 +7,7 @@ import pytest
 from fluence.cluster.graph import ClusterGraph
 from fluence.errors import InvalidInput
 from fluence.graph.graph import ResourceGraph
-from fluence.model.resource_document import parse
+from fluence.model.external_resources import parse
 from tests.unit.cluster.build import node
 
 TEXT = """
@@ -28,7 +28,7 @@ def cluster(text: str = TEXT) -> ClusterGraph:
 
 def rows(found: ClusterGraph) -> dict[str, int]:
     found.sync()
-    return {"/".join(entry.key): entry.row for entry in found.seats.backends.entries}
+    return {"/".join(entry.key): entry.row for entry in found.fit.backends.entries}
 
 
 def test_devices_are_where_the_document_says() -> None:

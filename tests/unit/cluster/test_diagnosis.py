@@ -9,6 +9,8 @@ from fluence.model.node import Taint
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.placer.gang import GangRequest
+from tests.gangs import compiled
+from tests.gangs import why as why_not
 from tests.unit.cluster.build import ZONE, node, pod
 
 
@@ -19,7 +21,7 @@ def cluster_of(*nodes: Any) -> ClusterGraph:
 
 
 def why(cluster: ClusterGraph, *pods: Pod, **more: Any) -> list[dict[str, Any]]:
-    return [{"code": each.code, **dict(each.params)} for each in cluster.why(pods, now=0, **more)]
+    return [{"code": each.code, **dict(each.params)} for each in why_not(cluster, pods, now=0, **more)]
 
 
 def causes(told: dict[str, Any]) -> dict[Code, list[str]]:
@@ -67,8 +69,8 @@ def test_kinds_that_fit_alone_are_told_that_they_do_not_fit_together() -> None:
 def test_whole_nodes_are_held_or_in_use() -> None:
     cluster = cluster_of(node("n1"), node("n2"))
     cluster.set_pod(pod("x", on="n2"))
-    gang = cluster.gang([pod("a")], policy="lonodex")
-    assert isinstance(gang, GangRequest) and cluster.seat(gang, job=1, now=0)
+    gang = compiled(cluster, [pod("a")], policy="lonodex")
+    assert isinstance(gang, GangRequest) and cluster.allocate(gang, job=1, now=0)
     (told,) = why(cluster, pod("p"), policy="lonodex")
     assert causes(told) == {Code.NODE_HELD_WHOLE: ["n1"], Code.NODE_IN_USE: ["n2"]}
 

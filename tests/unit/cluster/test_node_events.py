@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from fluence.cluster.columns import NodeColumns
 from fluence.cluster.layout import DEFAULT
-from fluence.cluster.node_events import NodeEvents
-from fluence.cluster.vertices import NodeVertices
+from fluence.cluster.vertices import NodeEvents, NodeVertices
 from fluence.placer.gang_fit import GangFit
 from tests.unit.cluster.build import ZONE, node
 
 
 class Nodes:
     def __init__(self) -> None:
-        self.vertices, self.columns = NodeVertices(DEFAULT, "low"), NodeColumns()
-        self.seats = GangFit(self.vertices.matcher)
+        self.vertices, self.columns = NodeVertices(DEFAULT), NodeColumns()
+        self.fit = GangFit(self.vertices.matcher)
         self.moved: list[str] = []
-        self.events = NodeEvents(self.vertices, self.columns, self.seats, before_move=self.moved.append)
+        self.events = NodeEvents(self.vertices, self.columns, self.fit, before_move=self.moved.append)
 
     def apply(self) -> tuple[list[str], list[str]]:
         changed, new = self.events.apply()
@@ -30,7 +29,7 @@ def test_events_are_noted_and_applied_at_once() -> None:
     nodes.events.set_node(node("n2", cpu="8"))
     assert nodes.events.is_stale and set(nodes.events.nodes) == {"n1", "n2"} and not nodes.vertices.nodes
     assert nodes.apply() == ([], ["n1", "n2"])
-    assert not nodes.events.is_stale and nodes.seats.size("cpu").tolist() == [4000, 8000]
+    assert not nodes.events.is_stale and nodes.fit.size("cpu").tolist() == [4000, 8000]
     assert len(nodes.columns) == 2
 
 
@@ -64,4 +63,4 @@ def test_a_node_that_is_gone_leaves_the_columns() -> None:
     nodes.apply()
     assert nodes.events.remove("n1") == {}
     nodes.events.arrange()
-    assert nodes.columns.position == {"n2": 0} == nodes.seats.position
+    assert nodes.columns.position == {"n2": 0} == nodes.fit.position

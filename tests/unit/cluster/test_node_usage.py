@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.node_usage import is_usage
+from fluence.cluster.pods import is_usage
 from fluence.model.meta import ObjectMeta, OwnerReference
 from fluence.model.pod import Pod
-from fluence.placer.gang import GangRequest, Seated
+from fluence.placer.gang import GangPlacement, GangRequest
+from tests.gangs import compiled
 from tests.unit.cluster.build import bound, node, pod
 
 
@@ -17,16 +18,16 @@ def cluster_of(*pods: Pod, gpu: str = "2") -> ClusterGraph:
 
 
 def seat(cluster: ClusterGraph, one: Pod, job: int, policy: str = "low") -> object:
-    gang = cluster.gang([one], policy=policy)
+    gang = compiled(cluster, [one], policy=policy)
     assert isinstance(gang, GangRequest)
-    return cluster.seat(gang, job=job, now=0)
+    return cluster.allocate(gang, job=job, now=0)
 
 
 def test_all_pods_of_a_node_are_one_record() -> None:
     cluster = cluster_of(*(pod(f"x{i}", on="n1") for i in range(3)))
-    (number,) = cluster.seats.jobs
+    (number,) = cluster.fit.jobs
     assert is_usage(number) and not is_usage(1) and cluster.jobs == {}
-    assert cluster.seats.free("cpu").tolist() == [1000] and cluster.seats.free("pods").tolist() == [7]
+    assert cluster.fit.free("cpu").tolist() == [1000] and cluster.fit.free("pods").tolist() == [7]
 
 
 def test_pods_of_the_node_itself_leave_it_whole() -> None:
@@ -34,20 +35,20 @@ def test_pods_of_the_node_itself_leave_it_whole() -> None:
     daemon = pod("daemon", on="n1")
     meta = ObjectMeta(name="daemon", uid="uid-daemon", owner_references=owner)
     cluster = cluster_of(Pod(metadata=meta, spec=daemon.spec))
-    assert isinstance(seat(cluster, pod("p"), 1, "lonodex"), Seated)
+    assert isinstance(seat(cluster, pod("p"), 1, "lonodex"), GangPlacement)
     cluster.release(1)
     cluster.set_pod(pod("x", on="n1"))
-    assert not isinstance(seat(cluster, pod("p"), 1, "lonodex"), Seated)
+    assert not isinstance(seat(cluster, pod("p"), 1, "lonodex"), GangPlacement)
 
 
 def test_a_device_that_comes_free_goes_to_who_lacks_one() -> None:
     cluster = cluster_of(pod("x", on="n1", gpu="2"), pod("y", on="n1", gpu="1"))
     overcommit = cluster._overcommit
     cluster.sync()
-    assert "n1" in overcommit and cluster.seats.free("gpu").tolist() == [0]
+    assert "n1" in overcommit and cluster.fit.free("gpu").tolist() == [0]
     cluster.remove_pod("uid-x")
     cluster.sync()
-    assert "n1" not in overcommit and cluster.seats.free("gpu").tolist() == [1]
+    assert "n1" not in overcommit and cluster.fit.free("gpu").tolist() == [1]
 
 
 def test_a_job_that_shares_a_device_gets_its_own() -> None:
@@ -60,6 +61,6 @@ def test_a_job_that_shares_a_device_gets_its_own() -> None:
     assert cluster._overcommit.jobs("n1")
     cluster.remove_pod("uid-x")
     cluster.sync()
-    assert not cluster._overcommit.jobs("n1") and cluster.seats.free("gpu").tolist() == [1]
+    assert not cluster._overcommit.jobs("n1") and cluster.fit.free("gpu").tolist() == [1]
     cluster.remove_node("n1")
     assert "n1" not in cluster._overcommit

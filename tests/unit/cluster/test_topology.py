@@ -9,7 +9,9 @@ from fluence.cluster.graph import ClusterGraph, Refused, TopologyDomain
 from fluence.match.placement import Never
 from fluence.messages import text
 from fluence.model.pod import Pod
-from fluence.placer.gang import Seated
+from fluence.placer.gang import GangPlacement
+from tests.gangs import compiled
+from tests.gangs import why as why_not
 from tests.unit.cluster.build import ZONE, node, pod
 
 
@@ -22,10 +24,10 @@ def cluster_of(*zones: str, cpu: str = "4") -> ClusterGraph:
 def seat(
     cluster: ClusterGraph, *pods: Pod, topology: TopologyDomain, minimum: int | None = None
 ) -> dict[str, str] | Never | None:
-    gang = cluster.gang(pods, minimum=minimum, topology=topology)
+    gang = compiled(cluster, pods, minimum=minimum or 0, topology=topology)
     assert not isinstance(gang, Refused)
-    seated = cluster.seat(gang, job=1, now=0)
-    if isinstance(seated, Seated):
+    seated = cluster.allocate(gang, job=1, now=0)
+    if isinstance(seated, GangPlacement):
         return {str(uid).removeprefix("uid-"): name for uid, name in seated.nodes.items()}
     return seated if isinstance(seated, Never) else None
 
@@ -43,15 +45,15 @@ def test_all_pods_are_in_the_first_domain_that_holds_them() -> None:
 def test_a_node_without_the_label_is_in_no_domain() -> None:
     cluster = cluster_of("", "b")
     assert seat(cluster, *gang(1), topology=TopologyDomain(ZONE)) == {"p0": "n2"}
-    why, *_ = cluster.why(gang(1), now=0, topology=TopologyDomain("rack"))
-    assert "no node has the label rack" in text(why)
+    why, *_ = why_not(cluster, gang(1), now=0, topology=TopologyDomain("rack"))
+    assert "No node has the label rack" in text(why)
 
 
 def test_a_gang_that_no_domain_could_hold_never_fits() -> None:
     cluster = cluster_of("a", "a", "b", "b")
     assert isinstance(seat(cluster, *gang(5), topology=TopologyDomain(ZONE)), Never)
-    why, *_ = cluster.why(gang(5), now=0, topology=TopologyDomain(ZONE))
-    assert f"in one domain of {ZONE}: {ZONE}=a has seats for 4 of 5, and no other value has more" in text(why)
+    why, *_ = why_not(cluster, gang(5), now=0, topology=TopologyDomain(ZONE))
+    assert f"{ZONE}=a fits 4 of 5 pods, and no other value fits more" in text(why)
 
 
 def test_a_domain_that_is_busy_is_passed_over_or_waited_for() -> None:
@@ -67,8 +69,8 @@ def test_a_domain_that_is_busy_is_passed_over_or_waited_for() -> None:
 def test_late_members_join_the_domain_of_the_others() -> None:
     cluster = cluster_of("a", "b", "b")
     assert seat(cluster, *gang(1), topology=TopologyDomain(ZONE, frozenset({"n3"}))) == {"p0": "n2"}
-    why, *_ = cluster.why(gang(5), now=0, topology=TopologyDomain(ZONE, frozenset({"n1"})))
-    assert "a has seats for 2 of 5, and others of the group are there" in text(why)
+    why, *_ = why_not(cluster, gang(5), now=0, topology=TopologyDomain(ZONE, frozenset({"n1"})))
+    assert "a fits 2 of 5 pods, and other pods of the group run there" in text(why)
 
 
 def test_with_a_minimum_all_in_one_domain_go_before_some_in_the_first() -> None:

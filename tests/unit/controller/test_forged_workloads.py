@@ -11,11 +11,10 @@ from fluence.controller.flux_job import FluxJob, FluxJobSpec, FluxJobStatus
 from fluence.model.meta import LabelSelector, ObjectMeta
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
-from fluence.schedule import recovery
+from fluence.schedule import restart
 from fluence.schedule.events import Changed
-from fluence.schedule.recovery import Promise
-from fluence.schedule.stand_in import stand_in
-from fluence.schedule.takeover import Takeover, Told
+from fluence.schedule.queueing.placeholder import placeholder
+from fluence.schedule.restart import PriorPromise, Promise, Takeover
 from tests.unit.controller.queue_of_jobs import QueueOfJobs
 from tests.unit.controller.test_standing import told
 from tests.unit.schedule import kit
@@ -25,9 +24,9 @@ HOUR = 3_600_000
 PROMISE = Promise(NOW + HOUR)
 
 
-def taken_over(job: Owner, *pods: Pod, owner: Owner | None = None) -> Told | None:
+def taken_over(job: Owner, *pods: Pod, owner: Owner | None = None) -> PriorPromise | None:
     """What the pods of a gang were told if this Job was, which has become another one since."""
-    found = Takeover({job.identity: Told(PROMISE, 7, job.metadata.generation)})
+    found = Takeover({job.identity: PriorPromise(PROMISE, 7, job.metadata.generation)})
     found.begin(["g"], now=0)
     return found.told("g", "g", pods, lambda pod: (owner or job,) if pod.metadata.owner_references else ())
 
@@ -39,30 +38,30 @@ def grown(job: Owner) -> Owner:
 
 def test_a_job_that_is_as_it_was_keeps_its_promise() -> None:
     job = held("j", 2)
-    assert taken_over(job, *(stand_in(job, each) for each in range(2))) == Told(PROMISE, 7, 1)
+    assert taken_over(job, *(placeholder(job, each) for each in range(2))) == PriorPromise(PROMISE, 7, 1)
 
 
 def test_a_held_job_that_grows_while_no_scheduler_looks_is_told_anew() -> None:
     job = held("j", 2)
-    found = taken_over(job, *(stand_in(job, each) for each in range(9)), owner=grown(job))
-    assert found == Told(None, 7, 1)
+    found = taken_over(job, *(placeholder(job, each) for each in range(9)), owner=grown(job))
+    assert found == PriorPromise(None, 7, 1)
 
 
 def test_a_group_that_gets_another_member_while_no_scheduler_looks_is_told_anew() -> None:
     job = held("j", 1)
-    assert taken_over(job, stand_in(job, 0), kit.pod("more")) == Told(None, 7, 1)
+    assert taken_over(job, placeholder(job, 0), kit.pod("more")) == PriorPromise(None, 7, 1)
 
 
 def test_a_pod_that_names_a_job_which_does_not_claim_it_is_no_part_of_what_was_promised() -> None:
     job = held("j", 1, selector=LabelSelector(match_labels={"of": "j"}))
     mine = kit.pod("mine", owner=job, labels={"of": "j"})
-    assert taken_over(job, mine) == Told(PROMISE, 7, 1)
-    assert taken_over(job, mine, kit.pod("forged", owner=job)) == Told(None, 7, 1)
+    assert taken_over(job, mine) == PriorPromise(PROMISE, 7, 1)
+    assert taken_over(job, mine, kit.pod("forged", owner=job)) == PriorPromise(None, 7, 1)
 
 
 def test_what_a_start_was_promised_for_is_in_the_status_and_not_in_the_spec() -> None:
     found = driver(node("n0", 2), queue_policy="conservative")
-    notes = recovery.annotations_for(7, NOW, NOW + HOUR)
+    notes = restart.annotations_for(7, NOW, NOW + HOUR)
     found.set_pod(kit.pod("busy", cpu="2", node="n0", phase="Running", annotations=notes))
     job = held("j", 2, annotations={names.DURATION: "1h"})
     found.set_owner(job)

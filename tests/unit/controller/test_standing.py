@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import yaml
 from msgspec.structs import replace
@@ -46,6 +48,7 @@ def test_the_life_of_a_job() -> None:
         "Scheduled": "False",
         "Finished": "False",
         "Unschedulable": "False",
+        names.WAIT_REPORTED: "True",
     }
     found.remove_pod(busy)
     job = let_go(job, found.cycle(NOW + 1))
@@ -152,11 +155,11 @@ def test_names_types_and_sizes_are_fluxqueues() -> None:
         "p-pod": (0, gated("p", cpu="1500m")),
     }
     for name, (number, item) in found.items():
-        workload = Workload(item)
+        workload = Workload(item)  # type: ignore[arg-type]
         spec = spec_of(workload, None)
         assert (workload.flux_job, spec.type, spec.name) == (name, number, workload.name)
         assert "version: 1" in spec.jobspec
-    assert spec_of(Workload(found["j-job"][1]), None).nodes == 3
+    assert spec_of(Workload(found["j-job"][1]), None).nodes == 3  # type: ignore[arg-type]
     assert "type: core" in spec.jobspec and "count: 2" in spec.jobspec  # of 1500m
 
 
@@ -183,3 +186,19 @@ def test_a_jobspec_reads_back_whatever_the_name(name: str) -> None:
         "tasks": [{"command": ["echo", "default", name], "slot": name, "count": {"per_slot": 1}}],
         "attributes": {"system": {"duration": 0}},
     }
+
+
+def test_the_start_is_the_promised_one_and_empty_where_nothing_is_promised() -> None:
+    found = driver(node("n0", 2))
+    found.set_pod(kit.pod("busy", cpu="2", node="n0", phase="Running", scheduler="other"))
+    job = held("j", 2)
+    found.set_owner(job)
+    found.cycle(NOW)
+    at = standing(found, job, 1)
+    assert at.report is not None
+    likely = dataclasses.replace(at, report=dataclasses.replace(at.report, expected=NOW + 60_000))
+    made = status(likely, FluxJobStatus(), generation=1, now=NOW)
+    assert made.expected and made.start is None
+    promised = dataclasses.replace(at, report=dataclasses.replace(at.report, no_later_than=NOW + 60_000))
+    made = status(promised, FluxJobStatus(), generation=1, now=NOW)
+    assert made.start and made.start == made.no_later_than

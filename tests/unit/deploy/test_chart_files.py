@@ -15,7 +15,7 @@ from deploy.helm.readme import described
 from deploy.helm.values import IN_A_POD, with_settings
 
 from fluence.config import load, settings_of
-from fluence.sandbox.releases import RELEASES
+from fluence.kube.releases import RELEASES
 from fluence.schedule.settings import SchedulerSettings
 
 ROOT = Path(__file__).parents[3]
@@ -81,3 +81,27 @@ def test_kinds_configuration_turns_on_what_the_sandbox_turns_on(name: str, minor
     assert said["featureGates"] == release.gates and said["featureGates"]["GenericWorkload"] is True
     assert [f"{key}={value}" for key, value in said["runtimeConfig"].items()] == list(release.runtime_config)
     assert [node["role"] for node in said["nodes"]].count("worker") == 2
+
+
+def test_the_history_is_found_in_the_pod_where_the_scheduler_keeps_it() -> None:
+    """`kubectl exec POD -- fluence history` has no settings file: a variable says where it is."""
+    (deployment,) = yaml.safe_load_all((DEPLOY / "scheduler" / "deployment.yaml").read_text())
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    said = {variable["name"]: variable.get("value") for variable in container.get("env", ())}
+    assert said["FLUENCE_DATABASE_URL"] == VALUES["settings"]["database-url"]
+
+
+def test_the_role_says_what_it_allows() -> None:
+    text = (DEPLOY / "scheduler" / "rbac.yaml").read_text()
+    role = next(document for document in yaml.safe_load_all(text) if document["kind"] == "ClusterRole")
+    verbs: dict[str, set[str]] = {}
+    for rule in role["rules"]:
+        for resource in rule["resources"]:
+            verbs.setdefault(resource, set()).update(rule["verbs"])
+    assert "may not create pods, and may not read secrets" in text
+    assert "create" not in verbs["pods"] and "secrets" not in verbs and "*" not in verbs
+    said = " ".join(line.lstrip("# ") for line in text.split("apiVersion")[0].splitlines())
+    assert ("delete" in verbs["pods"]) == ("delete pods" in said)
+    assert ("create" in verbs.get("pods/eviction", set())) == ("evict pods" in said)
+    patched = {"pods", "jobs", "deployments", "replicasets", "statefulsets"}
+    assert all("patch" in verbs[resource] for resource in patched) and "patch pods, Jobs" in said

@@ -33,8 +33,12 @@ def test_what_is_gone_goes_and_what_is_not_ours_stays() -> None:
     assert patch == {"status": {"capacity": change, "allocatable": change}}
 
 
-def test_a_zero_that_a_kubelet_keeps_is_left_to_it() -> None:
-    assert status_patch(node({OLD: "0"}), {}) is None
+def test_a_zero_that_a_kubelet_left_behind_goes_when_all_is_removed() -> None:
+    """Else the kubelet fails every pod that asks for it, for ever."""
+    change = {OLD: None}
+    removed = {"status": {"capacity": change, "allocatable": change}}
+    assert status_patch(node({OLD: "0"}), {}, zeros=True) == removed
+    assert status_patch(node({OLD: "0"}), {}) is None  # it may still write it
 
 
 NAMES = st.sampled_from([QPU, OLD, "fluxion.flux-framework.org/x", "cpu", "nvidia.com/gpu"])

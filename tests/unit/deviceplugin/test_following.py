@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from fluence.deviceplugin.capacity import DEFAULT, MOST, offered, read_capacity
 from fluence.deviceplugin.following import follow_file
-from fluence.model.device import DeviceTree
-from fluence.model.resource_document import parse
+from fluence.deviceplugin.settings import DEFAULT_CAPACITY, MAX_CAPACITY, offered, read_capacity
+from fluence.model.external_resources import DeviceTree, parse
 
 QPU = "resources: [{type: qpu, name: sv1}]"
 MORE = "resources: [{type: qpu, name: sv1}, {type: licence, count: 3}]"
@@ -66,17 +65,17 @@ def test_a_wrong_document_is_told_with_its_line_and_changes_nothing(
     assert caplog.text.count("qpu stay as they are") == 1
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "", str(MOST + 1), "9" * 5000, "１"])
+@pytest.mark.parametrize("text", ["0", "-1", "many", "1.5", "", str(MAX_CAPACITY + 1), "9" * 5000, "１"])
 def test_a_capacity_that_is_none_is_ignored_with_a_warning(
     text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert read_capacity(text) == DEFAULT == 1000
+    assert read_capacity(text) == DEFAULT_CAPACITY == 1000
     assert "FLUENCE_RESOURCE_CAPACITY" in caplog.text and len(caplog.text) < 500
 
 
 def test_a_capacity_is_taken_as_it_is() -> None:
     assert read_capacity(" 5 ") == 5
-    assert read_capacity(str(MOST)) == MOST
+    assert read_capacity(str(MAX_CAPACITY)) == MAX_CAPACITY
 
 
 def test_every_type_at_every_level_is_offered_by_its_name() -> None:

@@ -11,10 +11,8 @@ import pytest
 
 from fluence.clock import ManualClock
 from fluence.deviceplugin import v1beta1_pb2 as api
-from fluence.deviceplugin.runner import DevicePlugins
-from fluence.deviceplugin.type_plugin import TypePlugin, socket_name
-from fluence.model.device import DeviceTree
-from fluence.model.resource_document import parse
+from fluence.deviceplugin.plugins import DevicePlugins, TypePlugin, socket_name
+from fluence.model.external_resources import DeviceTree, parse
 from tests.unit.deviceplugin.kubelet import PeerKubelet
 
 QPU, QUBIT, LICENCE = (f"fluxion.flux-framework.org/{each}" for each in ("qpu", "qubit", "licence"))

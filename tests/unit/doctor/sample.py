@@ -7,33 +7,33 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fluence import names
-from fluence.doctor.admission_facts import (
+from fluence.doctor.diagnose import diagnose
+from fluence.doctor.facts import (
     AdmissionFacts,
     Authority,
     Backing,
     Binding,
+    Check,
+    ClusterFacts,
     Declared,
+    DoctorFinding,
+    GangApiFacts,
+    Health,
     Hook,
+    Installation,
+    LeaseFacts,
     Policy,
+    Replica,
+    RightAnswer,
+    RightFacts,
+    Seen,
     Space,
     Table,
     Trial,
 )
-from fluence.doctor.diagnose import diagnose
-from fluence.doctor.facts import (
-    ClusterFacts,
-    GangApiFacts,
-    Installation,
-    LeaseFacts,
-    Replica,
-    RightAnswer,
-    RightFacts,
-)
-from fluence.doctor.finding import Check, DoctorFinding, Health
 from fluence.doctor.rights import hand_off_rights, needed_rights
-from fluence.doctor.seen import Seen
-from fluence.kube.discovery import ServerVersion
-from fluence.model.hand_off import BASE
+from fluence.kube.resource import ServerVersion
+from fluence.model.external_resources import BASE
 from fluence.model.meta import Condition, LabelSelector, ObjectMeta, Requirement
 from fluence.model.pod import Pod, PodSpec, PodStatus, SchedulingGate
 
@@ -48,7 +48,7 @@ def ago(**parts: float) -> datetime:
 
 INSTALLED = Installation(
     namespace="fluence-system",
-    name="fluence-scheduler",
+    name="fluence",
     account="fluence-scheduler",
     image="fluence:0.1.0",
     wanted=2,
@@ -107,7 +107,7 @@ ADMISSION = AdmissionFacts(
     bindings=Seen((BINDING,)),
     tables=Seen((Table(HAND_OFF, VARIABLES),)),
     spaces=Seen((Space("default"), Space("team"))),
-    declared=Declared("kube-system/fluence-resources", True, VARIABLES),
+    declared=Declared("kube-system/fluence-resources", ("qpu", "qubit"), VARIABLES),
     trial=Trial("default", tuple(VARIABLES)),
 )
 HEALTHY = ClusterFacts(

@@ -8,21 +8,35 @@ from typing import Any
 import pytest
 
 from fluence import names
-from fluence.doctor.admission_facts import Authority, Declared, Hook, Policy, Space, Table, Trial
 from fluence.doctor.diagnose import diagnose
-from fluence.doctor.facts import ClusterFacts, RightAnswer, RightFacts
-from fluence.doctor.finding import Check, Health
+from fluence.doctor.facts import (
+    Authority,
+    Check,
+    ClusterFacts,
+    Declared,
+    Health,
+    Hook,
+    Policy,
+    RightAnswer,
+    RightFacts,
+    Seen,
+    Space,
+    Table,
+    Trial,
+)
 from fluence.doctor.rights import hand_off_rights, webhook_rights
-from fluence.doctor.seen import Seen
-from fluence.model.hand_off import BASE
+from fluence.model.external_resources import BASE
+from tests.unit.cluster.build import node
 from tests.unit.doctor.sample import (
     AUTHORITY,
     BACKING,
     BINDING,
     HAND_OFF,
+    HEALTHY,
     HELD,
     HOOK,
     INSTALLED,
+    LEASE,
     OURS,
     POLICY,
     VARIABLES,
@@ -224,7 +238,7 @@ def test_the_rights_of_the_webhook_are_asked_for_too() -> None:
 def test_a_hand_off_that_is_missing_or_whose_kind_is() -> None:
     gone = the(admitting(tables=Seen()), Check.HAND_OFF)
     assert (gone.verdict, gone.object) == (Health.WRONG, f"handoff {HAND_OFF}")
-    assert gone.cure.startswith("kubectl -n fluence-system logs deployment/fluence-scheduler")
+    assert gone.cure.startswith("kubectl -n fluence-system logs deployment/fluence")
     assert the(admitting(tables=Seen((), "forbidden")), Check.HAND_OFF).verdict is Health.UNSEEN
     kind = the(admitting(tables=Seen(), has_hand_offs=False), Check.HAND_OFF)
     assert kind.cure == "kubectl apply -f deploy/helm/fluence/crds/handoffs.yaml"
@@ -240,6 +254,47 @@ def test_a_hand_off_that_lacks_attributes_and_the_command_that_adds_them() -> No
     )
     more = {**VARIABLES, "A_SITES_OWN": names.BACKEND}
     assert found(admitting(tables=Seen((Table(HAND_OFF, more),))), Check.HAND_OFF) == []
+
+
+def test_a_scheduler_that_runs_in_no_deployment_is_not_started_again() -> None:
+    """Of a sandbox, or by hand: its lease says that it runs, and where its HandOff is."""
+    lease = replace(LEASE, namespace="kube-system", holder="laptop_1")
+    by_hand: dict[str, Any] = {"installations": Seen(), "leases": Seen((lease,))}
+    reads = replace(BINDING, parameters="kube-system/fluence-admission")
+    missing = replace(admitting(tables=Seen(), bindings=Seen((reads,))), **by_hand)
+    one = the(missing, Check.HAND_OFF)
+    assert one.cure == "see what the scheduler logs that holds the lease kube-system/fluence: laptop_1"
+    mismatch = the(replace(admitting(tables=Seen()), **by_hand), Check.HAND_OFF)
+    assert "admission reads it, and the scheduler keeps kube-system/fluence-admission" in mismatch.message
+    assert mismatch.cure == "fluence admission render -n kube-system | kubectl apply -f -"
+    for finding in diagnose(missing):
+        assert "helm install" not in finding.cure
+
+
+def test_a_scheduler_without_a_lease_is_known_by_the_hand_off_that_it_keeps() -> None:
+    table = Table("kube-system/fluence-admission", VARIABLES)
+    facts = replace(admitting(tables=Seen((table,))), installations=Seen(), leases=Seen())
+    one = the(facts, Check.HAND_OFF)
+    assert "the scheduler keeps kube-system/fluence-admission" in one.message
+
+
+def test_one_cure_installs_the_scheduler_and_admission() -> None:
+    """Admission that was rendered by itself would be in the way of the chart."""
+    nothing = replace(admitting(**NOBODY), installations=Seen(), leases=Seen())
+    install = "helm install fluence deploy/helm/fluence -n fluence-system --create-namespace"
+    cures = {each.cure for each in diagnose(nothing) if "fluence" in each.cure and "kubectl" not in each.cure}
+    assert cures == {install}
+    rendered = replace(HEALTHY, installations=Seen(), leases=Seen())
+    assert the(rendered, Check.DEPLOYMENT).cure == f"{install} --take-ownership"
+
+
+def test_nothing_is_deployed_to_a_sandbox_that_runs_no_containers() -> None:
+    simulated = Seen((node("n", labels={names.SIMULATED: "true"}),))
+    empty = admitting(**NOBODY, tables=Seen())
+    nothing = replace(empty, installations=Seen(), leases=Seen(), nodes=simulated)
+    assert the(nothing, Check.DEPLOYMENT).cure == "fluence scheduler run"
+    assert the(nothing, Check.ADMISSION).cure == "fluence admission render | kubectl apply -f -"
+    assert not [each for each in diagnose(nothing) if "helm" in each.cure]
 
 
 def test_a_hand_off_that_nobody_keeps() -> None:
@@ -281,6 +336,13 @@ def test_a_webhook_serves_doors_too_and_stays_the_one_that_does() -> None:
     # The webhook was not told: the server asks for what it does not know.
     untold = by_webhook(spaces=spaces, hooks=Seen((HOOK, held)))
     assert "it is asked for pods-held" in the(untold, Check.WEBHOOK).message
+
+
+def test_who_sees_only_some_of_what_holds_work_back_is_not_told_that_all_is_right() -> None:
+    """A webhook that is hidden may hold it back as well, for another scheduler."""
+    hidden = admitting(**WITH_DOORS, hooks=Seen((), "forbidden"))
+    one = the(hidden, Check.DOORS)
+    assert one.verdict is Health.UNSEEN and "whether something else holds it too" in one.message
 
 
 def test_held_work_that_nobody_lets_go() -> None:

@@ -11,10 +11,9 @@ import pytest
 import yaml
 
 from fluence.admission.certificates import issue
-from fluence.admission.hooks import service, webhook_configuration
-from fluence.admission.policy import policies
+from fluence.admission.manifests import policies, service, webhook_configuration
 from fluence.admission.scopes import AdmissionOptions, DoorMode, scopes
-from fluence.doctor.admission_objects import (
+from fluence.doctor.installations import (
     count_ready,
     read_backing,
     read_binding,
@@ -101,7 +100,16 @@ def test_what_is_behind_the_service_of_the_manifest(deployment: Any) -> None:
     ("change", "hands_over", "scopes"),
     [
         ({"args": ["--handlers=quantum"]}, False, ("pods", "workloads")),
-        ({"args": ["--doors", "namespaces"]}, True, ("pods", "workloads", "pods-held", "workloads-held")),
+        (
+            {"args": ["--doors", "namespaces"]},
+            True,
+            ("pods", "workloads", "pods-held", "workloads-held", "operators-held"),
+        ),
+        (
+            {"args": ["--doors", "namespaces", "--operators="]},
+            True,
+            ("pods", "workloads", "pods-held", "workloads-held"),
+        ),
         ({"args": ["--handlers", "$(WHICH)"]}, None, None),
         ({"args": [], "envFrom": [{"configMapRef": {"name": "x"}}]}, None, None),
         ({"command": ["sleep", "infinity"]}, None, None),

@@ -9,11 +9,21 @@ import pytest
 
 from fluence import names
 from fluence.doctor.diagnose import diagnose
-from fluence.doctor.facts import EventReport, GangApiFacts, Replica, RightAnswer, RightFacts
-from fluence.doctor.finding import Check, DoctorFinding, Health, exit_code
-from fluence.doctor.seen import Seen
-from fluence.kube.discovery import ServerVersion
-from fluence.model.group import Group
+from fluence.doctor.facts import (
+    Check,
+    DoctorFinding,
+    EventReport,
+    GangApiFacts,
+    Health,
+    Replica,
+    RightAnswer,
+    RightFacts,
+    Rollout,
+    Seen,
+    exit_code,
+)
+from fluence.kube.resource import ServerVersion
+from fluence.model.owner import Group
 from fluence.model.pod import Pod
 from tests.unit.doctor.sample import ACCOUNT, HEALTHY, INSTALLED, LEASE, ago, found, having, pod, the
 
@@ -113,15 +123,45 @@ def test_ones_own_rights_say_nothing_of_a_scheduler_that_is_there() -> None:
 @pytest.mark.parametrize(
     ("wanted", "ready", "verdict", "cure"),
     [
-        (2, 1, Health.WARN, "logs deployment/fluence-scheduler"),
-        (2, 0, Health.WRONG, "describe deployment/fluence-scheduler"),
-        (0, 0, Health.WRONG, "scale deployment/fluence-scheduler --replicas=2"),
+        (2, 1, Health.WARN, "logs deployment/fluence"),
+        (2, 0, Health.WRONG, "describe deployment/fluence"),
+        (0, 0, Health.WRONG, "scale deployment/fluence --replicas=2"),
     ],
 )
 def test_replicas_that_are_not_ready(wanted: int, ready: int, verdict: Health, cure: str) -> None:
     one = the(having(installations=Seen((replace(INSTALLED, wanted=wanted, ready=ready),))), Check.DEPLOYMENT)
     assert one.verdict is verdict
     assert cure in one.cure
+
+
+def test_a_crash_loop_beside_ready_replicas_is_wrong() -> None:
+    """A rollout keeps the old pods until the new ones are ready, so all that are wanted are ready."""
+    looping = Replica(
+        "fluence-system/new", "fluence:0.1.0", "container scheduler: CrashLoopBackOff after 4 restarts"
+    )
+    facts = having(replicas=Seen((Replica("fluence-system/old", "fluence:0.1.0"), looping)))
+    wrong = [one for one in diagnose(facts) if one.verdict is Health.WRONG]
+    assert [(one.check, one.object, one.message) for one in wrong] == [
+        (Check.DEPLOYMENT, "pod fluence-system/new", looping.trouble)
+    ]
+    assert "kubectl -n fluence-system logs pod/new --previous" in wrong[0].cure
+
+
+@pytest.mark.parametrize(
+    ("rollout", "verdict", "message"),
+    [
+        (Rollout(1), Health.WARN, "1 of 2 have the newest template: a rollout is under way"),
+        (Rollout(1, "has timed out progressing."), Health.WRONG, "does not become ready: has timed out"),
+    ],
+)
+def test_a_rollout_that_does_not_become_ready(rollout: Rollout, verdict: Health, message: str) -> None:
+    one = the(having(installations=Seen((replace(INSTALLED, rollout=rollout),))), Check.DEPLOYMENT)
+    assert one.verdict is verdict and message in one.message
+
+
+@pytest.mark.parametrize("rollout", [Rollout(2), Rollout()])
+def test_a_rollout_that_is_complete_or_unknown_is_no_fault(rollout: Rollout) -> None:
+    assert not found(having(installations=Seen((replace(INSTALLED, rollout=rollout),))), Check.DEPLOYMENT)
 
 
 def test_replicas_of_different_versions_are_named() -> None:
@@ -158,7 +198,7 @@ def test_two_live_leases_of_one_name_are_two_schedulers() -> None:
 def test_two_deployments_of_one_name_with_two_leases() -> None:
     one = the(having(installations=Seen((INSTALLED, OTHER))), Check.ONE_SCHEDULER)
     assert one.verdict is Health.WRONG
-    assert one.cure == "kubectl -n other scale deployment/fluence-scheduler --replicas=0"
+    assert one.cure == "kubectl -n other scale deployment/fluence --replicas=0"
     shared = replace(OTHER, lease_key=INSTALLED.lease_key)
     assert the(having(installations=Seen((INSTALLED, shared))), Check.ONE_SCHEDULER).verdict is Health.WARN
     off = replace(OTHER, wanted=0)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from fluence.doctor.installations import is_scheduler, read_installation
+from fluence.doctor.facts import Rollout
+from fluence.doctor.installations import is_scheduler, read_installation, rollout_of, trouble_of
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
 
@@ -84,3 +85,43 @@ def test_one_made_by_hand_is_known_by_its_command() -> None:
 def test_what_comes_from_elsewhere_stays_open(chart: Any, change: dict[str, Any]) -> None:
     container(chart).update(change)
     assert read_installation(chart, config).scheduler_name is None
+
+
+CRASHES: dict[str, Any] = {
+    "name": "scheduler",
+    "restartCount": 4,
+    "state": {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s"}},
+    "lastState": {"terminated": {"exitCode": 2}},
+}
+NO_IMAGE: dict[str, Any] = {
+    "name": "scheduler",
+    "state": {"waiting": {"reason": "ErrImagePull", "message": "not found"}},
+}
+STARTS: dict[str, Any] = {"name": "scheduler", "state": {"waiting": {"reason": "ContainerCreating"}}}
+RUNS: dict[str, Any] = {"name": "scheduler", "restartCount": 1, "state": {"running": {}}}
+
+
+@pytest.mark.parametrize(
+    ("status", "trouble"),
+    [
+        (CRASHES, "container scheduler: CrashLoopBackOff after 4 restarts, last exit code 2"),
+        (NO_IMAGE, "container scheduler: ErrImagePull: not found"),
+        (STARTS, ""),
+        (RUNS, ""),
+    ],
+)
+def test_a_container_that_does_not_run_says_why(status: Any, trouble: str) -> None:
+    assert trouble_of({"status": {"containerStatuses": [status]}}) == trouble
+    assert trouble_of({"status": {"initContainerStatuses": [status]}}) == trouble
+
+
+def test_a_rollout_is_read_from_the_status_of_its_generation(chart: Any) -> None:
+    timed_out = {"type": "Progressing", "status": "False", "reason": "ProgressDeadlineExceeded"}
+    chart["metadata"]["generation"] = 3
+    chart["status"] = {"observedGeneration": 3, "updatedReplicas": 1, "conditions": [timed_out]}
+    assert rollout_of(chart) == Rollout(1, "ProgressDeadlineExceeded")
+    chart["status"]["observedGeneration"] = 2
+    assert rollout_of(chart) == Rollout()
+    paused = {"type": "Progressing", "status": "False", "reason": "DeploymentPaused"}
+    chart["status"] = {"observedGeneration": 3, "updatedReplicas": 2, "conditions": [paused]}
+    assert rollout_of(chart) == Rollout(2)

@@ -35,7 +35,7 @@ def recipe(*parts: str, keys: str = KEYS) -> str:
 
 
 def grown(*parts: str, **options: bool) -> Batch:
-    return grug.read(recipe(*parts), **options)
+    return grug.read(recipe(*parts), **options)  # type: ignore[arg-type]
 
 
 def ids(batch: Batch, type_: str) -> list[int]:

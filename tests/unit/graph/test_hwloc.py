@@ -127,6 +127,7 @@ def test_levels_that_only_repeat_another_are_left_out() -> None:
         "socket0",
         *("socket0/L3cache0", "socket0/L3cache0/core0", "socket0/L3cache0/core1"),
         *("socket0/L3cache1", "socket0/L3cache1/core2", "socket0/L3cache1/core3"),
+        "socket0/numanode0",
     ]
     batch = hwloc.read(text, allow=["L3cache"])
     assert batch.type[1:] == ["cache", "cache"]
@@ -178,7 +179,13 @@ def test_old_caches_and_a_machine_inside_a_machine() -> None:
     text = machine(obj("Machine", caches[0], cpus=range(2)), obj("Machine", caches[1], cpus=range(2, 4)))
     text = text.replace(' version="2.0"', "")
     # The groups that the inner machines become say no more than the caches.
-    assert [p for p in tree(text, None) if "core" not in p] == ["L2cache0", "L2cache1"]
+    assert [p for p in tree(text, None) if "core" not in p] == ["L2cache0", "L2cache1", "numanode0"]
+
+
+@pytest.mark.parametrize(("sockets", "path"), [(1, "socket0/numanode0"), (2, "numanode0")])
+def test_a_machine_that_names_no_numa_node_gets_one(sockets: int, path: str) -> None:
+    packages = [obj("Package", core(n), cpus=range(n, n + 1)) for n in range(sockets)]
+    assert [p for p in tree(machine(*packages, cpus=sockets), None) if "numanode" in p] == [path]
 
 
 def test_children_are_put_in_the_order_of_their_processors() -> None:
@@ -189,7 +196,7 @@ def test_children_are_put_in_the_order_of_their_processors() -> None:
 
 
 def pus(text: str) -> list[hwloc.Object]:
-    root = hwloc._import(hwloc.markup.parse(text, source="x"), "x")
+    root = hwloc._import(hwloc.markup.parse(text, source="x"), "x")  # type: ignore[attr-defined]
     return [core.normal[0] for core in root.normal]
 
 

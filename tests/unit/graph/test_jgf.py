@@ -108,14 +108,15 @@ def test_given_fields_are_kept_and_the_unit_is_dropped() -> None:
         "unit": "GB",
         "exclusive": True,
     }
-    graph = load(document(ROOT, node(**given), edges=[edge()]))
+    graph = load(document(ROOT, node(**given), edges=[edge()]))  # type: ignore[arg-type]
     assert (graph.size[1], graph.rank[1], bool(graph.up[1])) == (8, 3, False)
     assert graph.properties == {1: {"fast": "yes"}}
     assert graph.units.words[graph.unit[1]] == ""
 
 
-def test_nodes_that_arrive_down_are_counted_as_up() -> None:
-    assert load(document(ROOT, node(status=1), edges=[edge()])).nodes_up == 1
+def test_nodes_that_arrive_down_are_not_counted_as_up() -> None:
+    assert load(document(ROOT, node(status=1), edges=[edge()])).nodes_up == 0
+    assert load(document(ROOT, node(status=0), edges=[edge()])).nodes_up == 1
 
 
 def test_null_properties_are_none() -> None:

@@ -79,7 +79,6 @@ def test_decode_gives_all_that_r_says() -> None:
         ((1,), {"core": (0,)}),
     ]
     assert r.hosts == {0: "node0", 1: "node1"}
-    assert r.ranks == [0, 1]
     assert r.properties == {1: ("p",)}
     assert (r.starttime, r.expiration, r.scheduling) == (5.5, 60.0, None)
 

@@ -147,7 +147,7 @@ def jwt(claims: bytes) -> str:
     ("how", "words"),
     [
         ({"token": jwt(b'{"exp": 1799999000}')}, "the token in my.kubeconfig expired at 2027-01-15 07:43:20"),
-        ({"token_file": "token"}, "token expired at 2027-01-15 07:43:20 UTC: whoever writes that file must"),
+        ({"token_file": "token"}, "token expired at 2027-01-15 07:43:20 UTC: its writer must renew it"),
         ({"exec_plugin": "login"}, "of my.kubeconfig gave expired at 2027-01-15 07:43:20 UTC: log in again"),
         ({"token": jwt(b'{"exp": 1800009000}')}, "missing, wrong or expired"),  # not yet: something else
         ({"token": "opaque"}, "missing, wrong or expired"),
@@ -182,7 +182,7 @@ def plugin(tmp_path: Path, body: str, **options: object) -> ExecPlugin:
     script = tmp_path / "login"
     script.write_text(f"#!/bin/sh\necho run >> {tmp_path}/runs\n{body}\n")
     script.chmod(0o755)
-    return ExecPlugin(str(script), **{"api_version": "client.authentication.k8s.io/v1", **options})
+    return ExecPlugin(str(script), **{"api_version": "client.authentication.k8s.io/v1", **options})  # type: ignore[arg-type]
 
 
 def runs(tmp_path: Path) -> int:

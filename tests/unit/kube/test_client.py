@@ -8,22 +8,22 @@ from aiohttp import web
 from fluence.clock import ManualClock
 from fluence.errors import InvalidInput
 from fluence.kube.access import Access
-from fluence.kube.client import Client, PatchType
+from fluence.kube.client import Client, PatchType, TokenBucket
 from fluence.kube.errors import (
     AlreadyExists,
     ApiConflict,
     Forbidden,
     Misconfigured,
     Missing,
+    RetryPolicy,
     ServerFault,
+    Status,
     TimedOut,
     TooManyRequests,
     Unauthorized,
     Unreachable,
 )
-from fluence.kube.limit import TokenBucket
 from fluence.kube.resource import PODS
-from fluence.kube.retry import RetryPolicy
 from fluence.kube.transport import is_loopback, proxy_for
 from fluence.model.pod import Pod
 from tests.unit.kube.serving import pod, serving, status
@@ -196,8 +196,6 @@ async def test_faults_say_what_happened_and_what_to_do() -> None:
 
 
 def test_the_policy_gives_up_on_what_another_try_cannot_cure() -> None:
-    from fluence.kube.errors import Status
-
     rng = random.Random(1)
     busy = TooManyRequests("x", Status(code=429), retry_after=7.0)
     assert QUICK.pause(busy, attempt=1, repeatable=False, rng=rng) == 7.0
@@ -264,3 +262,12 @@ async def test_calls_go_through_an_http_proxy() -> None:
 )
 def test_loopback(server: str, expected: bool) -> None:
     assert is_loopback(server) is expected
+
+
+def test_a_user_reads_which_right_is_missing_and_the_role_that_has_it() -> None:
+    cannot = 'pods is forbidden: User "me" cannot list resource "pods" in API group "" in the namespace "a"'
+    error = Forbidden("GET /api/v1/namespaces/a/pods", Status(code=403, message=cannot))
+    told = "train: you may not list pods in namespace a; you need the role `view` there"
+    assert error.for_user("train", "a", role="view") == told
+    policy = Forbidden("PATCH /x", Status(code=403, message="denied by policy quiet-hours"))
+    assert policy.for_user("train", "a", role="edit") == f"train: {policy}"

@@ -14,9 +14,8 @@ import pytest
 
 from fluence.kube.access import Access
 from fluence.kube.client import Client
-from fluence.kube.errors import TimedOut
+from fluence.kube.errors import ONCE, TimedOut
 from fluence.kube.resource import PODS
-from fluence.kube.retry import ONCE
 from fluence.sandbox.certs import Authority
 from fluence.sandbox.proxy import Proxy
 

@@ -5,11 +5,11 @@ from aiohttp import web
 
 from fluence.clock import ManualClock
 from fluence.kube.client import Client
+from fluence.kube.errors import ONCE
 from fluence.kube.events import Recorder, Ref, clip
-from fluence.kube.retry import ONCE
 from tests.unit.kube.serving import serving, status
 
-POD = Ref(kind="Pod", name="a", namespace="ns", uid="u")
+POD = Ref("Pod", "a", "ns", "u", "v1")
 
 
 class Sink:
@@ -48,17 +48,37 @@ async def test_the_same_thing_said_often_is_one_event_with_a_series() -> None:
             say(recorder)
         await recorder.flush()
         (event,) = sink.events.values()
-        assert event["regarding"] == {"kind": "Pod", "name": "a", "namespace": "ns", "uid": "u"}
+        assert event["regarding"] == {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": "a",
+            "namespace": "ns",
+            "uid": "u",
+        }
         assert (event["type"], event["reportingController"]) == ("Warning", "fluence")
-        assert event["series"]["count"] == 100  # type: ignore[index]
+        assert event["series"]["count"] == 100
         assert sink.writes == 1
         say(recorder)
         await recorder.flush()
-        assert event["series"]["count"] == 101  # type: ignore[index]
+        assert event["series"]["count"] == 101
         sink.events.clear()  # the server forgets events after an hour
         say(recorder)
         await recorder.flush()
-        assert [each["series"]["count"] for each in sink.events.values()] == [102]  # type: ignore[index]
+        assert [each["series"]["count"] for each in sink.events.values()] == [102]
+
+
+async def test_versions_of_one_object_are_one_series_about_the_first() -> None:
+    sink, clock = Sink(), ManualClock()
+    async with serving(sink) as access, Client(access) as client:
+        recorder = Recorder(client, controller="fluence", instance="f-1", clock=clock)
+        for version in ("7", "8"):
+            about = msgspec.structs.replace(POD, resource_version=version)
+            recorder.record(
+                about, kind="Warning", reason="FailedScheduling", action="Scheduling", note="busy"
+            )
+        await recorder.flush()
+        (event,) = sink.events.values()
+        assert (event["regarding"]["resourceVersion"], event["series"]["count"]) == ("7", 2)
 
 
 async def test_one_object_cannot_flood_and_the_queue_is_bounded() -> None:
@@ -68,7 +88,7 @@ async def test_one_object_cannot_flood_and_the_queue_is_bounded() -> None:
         for index in range(50):
             say(recorder, f"note {index}")
         for index in range(50):
-            other = Ref(kind="Pod", name=f"p{index}", namespace="ns")
+            other = Ref("Pod", f"p{index}", "ns", "", "v1")
             recorder.record(other, reason="Scheduled", action="Binding", note="on n1")
         await recorder.flush()
     assert sink.writes == 7
@@ -81,7 +101,7 @@ async def test_writes_keep_to_the_rate() -> None:
         recorder = Recorder(client, controller="fluence", instance="f-1", rate=20, burst=2)
         task = asyncio.create_task(recorder.run())
         for index in range(40):
-            other = Ref(kind="Pod", name=f"p{index}", namespace="ns")
+            other = Ref("Pod", f"p{index}", "ns", "", "v1")
             recorder.record(other, reason="Scheduled", action="Binding", note="on n1")
         await asyncio.sleep(0.5)
         task.cancel()

@@ -3,7 +3,6 @@ import pytest
 from aiohttp import web
 
 from fluence.kube.client import Client
-from fluence.kube.discovery import ServerVersion, dropped_fields
 from fluence.kube.gangs import (
     NoGangs,
     PodGroup,
@@ -13,8 +12,9 @@ from fluence.kube.gangs import (
     Workloads135,
     discover_gangs,
 )
-from fluence.model.group import Group
+from fluence.kube.resource import ServerVersion, dropped_fields
 from fluence.model.meta import Condition
+from fluence.model.owner import Group
 from fluence.model.pod import Pod
 from tests.unit.kube.serving import serving, status
 
@@ -125,7 +125,7 @@ def test_135_a_name_without_a_slash_is_a_workload_with_one_group_of_that_name() 
     assert api.group_of(pod(**api.pod_link("lammps"))) == group.name
 
 
-def served(*versions: str, gate: bool = True, resources: tuple[str, ...] = ("podgroups", "workloads")):  # type: ignore[no-untyped-def]
+def served(*versions: str, gate: bool = True, resources: tuple[str, ...] = ("podgroups", "workloads")):
     async def handler(request: web.Request) -> web.StreamResponse:
         if request.path == "/apis/scheduling.k8s.io":
             listed = [{"version": each} for each in ("v1", *versions)]

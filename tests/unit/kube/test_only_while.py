@@ -68,7 +68,7 @@ async def test_events_are_not_written_without_the_lease(caplog: pytest.LogCaptur
     server = Server()
     async with serving(server) as access, Client(access) as client:
         recorder = Recorder(client.only_while(lambda: False), controller="fluence", instance="a")
-        recorder.record(Ref("Pod", "p", "ns"), reason="Waits", action="Scheduling", note="no room")
+        recorder.record(Ref("Pod", "p", "ns", "", "v1"), reason="Waits", action="Scheduling", note="no room")
         await recorder.flush(1.0)
         assert (server.seen, recorder.dropped, recorder.written) == ([], 1, 0)
         assert not caplog.records

@@ -3,7 +3,9 @@ integration."""
 
 import asyncio
 import contextlib
+import json
 import random
+import sys
 from collections.abc import AsyncIterator
 
 import pytest
@@ -114,6 +116,23 @@ async def test_an_object_that_does_not_fit_hides_no_other() -> None:
         assert reflector.stats.undecodable == 2
 
 
+async def test_an_object_that_is_nested_as_deeply_as_the_server_takes_it_hides_no_other() -> None:
+    deep = b'{"a":' * 9000 + b"1" + b"}" * 9000
+    item = b'{"metadata":{"name":"deep","namespace":"ns","resourceVersion":"7"},"junk":' + deep + b"}"
+
+    async def handler(request: web.Request) -> web.StreamResponse:
+        if request.query.get("watch"):
+            added = b'{"type":"MODIFIED","object":' + item + b"}\n"
+            return await stream(request, added, event("ADDED", pod("c", "9")))
+        items = json.dumps(pod("a")).encode() + b"," + item
+        body = b'{"metadata":{"resourceVersion":"5"},"items":[' + items + b"]}"
+        return web.Response(body=body, content_type="application/json")
+
+    async with reflecting(handler, streaming=False) as reflector:
+        await until(lambda: names(reflector) == ["a", "c", "deep"])
+    assert sys.getrecursionlimit() < 9000
+
+
 async def test_a_server_without_streaming_lists_is_listed_in_pages_for_good() -> None:
     asked: list[str] = []
 
@@ -165,7 +184,7 @@ async def test_a_gap_yields_the_deletes_that_were_missed() -> None:
 
     async with reflecting(handler, streaming=False) as reflector:
         reflector.store.on_change(
-            lambda old, new: changes.append((old and old.metadata.uid, new and new.metadata.uid))
+            lambda old, new: changes.append((old and old.metadata.uid, new and new.metadata.uid))  # type: ignore[arg-type]
         )
         await until(lambda: not lists and names(reflector) == ["a", "c"])
     assert changes[3:] == [("uid-b", None), ("one", None), (None, "two")]

@@ -8,8 +8,7 @@ import ssl
 import aiohttp
 import pytest
 
-from fluence.live.certificate import self_signed
-from fluence.live.health import Check, health_routes, metrics_routes, serve
+from fluence.live.http_server import Check, health_routes, metrics_routes, self_signed, serve
 
 HOST = "127.0.0.1"
 

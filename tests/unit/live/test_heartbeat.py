@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from fluence.clock import ManualClock
-from fluence.live.heartbeat import Heartbeat
+from fluence.live.threads import Heartbeat
 
 
 async def test_a_core_hangs_when_it_has_not_come_round_for_longer_than_the_limit() -> None:

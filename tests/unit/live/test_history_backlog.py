@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from fluence.live.history_backlog import HistoryBacklog
-from fluence.model.job_entry import JobEntry, JobState
+from fluence.live.history_writer import HistoryBacklog
+from fluence.model.job_entry import JobEntry
+from fluence.model.job_state import JobState
 from fluence.model.reason import Code, Reason
 
 

@@ -10,8 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 from aiohttp import web
 
-from fluence.live.health import health_routes, serve
-from fluence.live.listener import ListenerLimits
+from fluence.live.http_server import ListenerLimits, health_routes, serve
 
 HOST = "127.0.0.1"
 GET = b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"

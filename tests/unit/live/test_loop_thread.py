@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from fluence.live.loop_thread import LoopThread
+from fluence.live.threads import LoopThread
 
 
 async def name() -> str:

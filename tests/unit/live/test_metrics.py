@@ -9,8 +9,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fluence.cluster.claims import Claim
 from fluence.live.metrics import Metrics
+from fluence.model.job_state import JobState
 from fluence.model.pod import ClaimVolumeSource, PodVolume
-from fluence.queue.job import Phase
 from tests.unit.cluster.build import bound, node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -55,7 +55,11 @@ def test_the_names_are_kube_schedulers_or_our_own() -> None:
         "fluence_faults",
         "fluence_gates_opened",
         "fluence_limits_enforced",
+        "fluence_preemptions",
         "fluence_resources_invalid",
+        "fluence_quarantined",
+        "fluence_refused_groups",
+        "fluence_oldest_waiting_timestamp_seconds",
         "fluence_history_entries",
         "fluence_history_up",
         "fluence_history_backlog",
@@ -89,7 +93,7 @@ def test_the_series_do_not_grow_with_the_cluster() -> None:
     def series() -> set[tuple[str, tuple[str, ...]]]:
         metrics.refresh()
         return {
-            (each.name, tuple(each.labels.items()))
+            (each.name, tuple(each.labels.items()))  # type: ignore[arg-type]
             for family in text_string_to_metric_families(metrics.text().decode())
             for each in family.samples
         }
@@ -144,14 +148,14 @@ def test_every_phase_is_counted_as_one_state() -> None:
     driver.set_pod(kit.pod("binds"))
     driver.set_pod(kit.pod("waits", cpu="4"))
     driver.cycle(NOW + 1)
-    phases = {key.rpartition(":")[2]: each.phase for key, each in driver.pod_sets.by_key.items()}
+    phases = {key.rpartition(":")[2]: each.state for key, each in driver.pod_sets.by_key.items()}
     assert phases == {
-        "default/part": Phase.GATHERING,
-        "never": Phase.NEVER,
-        "runs": Phase.RUNNING,
-        "prepares": Phase.PREPARING,
-        "binds": Phase.BINDING,
-        "waits": Phase.PENDING,
+        "default/part": JobState.GATHERING,
+        "never": JobState.UNSCHEDULABLE,
+        "runs": JobState.RUNNING,
+        "prepares": JobState.PREPARING,
+        "binds": JobState.STARTING,
+        "waits": JobState.PENDING,
     }
     assert states() == {"gathering": 1, "queued": 2, "binding": 2, "running": 1}
 

@@ -6,13 +6,14 @@ import asyncio
 from dataclasses import replace
 from typing import Any, cast
 
+import msgspec
 import pytest
 import structlog
 from structlog.testing import capture_logs
 
 from fluence import names
-from fluence.act.conditions import read_message
-from fluence.act.status_writer import StatusWriter
+from fluence.act.wait_report import wait_report
+from fluence.act.writers import StatusWriter
 from fluence.clock import ManualClock
 from fluence.kube.client import Client
 from fluence.kube.events import Recorder
@@ -20,16 +21,22 @@ from fluence.kube.gangs import PodGroups136
 from fluence.kube.resource import PODS
 from fluence.live.metrics import Metrics
 from fluence.live.reporter import Reporter
+from fluence.model.job_state import JobState
+from fluence.model.meta import Condition, ObjectMeta
+from fluence.model.owner import OwnerSpec, PodTemplate
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
-from fluence.queue.guard import PluginFault
+from fluence.queue.policy import PluginFault
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.gang import Gang
+from fluence.schedule.gangs.gang import Gang
 from fluence.schedule.quarantine import Fault, Subject
+from fluence.schedule.queueing.placeholder import placeholder
+from fluence.schedule.queueing.unheld import UnheldNamespace
 from fluence.schedule.scheduler import Scheduler
-from fluence.schedule.status import SchedulingStatus, StatusReport
-from fluence.schedule.status_reports import Waiting
+from fluence.schedule.status.reports import Waiting
+from fluence.schedule.status.status import StatusReport
+from fluence.schedule.status.warnings import GangWarning
 from tests.unit.cluster.build import bound
 from tests.unit.schedule import kit
 
@@ -120,11 +127,12 @@ def gang(*pods: Pod, **more: Any) -> Gang:
     )
 
 
-def waiting(*pods: Pod, outcome: SchedulingStatus = SchedulingStatus.WAITS, **more: Any) -> Waiting:
+def waiting(*pods: Pod, outcome: JobState = JobState.PENDING, **more: Any) -> Waiting:
     return Waiting(gang(*pods, **more), pods, StatusReport(outcome, (Reason.of(Code.QUEUED_BEHIND_OTHERS),)))
 
 
 ONE, TWO = kit.ranks(2)
+HELD = OwnerSpec(parallelism=1, suspend=True, template=PodTemplate())
 
 
 # -- who waits -----------------------------------------------------------------------------------------------
@@ -138,8 +146,22 @@ async def test_an_event_says_what_the_condition_says() -> None:
     await world.report(waiting=[replace(found, report=replace(found.report, no_later_than=at, expected=at))])
     said = {each["message"] for each in world.conditions().values()}
     assert {event["note"] for event in world.server.events} == said
-    ((_, latest, expected),) = map(read_message, said)
-    assert latest is not None and latest >= at and expected is not None and expected >= at
+    for _, _, body in world.server.patches:
+        report = wait_report(msgspec.convert(body["status"]["conditions"], list[Condition]))
+        assert report is not None and report.no_later_than is not None and report.expected is not None
+        assert report.no_later_than >= at and report.expected >= at
+
+
+async def test_a_pod_that_still_waits_gets_its_event_again_and_one_that_does_not_gets_none() -> None:
+    """The server forgets events after an hour, so the text of the condition is all there is to repeat."""
+    told = Condition("PodScheduled", "False", "Unschedulable", "0/3 nodes are available: 3 Insufficient cpu.")
+    still = msgspec.structs.replace(ONE, status=msgspec.structs.replace(ONE.status, conditions=[told]))
+    world = World(still, bound(TWO, "n1"))
+    await world.report(reminders=[waiting(ONE, TWO)])
+    assert [(each["reason"], each["note"], each["regarding"].name) for each in world.server.events] == [
+        ("FailedScheduling", told.message, "rank-0")
+    ]
+    assert not world.server.patches, "the condition is there already"
 
 
 async def test_every_pod_of_a_gang_that_waits_and_its_group_are_told() -> None:
@@ -148,7 +170,7 @@ async def test_every_pod_of_a_gang_that_waits_and_its_group_are_told() -> None:
     told = world.conditions()
     assert set(told) == {"rank-0", "rank-1"}
     for each in told.values():
-        assert (each["type"], each["status"], each["reason"]) == ("PodScheduled", "False", "Unschedulable")
+        assert (each["type"], each["status"], each["reason"]) == ("PodScheduled", "False", "WaitingForTurn")
     assert {name: each["type"] for name, each in world.conditions(GROUPS).items()} == {
         "g": "PodGroupScheduled"
     }
@@ -172,15 +194,13 @@ async def test_every_pod_of_a_gang_that_waits_and_its_group_are_told() -> None:
 @pytest.mark.parametrize(
     ("outcome", "reason", "event"),
     [
-        (SchedulingStatus.INCOMPLETE, "WaitingForGroup", "Warning"),
-        (SchedulingStatus.PREPARES, "WaitingForVolumes", "Normal"),
-        (SchedulingStatus.REFUSED, "Unschedulable", "Warning"),
-        (SchedulingStatus.NEVER, "Unschedulable", "Warning"),
+        (JobState.GATHERING, "WaitingForGroup", "Warning"),
+        (JobState.PREPARING, "WaitingForVolumes", "Normal"),
+        (JobState.REFUSED, "SchedulerError", "Warning"),
+        (JobState.UNSCHEDULABLE, "SchedulerError", "Warning"),
     ],
 )
-async def test_the_reason_says_what_kind_of_waiting_it_is(
-    outcome: SchedulingStatus, reason: str, event: str
-) -> None:
+async def test_the_reason_says_what_kind_of_waiting_it_is(outcome: JobState, reason: str, event: str) -> None:
     world = World(ONE)
     await world.report(waiting=[waiting(ONE, outcome=outcome)])
     assert world.conditions()["rank-0"]["reason"] == reason
@@ -236,7 +256,7 @@ async def test_an_object_that_cannot_be_handled_is_logged_counted_and_told() -> 
     assert line["exc_info"] is fault.error
     assert world.counted("fluence_faults_total", kind="Pod") == 1
     condition = world.conditions()["rank-0"]
-    assert condition["reason"] == "Unschedulable" and "ZeroDivisionError" in condition["message"]
+    assert condition["reason"] == "SchedulerError" and "ZeroDivisionError" in condition["message"]
 
 
 async def test_a_fault_that_comes_again_is_counted_and_not_logged() -> None:
@@ -299,3 +319,32 @@ async def test_a_bind_that_failed_is_an_error_in_the_log_and_no_event(outcome: B
     ]
     assert world.attempts("error") == 1 and world.server.events == []
     assert world.counted("scheduler_binding_duration_seconds_count") == 0
+
+
+async def test_a_warning_about_a_held_job_is_an_event_on_the_job() -> None:
+    """Its pods do not exist yet: the server refuses the names of their placeholders."""
+    job = kit.owner("train", parallelism=1)
+    held = placeholder(msgspec.structs.replace(job, spec=HELD), 0)
+    world = World()
+    reason = Reason.of(Code.UNKNOWN_ANNOTATION, kind="annotation", key="durration", nearest=None)
+    await world.report(warnings=[GangWarning(held, reason)])
+    (event,) = world.server.events
+    about = msgspec.to_builtins(event["regarding"])
+    assert (about["kind"], about["name"], about["uid"]) == ("Job", "train", job.metadata.uid)
+    assert about["apiVersion"] == "batch/v1"
+    assert event["metadata"]["name"].startswith("train.")
+
+
+async def test_a_namespace_whose_work_is_not_held_gets_an_event_of_its_own() -> None:
+    world = World()
+    meta = ObjectMeta(name="physics", uid="u-1")
+    reason = Reason.of(Code.WORK_NOT_HELD, label="l=enabled", kind="Job", name="train")
+    await world.report(unheld=[UnheldNamespace(meta, reason)])
+    (event,) = world.server.events
+    about = msgspec.to_builtins(event["regarding"])
+    assert (about["kind"], about["name"], event["metadata"]["namespace"]) == (
+        "Namespace",
+        "physics",
+        "physics",
+    )
+    assert event["type"] == "Warning" and event["reason"] == "WorkNotHeld"

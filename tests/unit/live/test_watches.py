@@ -23,7 +23,7 @@ from fluence.kube.gangs import (
     Workloads135,
 )
 from fluence.live.watches import Watches
-from fluence.model.group import Group
+from fluence.model.owner import Group
 from fluence.schedule.events import Changed, Event
 from tests.unit.cluster.build import node
 from tests.unit.schedule import kit
@@ -143,7 +143,7 @@ def test_other_objects_are_passed_on_as_they_are() -> None:
     world.watches.pods.store.remove(("default", "a"))
     assert world.events == [Changed(None, pod), Changed(None, there), Changed(pod, None)]
     kinds = {each.store for each in world.watches.all}
-    assert len(kinds) == len(world.watches.all) == 12
+    assert len(kinds) == len(world.watches.all) == 13
 
 
 async def test_it_is_in_step_when_every_kind_was_listed_once() -> None:

@@ -8,9 +8,9 @@ import pytest
 
 from fluence.graph.graph import CONTAINMENT, Batch, ResourceGraph
 from fluence.graph.writers import Grant, write
-from fluence.match.extensions import Extensions
 from fluence.match.matcher import Matcher, NothingHeld
 from fluence.match.placement import Never, Placed, Wait
+from fluence.match.request import Extensions
 from fluence.model.jobspec import Jobspec
 
 MIXED = Extensions(siblings=True)
@@ -142,7 +142,7 @@ def test_a_mixed_gang_is_placed_in_one_match() -> None:
         "node1[1:s]",
         "node2[1:s]",
     ]
-    r = write(Grant(matcher.graph, placed.selection), "rv1_nosched")  # type: ignore[union-attr]
+    r = write(Grant(matcher.graph, placed.selection), "rv1_nosched")
     assert '"R_lite":[{"rank":"1-2","children":{"core":"0-1"}},{"rank":"0","children":{"core":"0-3"}}]' in r
 
 

@@ -375,6 +375,17 @@ def test_a_job_is_re_created_all_or_nothing(matcher: Matcher) -> None:
     assert model.ledger_state(matcher.ledger)["jobs"] == state["jobs"]
 
 
+def test_a_node_that_a_policy_gives_whole_is_held_whole_when_it_is_re_created() -> None:
+    matcher = Matcher(cluster(nodes=2, cores=2).load(), "lonodex")
+    held = {"R_lite": [{"rank": "0", "children": {"core": "0"}}], "nodelist": ["node0"]}
+    document = json.dumps({"version": 1, "execution": {**held, "starttime": 0, "expiration": 0}})
+    matcher.update(1, document, reader="rv1exec", at=0, duration=60)
+    shared = jobspec(resource("node", 2, resource("core", 1)), duration=60)
+    assert isinstance(matcher.match("allocate", shared, job=2), Wait)
+    matcher.cancel(1)
+    assert isinstance(matcher.match("allocate", shared, job=2), Placed)
+
+
 def test_ranks_that_were_given_back_since_are_left_out(matcher: Matcher) -> None:
     for reader in ("jgf", "jgf_shorthand"):
         value = json.loads(text_of(matcher, matcher.match("allocate", whole(2), job=1), reader))

@@ -133,3 +133,8 @@ def test_a_user_adds_a_policy() -> None:
     one = jobspec(resource("node", 1, resource("slot", 1, resource("core", 1))))
     assert hosts(matcher, matcher.match("allocate", one, job=1)) == ["node1"]
     assert "coolest" in policy.names()
+
+
+def test_policies_are_also_known_as_the_first_readme_has_them() -> None:
+    assert policy.find("hi") is policy.find("high") and policy.find("lo") is policy.find("low")
+    assert "hi" not in policy.names()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from fluence.graph.filters import Filters
+from fluence.match.filter_usage import _Plan
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Never, Placed, Wait
-from fluence.match.root_filter import _Plan
 from fluence.model.jobspec import Jobspec
 from tests.builders import Sample, cluster, jobspec, resource
 

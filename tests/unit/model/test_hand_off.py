@@ -1,9 +1,7 @@
 """The hand-off's table: which variable carries which annotation, for the devices that there are."""
 
 from fluence import names
-from fluence.model.device import DeviceTree
-from fluence.model.hand_off import BASE, hand_off_variables
-from fluence.model.resource_document import parse
+from fluence.model.external_resources import BASE, DeviceTree, hand_off_variables, parse
 
 TREE = """
 resources:

@@ -42,7 +42,5 @@ def test_encode_sorts_and_joins() -> None:
     assert idset.encode([7, 2, 0, 1, 3, 2]) == "0-3,7"
     assert idset.encode([4, 5]) == "4-5"
     assert idset.encode([]) == ""
-    assert idset.encode([1, 2], brackets=True) == "[1-2]"
-    assert idset.encode([1], brackets=True) == "1"
     with pytest.raises(InvalidInput, match="negative"):
         idset.encode([-1])

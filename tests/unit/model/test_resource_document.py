@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluence.model.device import variable
-from fluence.model.resource_document import InvalidResources, parse
+from fluence.model.external_resources import InvalidResources, parse, variable
 
 TREE = """
 resources:

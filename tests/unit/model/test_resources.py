@@ -4,8 +4,7 @@ import msgspec
 import pytest
 
 from fluence.model.node import Node, Taint, forbids, tolerates
-from fluence.model.pod import Pod, Toleration, ports_clash
-from fluence.model.resources import pod_requests
+from fluence.model.pod import Pod, Toleration, pod_requests, ports_clash
 
 
 def pod(**spec: object) -> Pod:
@@ -58,7 +57,7 @@ def test_a_missing_request_is_the_limit() -> None:
 def test_pod_level_requests_replace_cpu_memory_and_hugepages_only() -> None:
     found = pod_requests(
         pod(
-            containers=[container(cpu="1", memory="1Gi", **{"example.com/nic": "1"})],
+            containers=[container(cpu="1", memory="1Gi", **{"example.com/nic": "1"})],  # type: ignore[arg-type]
             resources={"requests": {"cpu": "3", "example.com/nic": "9"}},
         )
     )

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from fluence.graph.graph import CONTAINMENT, Batch, ResourceGraph
-from fluence.match.extensions import Extensions
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Wait
-from fluence.placer.gang import GangRequest, Members, Seated
+from fluence.match.request import Extensions
+from fluence.placer.gang import GangPlacement, GangRequest, Members
 from fluence.placer.gang_fit import GangFit
 
 
@@ -31,9 +31,9 @@ def gang(cpu: int, count: int = 1) -> GangRequest:
 
 def test_what_starts_inside_a_window_is_not_free_throughout_it() -> None:
     seats = fit(keeps_overdue=False)
-    assert isinstance(seats.seat(gang(4, 2), job=1, now=0, duration=10), Seated)
+    assert isinstance(seats.allocate(gang(4, 2), job=1, now=0, duration=10), GangPlacement)
     later = seats.reserve(gang(3), job=2, now=0, duration=10)
-    assert isinstance(later, Seated) and later.at == 10
+    assert isinstance(later, GangPlacement) and later.at == 10
     rows = seats.table.pools["cpu"]
     assert seats.look(0, 5).free[rows].tolist() == [0, 0]
     assert seats.look(10, 5).free[rows].tolist() == [1, 4]
@@ -44,7 +44,7 @@ def test_what_starts_inside_a_window_is_not_free_throughout_it() -> None:
 def test_a_job_past_its_end_is_free_or_held(recount: bool) -> None:
     for keeps, expected in ((False, [4, 4]), (True, [0, 4])):
         seats = fit(keeps_overdue=keeps)
-        seats.seat(gang(4), job=1, now=0, duration=10)
+        seats.allocate(gang(4), job=1, now=0, duration=10)
         seats.look(5)
         if recount:
             seats.matcher.ledger.generation += 1  # as if somebody else had changed it
@@ -58,26 +58,26 @@ def test_a_job_past_its_end_is_free_or_held(recount: bool) -> None:
 
 def test_nothing_is_promised_on_a_job_past_its_end() -> None:
     seats = fit(keeps_overdue=True)
-    seats.seat(gang(4, 2), job=1, now=0, duration=10)
+    seats.allocate(gang(4, 2), job=1, now=0, duration=10)
     later = seats.earliest(gang(4), now=5)
-    assert isinstance(later, Seated) and later.at == 10
+    assert isinstance(later, GangPlacement) and later.at == 10
     assert seats.earliest(gang(4), now=10) == Wait("busy")
     seats.prolong(1, 50)
     later = seats.earliest(gang(4), now=12)
-    assert isinstance(later, Seated) and later.at == 50
+    assert isinstance(later, GangPlacement) and later.at == 50
 
 
 def test_a_start_after_the_latest_that_matters_is_not_looked_for() -> None:
     seats = fit(keeps_overdue=True)
-    seats.seat(gang(4, 2), job=1, now=0, duration=10)
+    seats.allocate(gang(4, 2), job=1, now=0, duration=10)
     assert seats.earliest(gang(4), now=5, latest=9) == Wait("busy")
     later = seats.earliest(gang(4), now=5, latest=10)
-    assert isinstance(later, Seated) and later.at == 10
+    assert isinstance(later, GangPlacement) and later.at == 10
 
 
 def test_a_promise_past_its_end_is_over() -> None:
     seats = fit(keeps_overdue=True)
-    seats.seat(gang(4, 2), job=1, now=0, duration=10)
+    seats.allocate(gang(4, 2), job=1, now=0, duration=10)
     seats.reserve(gang(4), job=2, now=0, duration=5)
     seats.release(1)
     assert seats.look(20).free[seats.table.pools["cpu"]].tolist() == [4, 4]

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import pytest
 
+from fluence.graph.ledger import LedgerJob
 from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.job import FOREVER
 
 
 def held(task: str, start: int = 0, end: int = 10, *, reserved: bool = False) -> Allocation:
-    return Allocation(task, f"request of {task}", start, end, reserved=reserved)
+    return Allocation(task, f"request of {task}", LedgerJob(-1, start, end, reserved))
+
+
+def extend(allocations: Allocations, held: Allocation, end: int) -> None:
+    held.job.end = end
+    allocations.note_end(held)
 
 
 def names(found: list[Allocation]) -> list[str]:
@@ -54,12 +60,10 @@ class TestUndo:
         allocations.add(kept)
         allocations.add(dropped)
         mark = allocations.mark()
-        steps: list[str] = []
-        allocations.drop(dropped, lambda: steps.append("dropped"))
-        allocations.add(held("new"), lambda: steps.append("new"))
-        allocations.add(held("dropped"), lambda: steps.append("dropped runs"))
+        allocations.drop(dropped)
+        allocations.add(held("new"))
+        allocations.add(held("dropped"))
         allocations.undo(mark)
-        assert steps == ["dropped runs", "new", "dropped"]
         assert allocations.running == {}
         assert allocations.reserved == {"kept": kept, "dropped": dropped}
         assert allocations.next_end() is None
@@ -79,7 +83,7 @@ class TestUndo:
 
     def test_what_is_settled_stays(self):
         allocations = Allocations()
-        allocations.add(held("a"), lambda: pytest.fail("it was settled"))
+        allocations.add(held("a"))
         allocations.settle()
         assert allocations.mark() == 0
         allocations.undo(0)
@@ -117,7 +121,7 @@ class TestEnds:
         runs = held("a", end=10)
         allocations.add(runs)
         assert names(allocations.overdue(10)) == ["a"]
-        allocations.extend(runs, 15)
+        extend(allocations, runs, 15)
         assert (runs.end, allocations.next_end()) == (15, 15)
         assert allocations.overdue(14) == []
         assert names(allocations.overdue(15)) == ["a"]
@@ -126,7 +130,7 @@ class TestEnds:
         allocations = Allocations()
         runs = held("a", end=10)
         allocations.add(runs)
-        allocations.extend(runs, 15)
+        extend(allocations, runs, 15)
         assert allocations.overdue(10) == []
         assert names(allocations.overdue(15)) == ["a"]
 
@@ -135,7 +139,7 @@ class TestEnds:
         runs = held("a", end=10)
         allocations.add(runs)
         for end in (15, 10, 10):
-            allocations.extend(runs, end)
+            extend(allocations, runs, end)
         assert names(allocations.overdue(10)) == ["a"]
 
     def test_of_tasks_that_are_over_nothing_is_told(self):
@@ -165,6 +169,6 @@ class TestEnds:
         runs = held("a")
         allocations.add(runs)
         for end in range(20_000, 10_000, -1):  # NB earlier each time: no old end comes to the top
-            allocations.extend(runs, end)
+            extend(allocations, runs, end)
         assert len(allocations._ends) <= 1010
         assert allocations.next_end() == 10_001

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fluence.queue import Queue
+from fluence.queue import Queue, scheduling_pass
 from fluence.queue.budget import CycleBudget, Sweep, SweepProgress
-from fluence.queue.scheduling_pass import PLACES
 from tests.unit.queue.build import MINUTE, graph, job, pool, run
 
 PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
@@ -137,12 +136,13 @@ class TestAmending:
         queue.submit(job("small", 4, 1, at=MINUTE))
         assert "small" in run(queue, MINUTE) + run(queue, MINUTE)
 
-    def test_an_account_has_so_many_places(self, make):
+    def test_an_account_has_so_many_places(self, make, monkeypatch):
+        monkeypatch.setattr(scheduling_pass, "PLACES", 20)
         queue = make("conservative", cycle_budget=100.0, timer=Clock(0.0))
         queue.submit(job("long", 16, 10))
-        for number in range(PLACES + 5):
+        for number in range(25):
             queue.submit(job(f"bad{number}", 16, 10, account="bad"))
         queue.submit(job("good", 16, 10, account="good"))
         settle(queue, 0)
         places = [record.job.account for record in queue.plan.reserved]
-        assert places.count("bad") == PLACES and places.count("good") == 1
+        assert places.count("bad") == 20 and places.count("good") == 1

@@ -6,7 +6,7 @@ import pytest
 
 from fluence.errors import InvalidInput, NotFound
 from fluence.model.reason import Code, Reason
-from fluence.queue import Dependency, Phase
+from fluence.queue import Dependency, JobState
 from fluence.queue.reasons import BlockedBy, why
 from tests.unit.queue.build import MINUTE, job, pool, run
 
@@ -61,12 +61,14 @@ class TestAfterOk:
         queue.submit(job("c", 1, 10, after=after("afterok", "b")))
         queue.submit(job("d", 1, 10, after=after("afterany", "b")))
         run(queue, 0)
-        queue.finish("a", MINUTE, succeeded=False)
-        phases = {key: queue.records[key].phase for key in "bcd"}
-        assert phases == {"b": Phase.NEVER, "c": Phase.NEVER, "d": Phase.PENDING}
-        assert queue.records["b"].story[-1].reason == Reason.of(Code.DEPENDENCY_FAILED, job="a", phase="done")
+        queue.finish("a", MINUTE, outcome=JobState.FAILED)
+        phases = {key: queue.records[key].state for key in "bcd"}
+        assert phases == {"b": JobState.UNSCHEDULABLE, "c": JobState.UNSCHEDULABLE, "d": JobState.PENDING}
+        assert queue.records["b"].story[-1].reason == Reason.of(
+            Code.DEPENDENCY_FAILED, job="a", phase="failed"
+        )
         assert queue.records["c"].story[-1].reason == Reason.of(
-            Code.DEPENDENCY_FAILED, job="b", phase="never"
+            Code.DEPENDENCY_FAILED, job="b", phase="unschedulable"
         )
         assert run(queue, MINUTE) == ["d"]
 
@@ -75,21 +77,21 @@ class TestAfterOk:
         queue.submit(job("a", 1, 10, tasks=2))
         queue.submit(job("b", 1, 10, after=after("afterok", "a")))
         run(queue, 0)
-        queue.finish("a[0]", MINUTE, succeeded=False)
+        queue.finish("a[0]", MINUTE, outcome=JobState.FAILED)
         queue.finish("a[1]", 2 * MINUTE)
-        assert queue.records["b"].phase is Phase.NEVER
+        assert queue.records["b"].state is JobState.UNSCHEDULABLE
 
     def test_what_is_cancelled_has_not_succeeded(self):
         queue = pool("easy")
         queue.submit(job("a", 1, 10))
         queue.submit(job("b", 1, 10, after=after("afterok", "a")))
         queue.cancel("a", MINUTE)
-        assert queue.records["b"].phase is Phase.NEVER
+        assert queue.records["b"].state is JobState.UNSCHEDULABLE
 
     def test_what_can_never_start_will_not_succeed(self):
         queue = pool("easy")
         queue.submit(job("huge", 17, 10))
-        assert queue.submit(job("b", 1, 10, after=after("afterok", "huge"))).phase is Phase.NEVER
+        assert queue.submit(job("b", 1, 10, after=after("afterok", "huge"))).state is JobState.UNSCHEDULABLE
         queue.submit(job("c", 1, 10, after=after("afterany", "huge")))
         assert run(queue, 0) == ["c"]
 
@@ -99,7 +101,7 @@ class TestAfterOk:
         for number in range(1, 3000):
             queue.submit(job(f"j{number}", 1, 10, after=after("afterok", f"j{number - 1}")))
         queue.cancel("j0", 0)
-        assert queue.records["j2999"].phase is Phase.NEVER
+        assert queue.records["j2999"].state is JobState.UNSCHEDULABLE
         assert not queue.held
 
 
@@ -112,7 +114,7 @@ class TestSingleton:
         queue.submit(job("d", 1, 10, user="ada", name="other", after=after("singleton")))
         assert run(queue, 0) == ["a", "c", "d"]
         assert why(queue, "b").waits_for == ("a",)
-        queue.finish("a", MINUTE, succeeded=False)
+        queue.finish("a", MINUTE, outcome=JobState.FAILED)
         assert run(queue, MINUTE) == ["b"]
 
     def test_a_later_one_does_not_hold_up_an_earlier_one(self):
@@ -131,7 +133,7 @@ def test_all_of_several_must_be_over():
     assert why(queue, "c").waits_for == ("a", "b")
     queue.finish("a", MINUTE)
     assert run(queue, MINUTE) == []
-    queue.finish("b", 2 * MINUTE, succeeded=False)
+    queue.finish("b", 2 * MINUTE, outcome=JobState.FAILED)
     assert run(queue, 2 * MINUTE) == ["c"]
 
 
@@ -145,7 +147,7 @@ def test_a_job_that_waits_for_another_can_be_cancelled_and_moved():
     queue.reprioritise("d", 31, MINUTE)
     queue.finish("a", 2 * MINUTE)
     assert run(queue, 2 * MINUTE) == ["d"]
-    assert queue.records["b"].phase is Phase.CANCELLED
+    assert queue.records["b"].state is JobState.CANCELLED
 
 
 def test_it_holds_no_place_in_the_plan_while_it_waits():
@@ -159,7 +161,7 @@ def test_it_holds_no_place_in_the_plan_while_it_waits():
     assert queue.records["c"].promised == 10 * MINUTE
     queue.finish("a", 5 * MINUTE)
     run(queue, 5 * MINUTE)
-    assert [queue.records[key].phase.is_waiting for key in "bc"].count(True) == 1
+    assert [queue.records[key].waiting > 0 for key in "bc"].count(True) == 1
 
 
 class TestJobsThatAreForgotten:
@@ -182,9 +184,9 @@ class TestJobsThatAreForgotten:
         queue.submit(job("b", 1, 10))
         queue.submit(job("c", 1, 10, after=(*after("afterany", "b"), *after("afterok", "a"))))
         run(queue, 0)
-        queue.finish("a", MINUTE, succeeded=False)
+        queue.finish("a", MINUTE, outcome=JobState.FAILED)
         queue.forget("a")
-        assert queue.records["c"].phase is Phase.NEVER
+        assert queue.records["c"].state is JobState.UNSCHEDULABLE
         assert not queue.held
 
     def test_nor_where_those_that_waited_for_it_wait_for_each_other(self):
@@ -194,9 +196,9 @@ class TestJobsThatAreForgotten:
         run(queue, 0)
         queue.submit(job("c", 1, 10, after=(*after("afterany", "b"), *after("afterok", "a"))))
         queue.submit(job("d", 1, 10, after=(*after("afterok", "c"), *after("afterok", "a"))))
-        queue.finish("a", MINUTE, succeeded=False)
+        queue.finish("a", MINUTE, outcome=JobState.FAILED)
         queue.forget("a")
-        assert [queue.records[key].phase for key in "cd"] == [Phase.NEVER, Phase.NEVER]
+        assert [queue.records[key].state for key in "cd"] == [JobState.UNSCHEDULABLE, JobState.UNSCHEDULABLE]
         assert [queue.records[key].story[-1].reason["job"] for key in "cd"] == ["a", "a"]
         assert not queue.held
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from fluence.queue import Dependency
-from fluence.queue.guard import OverBudget, PluginFault, PluginGuard
+from fluence.queue.policy import OverBudget, PluginFault, PluginGuard
 from tests.unit.queue.build import MINUTE, job, pool, run
 
 

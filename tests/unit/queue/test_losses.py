@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluence.model.reason import Code, Reason
-from fluence.queue import Phase
+from fluence.queue import JobState
 from fluence.queue.job import FOREVER, SECOND
 from tests.unit.queue.build import MINUTE, because, finish_at_limits, graph, job, pool, run
 
@@ -40,7 +40,7 @@ class TestNodesThatGoDown:
         down(queue, 1)
         wide = queue.submit(job("wide", 8, 10))
         queue.submit(job("small", 4, 10))
-        assert wide.phase is Phase.PENDING  # not never: the node may come back
+        assert wide.state is JobState.PENDING  # not never: the node may come back
         assert run(queue, 0) == ["small"]
         assert wide.no_later_than is None
 
@@ -118,7 +118,7 @@ class TestNodesThatGoDown:
         (gone,) = where(queue, "b")
         down(queue, int(gone.removeprefix("node")))
         run(queue, MINUTE)
-        queue.finish("b", 2 * MINUTE, succeeded=False)
+        queue.finish("b", 2 * MINUTE, outcome=JobState.FAILED)
         queue.submit(job("c", 4, 10, at=2 * MINUTE))
         assert run(queue, 2 * MINUTE) == []
         queue.finish("a", 3 * MINUTE)
@@ -169,30 +169,44 @@ class TestTasksThatLoseTheirNode:
         queue = make("fcfs", nodes=2, cores=4)
         for key in "abc":
             queue.submit(job(key, 4, 10))
-        run(queue, 0)
+        queue.cycle(0)
         queue.requeue("a", MINUTE, because("node0 is gone"))
         record = queue.records["a"]
-        assert record.phase is Phase.PENDING
+        assert record.state is JobState.PENDING
         assert record.story[-1].reason == because("node0 is gone")
         assert record.started is None
         assert run(queue, MINUTE) == ["a"]  # before c, which came later
         assert record.started == MINUTE
 
-    def test_the_promise_they_had_is_broken_and_a_new_one_made(self, make):
+    def test_a_promise_that_cannot_be_kept_is_broken_for_that_reason(self, make):
         queue = make("conservative", nodes=1, cores=4)
         queue.submit(job("a", 4, 10))
         queue.submit(job("b", 4, 10))
         run(queue, 0)
         queue.finish("a", 10 * MINUTE)
-        run(queue, 10 * MINUTE)
-        queue.requeue("b", 11 * MINUTE, because("node0 is gone"))
+        queue.cycle(10 * MINUTE)
+        assert queue.promises.tally.kept == 1
+        queue.requeue("b", 11 * MINUTE + 1, because("node0 is gone"))
         down(queue, 0)
-        run(queue, 11 * MINUTE)
+        run(queue, 11 * MINUTE + 1)
         assert [b.cause for b in queue.records["b"].broken] == [because("node0 is gone")]
-        assert queue.records["b"].no_later_than is None
+        assert queue.records["b"].no_later_than is None and queue.promises.tally.kept == 0
         down(queue, 0, up=True)
         assert run(queue, 12 * MINUTE) == ["b"]
         assert len(queue.records["b"].broken) == 1
+
+    def test_a_promise_that_can_still_be_kept_stands(self, make):
+        queue = make("conservative", nodes=1, cores=4)
+        queue.submit(job("a", 4, 10))
+        b, c = queue.submit(job("b", 4, 10)), queue.submit(job("c", 4, 10))
+        run(queue, 0)
+        queue.finish("a", 2 * MINUTE)
+        queue.cycle(2 * MINUTE)
+        queue.requeue("b", 3 * MINUTE, because("the server refused it"))
+        assert (b.state, b.started, b.no_later_than) == (JobState.PENDING, None, 10 * MINUTE)
+        assert run(queue, 3 * MINUTE) == ["b"]
+        assert (b.no_later_than, b.broken, c.no_later_than, c.broken) == (10 * MINUTE, [], 20 * MINUTE, [])
+        assert queue.promises.tally.kept == 1
 
 
 def test_a_loss_is_no_mark_against_the_bounds_of_easy():
@@ -202,7 +216,7 @@ def test_a_loss_is_no_mark_against_the_bounds_of_easy():
     queue.submit(job("b", 4, 10))
     run(queue, 0)
     queue.finish("a", 10 * MINUTE)
-    run(queue, 10 * MINUTE)
+    queue.cycle(10 * MINUTE)
     place = queue.promises.calibration.place
     queue.requeue("b", 11 * MINUTE, because("node0 is gone"))
     down(queue, 0)

@@ -30,7 +30,7 @@ def drawn() -> dict[str, dict[str, int]]:
 def happens(queue: Queue) -> dict[str, int]:
     for key, (size, minutes) in JOBS.items():
         queue.submit(job(key, size, minutes))
-    now, starts = 0, {}
+    now, starts = 0, {}  # type: ignore[var-annotated]
     for _ in range(50):
         starts |= dict.fromkeys(run(queue, now), now // MINUTE)
         due = queue.next_due()

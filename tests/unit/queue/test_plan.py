@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import Any
 
 import pytest
 
+from fluence.graph.ledger import LedgerJob
 from fluence.model.reason import Code, Reason
-from fluence.queue import GraphPlanner, JobRecord, Phase, PoolPlanner, Queue, QueuePolicy
+from fluence.queue import GraphPlanner, JobRecord, JobState, PoolPlanner, Queue, QueuePolicy
 from fluence.queue.allocations import Allocation
 from fluence.queue.budget import CycleBudget
-from fluence.queue.guard import PluginGuard
 from fluence.queue.pending import Pending
 from fluence.queue.plan import JobFault, Plan
-from fluence.queue.policy import BUILT_IN
-from fluence.queue.priority import by_urgency
-from fluence.queue.rules import RuleBook
+from fluence.queue.policy import BUILT_IN, PluginGuard
+from fluence.queue.rules import RuleBook, by_urgency
 from fluence.queue.scheduling_pass import SchedulingPass
 from tests.unit.queue.build import MINUTE, because, graph, job, matcher, pool, run
 
@@ -31,8 +31,8 @@ def plan() -> Plan:
 
 def reserved(key: str, start: int, serial: int, deadline: int | None = None) -> JobRecord:
     """A job with a place in the plan."""
-    record = JobRecord(job(key, 1, 10), Phase.RESERVED, order=(0, 0, serial), deadline=deadline)
-    record.reservation = Allocation(key, record.job.request, start, start + 10, reserved=True)
+    record = JobRecord(job(key, 1, 10), JobState.RESERVED, order=(0, 0, serial), deadline=deadline)
+    record.reservation = Allocation(key, record.job.request, LedgerJob(-1, start, start + 10, True))
     return record
 
 
@@ -56,7 +56,7 @@ class TestDue:
         made = plan()
         record = reserved("a", 10, 1)
         adopt(made, record)
-        record.reservation = Allocation("a", record.job.request, 20, 30, reserved=True)
+        record.reservation = Allocation("a", record.job.request, LedgerJob(-1, 20, 30, True))
         adopt(made, record)
         assert made.take_due(10) == []
         assert made.next_start() == 20
@@ -92,28 +92,24 @@ class TestSlip:
         assert due.deadline == 10
 
 
-class FaultyPool(PoolPlanner):
+class Refusing:
     """Cannot plan a job whose name is bad."""
 
-    def start(self, task: str, *args, **kwargs):
+    def start(self, task: str, *args: Any, **kwargs: Any) -> Any:
         refuse(task)
-        return super().start(task, *args, **kwargs)
+        return super().start(task, *args, **kwargs)  # type: ignore[misc]
 
-    def start_or_reserve(self, task: str, *args, **kwargs):
+    def start_or_reserve(self, task: str, *args: Any, **kwargs: Any) -> Any:
         refuse(task)
-        return super().start_or_reserve(task, *args, **kwargs)
+        return super().start_or_reserve(task, *args, **kwargs)  # type: ignore[misc]
 
 
-class FaultyGraph(GraphPlanner):
-    """The same, by matching."""
+class FaultyPool(Refusing, PoolPlanner):
+    """By counting."""
 
-    def start(self, task: str, *args, **kwargs):
-        refuse(task)
-        return super().start(task, *args, **kwargs)
 
-    def start_or_reserve(self, task: str, *args, **kwargs):
-        refuse(task)
-        return super().start_or_reserve(task, *args, **kwargs)
+class FaultyGraph(Refusing, GraphPlanner):
+    """By matching."""
 
 
 def refuse(task: Hashable) -> None:
@@ -162,8 +158,8 @@ class TestAJobThatCannotBePlanned:
         assert run(queue, queue.now) == run(twin, queue.now)
         for record in twin.records.values():
             other = queue.records[record.key]
-            assert (other.phase, other.waiting, other.reserved_at) == (
-                record.phase,
+            assert (other.state, other.waiting, other.reserved_at) == (
+                record.state,
                 record.waiting,
                 record.reserved_at,
             )

@@ -6,7 +6,7 @@ import pytest
 
 from fluence.errors import InvalidInput
 from fluence.model.reason import Code, Reason
-from fluence.queue import Phase, Queue, QueuePolicy, QueueRules
+from fluence.queue import JobState, Queue, QueuePolicy, QueueRules
 from fluence.queue import policy as policies
 from fluence.queue.policy import BUILT_IN
 from fluence.queue.scheduling_pass import SchedulingPass
@@ -118,7 +118,7 @@ class TestPolicyOfASite:
             for record in sorted(jobs, key=lambda e: e.shape):
                 jobs.start(record)
 
-        queue = pool(QueuePolicy("smallest", smallest_first))
+        queue = pool(QueuePolicy("smallest", smallest_first))  # type: ignore[arg-type]
         queue.submit(job("a", 4, 10))
         queue.submit(job("b", 8, 10))
         assert run(queue, 0) == ["a", "b"]
@@ -129,7 +129,7 @@ class TestPolicyOfASite:
                 jobs.start_or_reserve(record)
                 raise RuntimeError("oops")
 
-        queue = pool(QueuePolicy("faulty", faulty))
+        queue = pool(QueuePolicy("faulty", faulty))  # type: ignore[arg-type]
         twin = pool("easy")
         assert golden(queue) == golden(twin)
         assert reserved(queue) == reserved(twin)
@@ -142,7 +142,7 @@ class TestPolicyOfASite:
             for record in jobs:
                 jobs.start(record)
 
-        queue = pool(QueuePolicy("slow", slow), budget=3, timer=lambda: float(next(ticks)))
+        queue = pool(QueuePolicy("slow", slow), budget=3, timer=lambda: float(next(ticks)))  # type: ignore[arg-type]
         assert golden(queue) == ["1", "6", "11"]
         assert list(map(str, queue.take_faults())) == ["queue policy slow: OverBudget: took more than 3 s"]
 
@@ -170,5 +170,5 @@ def test_every_policy_says_what_its_promise_rests_on():
 def test_a_job_of_no_cluster_is_told_so_at_once():
     queue = pool("easy")
     record = queue.submit(job("huge", 17, 10))
-    assert record.phase is Phase.NEVER
+    assert record.state is JobState.UNSCHEDULABLE
     assert record.story[-1].reason == Reason.of(Code.TOO_FEW_UNITS, units=17, unit="core", total=16)

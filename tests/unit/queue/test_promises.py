@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from fluence.match.placement import Operation
+from fluence.model.reason import Code
 from fluence.queue import Queue
-from fluence.queue.calibration import Calibration
+from fluence.queue.expectations import Calibration
 from fluence.queue.history import History
 from fluence.queue.job import SECOND, Submission
 from tests.unit.queue.build import MINUTE, cores, finish_at_limits, graph, job, pool, run
@@ -114,6 +115,44 @@ class TestOrder:
 
 @PLANNERS
 class TestEasy:
+    def test_a_place_that_is_later_than_the_promise_is_told(self, make):
+        """Who waits is told what the plan says, and the promise is still judged when its time has come."""
+        queue = make("easy")
+        queue.submit(job("a", 8, 10))
+        queue.submit(job("head", 12, 10))
+        queue.submit(job("wide", 16, 10))
+        run(queue, 0)
+        wide = queue.records["wide"]
+        assert wide.no_later_than == wide.latest == 20 * MINUTE
+        queue.submit(job("small", 4, 60, at=MINUTE))
+        assert run(queue, MINUTE) == ["small"]  # beside the head; it delays whoever comes after that
+        finish_at_limits(queue, 10 * MINUTE)
+        queue.promises.take_changed()
+        assert run(queue, 10 * MINUTE) == ["head"]
+        assert wide.reserved_at == wide.latest == 61 * MINUTE
+        assert queue.promises.take_changed() == [wide]
+        assert (wide.promised, wide.broken) == (20 * MINUTE, [])
+        queue.finish("head", 15 * MINUTE)
+        queue.finish("small", 15 * MINUTE)
+        assert run(queue, 15 * MINUTE) == ["wide"]
+        assert (queue.promises.tally.kept, queue.promises.tally.broken.total()) == (2, 0)
+
+    def test_and_if_its_time_passes_it_is_broken(self, make):
+        queue = make("easy")
+        for key, cores_, minutes in (("a", 8, 10), ("head", 12, 10), ("wide", 16, 10), ("small", 4, 60)):
+            queue.submit(job(key, cores_, minutes))
+            run(queue, 0)
+        finish_at_limits(queue, 10 * MINUTE)
+        run(queue, 10 * MINUTE)
+        finish_at_limits(queue, 20 * MINUTE)
+        run(queue, 20 * MINUTE)
+        assert (due := queue.next_due()) is not None and due <= 21 * MINUTE + 1
+        run(queue, 21 * MINUTE + 1)
+        wide = queue.records["wide"]
+        [broken] = wide.broken
+        assert (broken.promised, broken.cause.code) == (20 * MINUTE, Code.OVERTAKEN)
+        assert wide.reserved_at == 60 * MINUTE and wide.latest == wide.no_later_than >= 60 * MINUTE
+
     def test_the_head_is_promised_its_place_in_the_plan(self, make):
         queue = make("easy")
         queue.submit(job("a", 16, 10))
@@ -231,7 +270,7 @@ def test_a_job_that_need_not_wait_is_promised_nothing():
 def test_a_start_that_the_matcher_refuses_keeps_no_promise():
     """Somebody else holds what was counted on: the job waits on, by the time that it was promised."""
     queue = pool("conservative")
-    matcher = queue.planner.matcher
+    matcher = queue.planner.matcher  # type: ignore[attr-defined]
     queue.submit(job("a", 16, 10))
     queue.submit(job("b", 16, 10))
     assert run(queue, 0) == ["a"]
@@ -240,7 +279,7 @@ def test_a_start_that_the_matcher_refuses_keeps_no_promise():
     assert matcher.match(Operation.ALLOCATE, theirs, job=999, now=10 * MINUTE)
     assert run(queue, 10 * MINUTE) == []
     b = queue.records["b"]
-    assert (b.phase.is_waiting, b.no_later_than, b.deadline) == (True, 10 * MINUTE, 10 * MINUTE)
+    assert (b.waiting, b.no_later_than, b.deadline) == (1, 10 * MINUTE, 10 * MINUTE)
 
 
 def test_history_remembers_a_bounded_number_of_kinds():

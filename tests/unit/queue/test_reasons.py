@@ -11,7 +11,7 @@ from fluence.messages import texts
 from fluence.messages.whatif import change_text
 from fluence.model.count import Count
 from fluence.model.reason import Code, Reason
-from fluence.queue import Phase, Queue, Submission
+from fluence.queue import JobState, Queue, Submission
 from fluence.queue.job import SECOND
 from fluence.queue.reasons import BlockedBy, Change, why
 from fluence.units import spell_duration
@@ -27,10 +27,10 @@ def changed(before: Submission, change: Change) -> Submission:
         return replace(new, limit=change.value)
     spec = new.request
     if change.what == "constraint":
-        return replace(new, request=replace(spec, attributes=replace(spec.attributes, constraints=None)))
+        return replace(new, request=replace(spec, attributes=replace(spec.attributes, constraints=None)))  # type: ignore[attr-defined, type-var]
     assert change.what == "size"
-    top = replace(spec.resources[0], count=Count(change.value, change.value))
-    return replace(new, request=replace(spec, resources=(top,)))
+    top = replace(spec.resources[0], count=Count(change.value, change.value))  # type: ignore[arg-type, attr-defined]
+    return replace(new, request=replace(spec, resources=(top,)))  # type: ignore[type-var]
 
 
 def check(queue: Queue, key: str) -> list[str]:
@@ -153,8 +153,10 @@ class TestResources:
 class TestOtherKinds:
     def test_a_constraint_that_leaves_too_little(self):
         queue = graph("easy", nodes=2, cores=4)
-        queue.planner.matcher.graph.set_property(
-            queue.planner.matcher.graph.vertices_at("/cluster0/node0")[0], "fast", ""
+        queue.planner.matcher.graph.set_property(  # type: ignore[attr-defined]
+            queue.planner.matcher.graph.vertices_at("/cluster0/node0")[0],  # type: ignore[attr-defined]
+            "fast",
+            "",
         )
         fast = nodes(1, 4, '{properties: ["fast"]}')
         queue.submit(job("a", 0, 10, request=fast))
@@ -225,10 +227,10 @@ class TestOtherKinds:
         queue = pool("easy")
         queue.submit(job("a", 1, 10))
         run(queue, 0)
-        assert texts(why(queue, "a").reasons) == "it is Running: its resources were bound"
+        assert texts(why(queue, "a").reasons) == "It is Running: resources were bound"
         queue.finish("a", MINUTE)
         last = Reason.of(Code.ENDED)
-        assert why(queue, "a").reasons == (Reason.of(Code.IN_PHASE, phase="done", last=last),)
+        assert why(queue, "a").reasons == (Reason.of(Code.IN_PHASE, phase="completed", last=last),)
 
     def test_one_that_can_never_start(self):
         queue = pool("easy")
@@ -239,10 +241,10 @@ class TestOtherKinds:
 
     def test_one_that_nodes_which_are_down_would_hold(self):
         queue = pool("easy", nodes=2, cores=4)
-        queue.planner.matcher.set_status("/cluster0/node1", up=False)
+        queue.planner.matcher.set_status("/cluster0/node1", up=False)  # type: ignore[attr-defined]
         record = queue.submit(job("wide", 8, 10))
         run(queue, 0)
-        assert record.phase is Phase.PENDING
+        assert record.state is JobState.PENDING
         busy = Reason.of(Code.UNITS_BUSY, units=8, unit="core", free=4, total=4)
         assert why(queue, "wide").reasons == (busy,)
         assert check(queue, "wide") == ["size"]
@@ -264,9 +266,9 @@ class TestOtherKinds:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (Change("size", 6, 0), "ask for 6 instead: it would start now"),
-        (Change("limit", 15 * MINUTE, 0), "lower its limit to 15 min: it would start now"),
-        (Change("constraint", None, 90 * SECOND), "drop its constraint: it would start in 1 min 30 s"),
+        (Change("size", 6, 0), "request 6 instead: it would start now"),
+        (Change("limit", 15 * MINUTE, 0), "lower its time limit to 15 min: it would start now"),
+        (Change("constraint", None, 90 * SECOND), "remove its constraint: it would start in 1 min 30 s"),
     ],
 )
 def test_changes_in_words(change, words):

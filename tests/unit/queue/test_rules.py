@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 from fluence.model.reason import Code, Reason
-from fluence.queue import JobRecord, Phase, QueueRules
-from fluence.queue.guard import PluginGuard
+from fluence.queue import JobRecord, JobState, QueueRules
 from fluence.queue.job import FOREVER, SECOND, Charge
-from fluence.queue.priority import by_urgency
+from fluence.queue.policy import PluginGuard
 from fluence.queue.reasons import BlockedBy, why
-from fluence.queue.rules import RuleBook
+from fluence.queue.rules import RuleBook, by_urgency
 from tests.unit.queue.build import MINUTE, job, pool, run
 
 HOUR = 60 * MINUTE
@@ -20,7 +19,7 @@ class TestLimits:
     def test_a_job_over_the_longest_limit_never_starts_and_is_told_so(self):
         queue = pool("easy", rules={"short": QueueRules(max_limit=HOUR)})
         record = queue.submit(job("a", 1, 61, queue="short"))
-        assert record.phase is Phase.NEVER
+        assert record.state is JobState.UNSCHEDULABLE
         assert record.story[-1].reason == Reason.of(
             Code.LIMIT_ABOVE_QUEUE, limit_s=3660, max_s=3600, queue="short"
         )
@@ -34,6 +33,28 @@ class TestLimits:
     def test_the_rules_of_one_queue_are_not_those_of_another(self):
         queue = pool("easy", rules={"short": QueueRules(max_limit=HOUR)})
         queue.submit(job("a", 1, 61))
+        assert run(queue, 0) == ["a"]
+
+
+class TestNames:
+    def test_a_queue_that_does_not_exist_is_refused_with_the_nearest_name(self):
+        queue = pool("easy", names={"debug", "batch"})
+        record = queue.submit(job("a", 1, 5, queue="debgu"))
+        assert record.state is JobState.UNSCHEDULABLE
+        assert record.story[-1].reason == Reason.of(
+            Code.UNKNOWN_QUEUE, queue="debgu", nearest="debug", known=("batch", "debug")
+        )
+        assert run(queue, 0) == []
+
+    def test_those_that_exist_and_no_queue_at_all_are_taken(self):
+        queue = pool("easy", names={"debug"})
+        queue.submit(job("a", 1, 5, queue="debug"))
+        queue.submit(job("b", 1, 5))
+        assert run(queue, 0) == ["a", "b"]
+
+    def test_without_names_any_name_is_a_queue(self):
+        queue = pool("easy")
+        queue.submit(job("a", 1, 5, queue="whatever"))
         assert run(queue, 0) == ["a"]
 
 
@@ -88,7 +109,7 @@ class TestJobsWithoutAWalltime:
                 for key in "abcd":
                     queue.submit(job(key, 16, None, at=10 * MINUTE, user="ada"))
                 assert run(queue, 10 * MINUTE) == ["a"]
-                for number, (over, starts) in enumerate(("ab", "bc", "cd"), start=2):
+                for number, (over, starts) in enumerate(("ab", "bc", "cd"), start=2):  # type: ignore[str-unpack]
                     queue.finish(over, number * 10 * MINUTE)
                     assert run(queue, number * 10 * MINUTE + late * SECOND) == [starts]
 
@@ -154,7 +175,7 @@ class TestRunningPerUser:
             for task in list(queue.planner.allocations.running):
                 queue.finish(task, now)
         for record in queue.records.values():
-            assert record.phase is Phase.DONE
+            assert record.state is JobState.COMPLETED
             assert record.broken == []
 
     def test_the_reason_names_the_limit(self):

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fluence.errors import FluenceError, InvalidInput
-from fluence.queue import Dependency, GraphPlanner, JobRecord, Phase, PoolPlanner, Queue
+from fluence.queue import Dependency, GraphPlanner, JobRecord, JobState, PoolPlanner, Queue
 from fluence.queue.snapshot import restore, save
 from tests.unit.queue.build import MINUTE, finish_at_limits, graph, job, nodes, pool, run
 
@@ -18,7 +18,7 @@ PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "match
 
 
 def restored(queue: Queue) -> Queue:
-    return restore(save(queue, queue.planner.matcher))
+    return restore(save(queue, queue.planner.matcher))  # type: ignore[attr-defined]
 
 
 def spans(record: JobRecord) -> dict[str, tuple[int, int]]:
@@ -27,9 +27,9 @@ def spans(record: JobRecord) -> dict[str, tuple[int, int]]:
 
 def plan(queue: Queue) -> list[Any]:
     return [
-        (e.key, e.phase, e.waiting, spans(e), e.reserved_at, e.deadline, e.no_later_than)
+        (e.key, e.state, e.waiting, spans(e), e.reserved_at, e.deadline, e.no_later_than)
         for e in sorted(queue.records.values(), key=lambda e: e.key)
-        if not e.phase.is_over
+        if not e.state.leaves_queue
     ]
 
 
@@ -94,7 +94,7 @@ class TestRoundTrip:
         busy(queue)
         first = json.loads(save(queue, queue.planner.matcher))
         twin = restored(queue)
-        again = json.loads(save(twin, twin.planner.matcher))
+        again = json.loads(save(twin, twin.planner.matcher))  # type: ignore[attr-defined]
         assert again == first
 
 
@@ -141,17 +141,17 @@ class TestWhatIsKept:
 
     def test_nodes_that_are_down(self):
         queue = pool("easy", nodes=2, cores=4)
-        queue.planner.matcher.set_status("/cluster0/node1", up=False)
+        queue.planner.matcher.set_status("/cluster0/node1", up=False)  # type: ignore[attr-defined]
         queue.submit(job("a", 8, 10))
         run(queue, 0)
         twin = restored(queue)
         assert run(twin, MINUTE) == []
-        assert twin.records["a"].phase is Phase.PENDING
+        assert twin.records["a"].state is JobState.PENDING
 
     def test_another_policy_makes_another_plan(self):
         queue = pool("conservative")
         now = busy(queue)
-        twin = restore(save(queue, queue.planner.matcher), policy="fcfs")
+        twin = restore(save(queue, queue.planner.matcher), policy="fcfs")  # type: ignore[attr-defined]
         run(twin, now)
         assert all(e.reserved_at is None for e in twin.records.values())
 
@@ -162,7 +162,7 @@ def document() -> dict[str, Any]:
     queue.submit(job("b", 6, 10))
     queue.submit(job("c", 1, 10, after=(Dependency("afterany", "b"),)))
     run(queue, 0)
-    value: dict[str, Any] = json.loads(save(queue, queue.planner.matcher))
+    value: dict[str, Any] = json.loads(save(queue, queue.planner.matcher))  # type: ignore[attr-defined]
     return value
 
 
@@ -217,11 +217,11 @@ class TestBadSnapshots:
         value = document()
         value["jobs"][0]["jobspec"]["resources"][0]["count"] = 99
         queue = restore(json.dumps(value).encode())
-        assert queue.records["a"].phase is Phase.NEVER
+        assert queue.records["a"].state is JobState.UNSCHEDULABLE
         end = value["jobs"][0]["running"]["a"]["end"]
         for now in (0, end, end + MINUTE):
             run(queue, now)
-        assert queue.records["b"].phase.is_waiting  # what a holds was never given back
+        assert queue.records["b"].waiting  # what a holds was never given back
 
     @settings(max_examples=150)
     @given(st.data())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -9,8 +11,8 @@ from hypothesis import strategies as st
 from fluence.messages.whatif import lines, value
 from fluence.queue import Queue, Submission
 from fluence.queue.job import SECOND
+from fluence.queue.reasons import WhatIfAnswer, ask
 from fluence.queue.snapshot import restore, save
-from fluence.queue.whatif import WhatIfAnswer, ask
 from tests.unit.queue.build import MINUTE, cores, graph, job, pool, run
 
 PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])
@@ -18,7 +20,7 @@ PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "match
 
 def answer_and_truth(queue: Queue, size: int, minutes: int) -> tuple[WhatIfAnswer, Submission, list[str]]:
     """The answer of a copy, and what the queue itself starts when the job is submitted."""
-    copy = restore(save(queue, queue.planner.matcher))
+    copy = restore(save(queue, queue.planner.matcher))  # type: ignore[attr-defined]
     answer = ask(copy, cores(size), limit=minutes * MINUTE, user="ada")
     real = Submission("new", cores(size), queue.now, limit=minutes * MINUTE, user="ada")
     queue.submit(real)
@@ -34,7 +36,7 @@ class TestAnswers:
         answer, _, started = answer_and_truth(queue, 8, 10)
         assert answer.starts_now and started == ["new"]
         assert answer.start == answer.now
-        assert lines(answer) == ["it would start now", "nobody else would wait longer"]
+        assert lines(answer) == ["it would start now", "no other job would start later"]
 
     def test_later(self, make):
         queue = make("conservative")
@@ -46,9 +48,9 @@ class TestAnswers:
         assert answer.expected == queue.records["new"].expected
         assert answer.reason.waits_for == ("a",)
         told = lines(answer)
-        assert told[0] == "it would wait, and start no later than in 10 min"
-        assert "waits for a" in told
-        assert "sooner: ask for 6 instead: it would start now" in told
+        assert told[0] == "it would wait and start in 10 min at the latest"
+        assert "waiting for a" in told
+        assert "sooner: request 6 instead: it would start now" in told
 
     def test_never(self, make):
         queue = make("easy")
@@ -67,7 +69,12 @@ class TestAnswers:
         answer, _, started = answer_and_truth(queue, 8, 10)
         assert (answer.starts_now, answer.never, started) == (False, False, [])
         assert answer.start is None
-        assert lines(answer)[0] == "it would wait, and start at a time that nobody knows"
+        assert lines(answer)[0] == "it would wait; the start is unknown"
+        likely = replace(answer, expected=5 * MINUTE)
+        assert lines(likely)[:2] == [
+            "it would wait; no start is promised",
+            "expected, from earlier run times: in 5 min",
+        ]
 
     def test_whom_it_would_delay(self, make):
         queue = make("easy")
@@ -104,9 +111,9 @@ def test_nothing_changes_for_the_queue_that_was_saved():
     queue = pool("easy")
     queue.submit(job("a", 16, 10))
     run(queue, 0)
-    before = save(queue, queue.planner.matcher)
+    before = save(queue, queue.planner.matcher)  # type: ignore[attr-defined]
     ask(restore(before), cores(4), limit=MINUTE)
-    assert save(queue, queue.planner.matcher) == before
+    assert save(queue, queue.planner.matcher) == before  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("policy", ["fcfs", "first-fit", "easy", "hybrid(2)", "conservative"])

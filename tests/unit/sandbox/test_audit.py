@@ -4,8 +4,8 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fluence.model.group import Group
 from fluence.model.node import Node
+from fluence.model.owner import Group
 from fluence.model.pod import Pod
 from fluence.sandbox.audit import AuditLedger
 
@@ -156,7 +156,7 @@ def test_the_ledger_agrees_with_a_recount_from_scratch(steps: list[tuple[str, st
             gone = alive.pop(name)
             ended = pod(name, phase="Failed", uid=gone.metadata.uid) if what == "end" else None
             books.pod(gone, ended, now=100.0)
-        cores = sum(int(each.spec.containers[0].resources.requests["cpu"]) for each in alive.values())  # type: ignore[index]
+        cores = sum(int(each.spec.containers[0].resources.requests["cpu"]) for each in alive.values())  # type: ignore[misc]
         over = cores > 4 or len(alive) > 3
         expected = expected or over
         assert bool(books.findings) == expected

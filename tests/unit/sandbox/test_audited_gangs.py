@@ -7,17 +7,21 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from fluence import names
-from fluence.model.group import Group
-from fluence.model.owner import Deployment, Job, Owner, ReplicaSet, StatefulSet
+from fluence.model.meta import ObjectMeta, OwnerReference
+from fluence.model.owner import Deployment, Group, Job, Owner, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod
 from fluence.sandbox.audit import AuditLedger
+from fluence.sandbox.audited_operators import OperatorObject, WrittenObject
 from tests.unit.sandbox.test_audit import ledger, node
 from tests.unit.sandbox.test_audit import pod as plain
 
 LABEL = {names.GROUP_LABEL: "g"}
 SIG = "scheduling.x-k8s.io/v1alpha1"
+NATIVE = "scheduling.k8s.io/v1alpha2"
+_POD = OwnerReference(api_version="v1", kind="Pod", name="first", uid="uid-first", controller=True)
 _VERSIONS = {Job: "batch/v1", Deployment: "apps/v1", ReplicaSet: "apps/v1", StatefulSet: "apps/v1"}
 
 
@@ -50,7 +54,7 @@ def owner(
 
 def reference(of: Owner) -> dict[str, object]:
     meta = of.metadata
-    version = _VERSIONS[type(of)]
+    version = _VERSIONS.get(type(of), "example.com/v1")
     return {"apiVersion": version, "kind": of.kind, "name": meta.name, "uid": meta.uid, "controller": True}
 
 
@@ -181,7 +185,208 @@ def flux_job_of_a_deployment(log: Log, bound: int) -> str:
     return "ns/deployment:web"
 
 
+def kueue(log: Log, bound: int) -> str:
+    more: dict[str, Any] = {"labels": {names.KUEUE_GROUP: "g"}, "annotations": {names.KUEUE_SIZE: "5"}}
+    log.put(*(pod(f"p{i}", on="n1" if i < bound else None, **more) for i in range(5)), at=100)
+    return "ns/kueue:g"
+
+
+def volcano(log: Log, bound: int) -> str:
+    notes = {"scheduling.k8s.io/group-name": "g"}
+    log.put(*(pod(f"p{i}", on="n1" if i < bound else None, annotations=notes) for i in range(5)), at=100)
+    log.put(Group(namespace="ns", name="g", min_count=5, source="scheduling.volcano.sh/v1beta1"), at=101)
+    return "ns/volcano:g"
+
+
+def kai(log: Log, bound: int) -> str:
+    labels = {names.KAI_GROUP: "g"}
+    log.put(Group(namespace="ns", name="g", min_count=5, source="scheduling.run.ai/v2alpha2"), at=100)
+    log.put(*(pod(f"p{i}", on="n1" if i < bound else None, labels=labels) for i in range(5)), at=101)
+    return "ns/kai:g"
+
+
+def yunikorn(log: Log, bound: int) -> str:
+    groups = '[{"name": "head", "minMember": 1}, {"name": "work", "minMember": 4}]'
+    notes = {names.YUNIKORN_TASK_GROUP: "work", names.YUNIKORN_TASK_GROUPS: groups}
+    more: dict[str, Any] = {"labels": {"applicationId": "g"}, "annotations": notes}
+    log.put(*(pod(f"p{i}", on="n1" if i < bound else None, **more) for i in range(5)), at=100)
+    return "ns/yunikorn:g"
+
+
+def custom(kind: str, name: str, spec: dict[str, Any], *, of: Owner | None = None) -> OperatorObject:
+    above = None if of is None else [msgspec.convert(reference(of), OwnerReference)]
+    meta = ObjectMeta(name=name, namespace="ns", uid=f"uid-{kind}-{name}", owner_references=above)
+    return OperatorObject.read(kind, WrittenObject(metadata=meta, spec=spec))
+
+
+OURS = {"spec": {"schedulerName": "fluence"}}
+
+
+def ray_cluster(log: Log, bound: int) -> str:
+    groups = [{"groupName": "w", "replicas": 4, "template": OURS}]
+    top = custom("RayCluster", "r", {"headGroupSpec": {"template": OURS}, "workerGroupSpecs": groups})
+    for i in range(5):
+        labels = {names.RAY_GROUP: "w" if i else "headgroup"}
+        log.put(pod(f"p{i}", on="n1" if i < bound else None, of=top, labels=labels), at=100)
+    log.put(top, at=101)
+    return "ns/raycluster:r"
+
+
+def job_set(log: Log, bound: int) -> str:
+    """The JobSet is known last: its pods name only their Job."""
+    jobs = [
+        {"name": "w", "template": {"spec": {"parallelism": 5, "completions": 5, "template": OURS}}},
+        {"name": "later", "dependsOn": [{"name": "w"}], "template": {"spec": {"template": OURS}}},
+    ]
+    top = custom("JobSet", "j", {"replicatedJobs": jobs})
+    job = owner("j-w-0", parallelism=5, above=top)
+    labels = {names.JOBSET_REPLICATED_JOB: "w", names.JOBSET_RESTART: "0"}
+    pods = [pod(f"p{i}", on="n1" if i < bound else None, of=job, labels=labels) for i in range(5)]
+    log.put(job, *pods, top, at=100)
+    return "ns/jobset:j/w/0"
+
+
+def below_a_pod(made: Pod) -> Pod:
+    return replace(made, metadata=replace(made.metadata, owner_references=[_POD]))
+
+
+def of_roles(log: Log, bound: int, top: Owner, roles: list[dict[str, str]], of: Any = None) -> None:
+    """A pod for each of these sets of labels; the object is known last."""
+    for i, labels in enumerate(roles):
+        log.put(pod(f"p{i}", on="n1" if i < bound else None, of=of or top, labels=labels), at=100)
+    log.put(top, at=101)
+
+
+def leader_worker_set(log: Log, bound: int) -> str:
+    """The workers' StatefulSet is owned by their leader; they name the object by a label."""
+    top = custom("LeaderWorkerSet", "l", {"leaderWorkerTemplate": {"size": 5, "workerTemplate": OURS}})
+    for i in range(5):
+        labels = {names.LWS_NAME: "l", names.LWS_GROUP_INDEX: "0", names.LWS_WORKER_INDEX: str(i)}
+        made = pod(f"p{i}", on="n1" if i < bound else None, of=top, labels=labels)
+        log.put(below_a_pod(made) if i else made, at=100)
+    log.put(top, at=101)
+    return "ns/leaderworkerset:l/0"
+
+
+def workers_of_a_leader(log: Log, bound: int) -> str:
+    """A later stage: the leader runs, and is none of them."""
+    template = {"size": 6, "workerTemplate": OURS}
+    top = custom("LeaderWorkerSet", "l", {"leaderWorkerTemplate": template, "startupPolicy": "LeaderReady"})
+    labels = {names.LWS_NAME: "l", names.LWS_GROUP_INDEX: "0"}
+    log.put(pod("leader", of=top, labels={**labels, names.LWS_WORKER_INDEX: "0"}), at=100)
+    for i in range(5):
+        mine = {**labels, names.LWS_WORKER_INDEX: str(i + 1)}
+        log.put(below_a_pod(pod(f"p{i}", on="n1" if i < bound else None, labels=mine)), at=100)
+    log.put(top, at=101)
+    return "ns/leaderworkerset:l/0/workers"
+
+
+def mpi_job(log: Log, bound: int) -> str:
+    specs = {"Launcher": {"template": OURS}, "Worker": {"replicas": 4, "template": OURS}}
+    top = custom("MPIJob", "m", {"mpiReplicaSpecs": specs})
+    roles = [{names.KUBEFLOW_JOB_ROLE: "worker" if i else "launcher"} for i in range(5)]
+    of_roles(log, bound, top, roles)
+    return "ns/mpijob:m"
+
+
+def workers_of_an_mpi_job(log: Log, bound: int) -> str:
+    """The launcher is created when they are ready."""
+    specs = {"Launcher": {"template": OURS}, "Worker": {"replicas": 5, "template": OURS}}
+    spec = {"mpiReplicaSpecs": specs, "launcherCreationPolicy": "WaitForWorkersReady"}
+    of_roles(log, bound, custom("MPIJob", "m", spec), [{names.KUBEFLOW_JOB_ROLE: "worker"}] * 5)
+    return "ns/mpijob:m"
+
+
+def torch_job(log: Log, bound: int) -> str:
+    specs = {"Master": {"template": OURS}, "Worker": {"replicas": 4, "template": OURS}}
+    top = custom("PyTorchJob", "t", {"pytorchReplicaSpecs": specs})
+    of_roles(log, bound, top, [{names.KUBEFLOW_REPLICA_TYPE: "worker" if i else "master"} for i in range(5)])
+    return "ns/pytorchjob:t"
+
+
+def elastic_torch_job(log: Log, bound: int) -> str:
+    specs = {"Worker": {"replicas": 9, "template": OURS}}
+    top = custom("PyTorchJob", "t", {"pytorchReplicaSpecs": specs, "elasticPolicy": {"minReplicas": 5}})
+    of_roles(log, bound, top, [{names.KUBEFLOW_REPLICA_TYPE: "worker"}] * 5)
+    return "ns/pytorchjob:t"
+
+
+def train_job(log: Log, bound: int) -> str:
+    top = custom("TrainJob", "t", {"runtimeRef": {"name": "torch-distributed"}})
+    job = {"name": "node", "template": {"spec": {"parallelism": 5, "completions": 5, "template": OURS}}}
+    middle = custom("JobSet", "t", {"replicatedJobs": [job]}, of=top)
+    below = owner("t-node-0", parallelism=5, above=middle)
+    log.put(top, middle, below, at=100)
+    of_roles(log, bound, below, [{names.JOBSET_REPLICATED_JOB: "node"}] * 5)
+    return "ns/jobset:t/node"
+
+
+def spark(log: Log, bound: int) -> str:
+    """The driver runs, and is none of them; it owns the executors."""
+    parts = {"driver": {"schedulerName": "fluence"}, "executor": {"instances": 5}}
+    top = custom("SparkApplication", "s", parts)
+    app = {names.SPARK_APPLICATION: "s"}
+    log.put(pod("driver", of=top, labels={**app, names.SPARK_ROLE: "driver"}), at=100)
+    for i in range(5):
+        mine = pod(f"p{i}", on="n1" if i < bound else None, labels={**app, names.SPARK_ROLE: "executor"})
+        log.put(below_a_pod(mine), at=100)
+    log.put(top, at=101)
+    return "ns/sparkapplication:s/executors"
+
+
+def job_set_in_order(log: Log, bound: int) -> str:
+    """Each replicated job is a gang of its own: the first runs."""
+    jobs = [
+        {"name": name, "template": {"spec": {"parallelism": 5, "completions": 5, "template": OURS}}}
+        for name in ("first", "second")
+    ]
+    top = custom("JobSet", "j", {"replicatedJobs": jobs, "startupPolicy": {"startupPolicyOrder": "InOrder"}})
+    job = owner("j-second-0", parallelism=5, above=top)
+    log.put(job, at=100)
+    of_roles(log, bound, job, [{names.JOBSET_REPLICATED_JOB: "second"}] * 5)
+    log.put(top, at=101)
+    return "ns/jobset:j/second"
+
+
+def label_with_a_listing(log: Log, bound: int) -> str:
+    """Admission named a PodGroup that only lists the group, and that nobody has made."""
+    labels = {names.GROUP_LABEL: "g"}
+    more: dict[str, Any] = {"labels": labels, "annotations": {names.GROUP_SIZE: "5"}}
+    pods = [pod(f"p{i}", on="n1" if i < bound else None, **more) for i in range(5)]
+    log.put(*pods, at=100, group="g.fluence")
+    return "ns/g"
+
+
+def two_jobs_with_groups_of_their_own(log: Log, bound: int) -> str:
+    """The Job controller made a PodGroup for the workers, and named it in them."""
+    work = owner("work", parallelism=4)
+    made = Group(namespace="ns", name="work-pg", min_count=4, controller=work.identity, source=NATIVE)
+    log.put(work, made, at=100)
+    more: dict[str, Any] = {"labels": LABEL, "annotations": {names.GROUP_SIZE: "5"}}
+    log.put(pod("p0", **more), at=101)
+    workers = [pod(f"p{i}", on="n1" if i < bound else None, of=work, **more) for i in range(1, 5)]
+    log.put(*workers, at=101, group="work-pg")
+    return "ns/g"
+
+
 KINDS = [
+    kueue,
+    volcano,
+    kai,
+    yunikorn,
+    ray_cluster,
+    job_set,
+    leader_worker_set,
+    mpi_job,
+    workers_of_an_mpi_job,
+    workers_of_a_leader,
+    spark,
+    torch_job,
+    elastic_torch_job,
+    train_job,
+    job_set_in_order,
+    label_with_a_listing,
+    two_jobs_with_groups_of_their_own,
     native,
     replica,
     coscheduling,
@@ -207,6 +412,31 @@ def test_a_split_of_each_kind_is_found_and_the_whole_is_not(kind: Callable[[Log,
     kind(whole, 5)
     assert not whole.found(900)
     assert whole.books.report().gangs_seen == 1
+
+
+def test_a_native_group_whose_size_comes_late_is_judged_when_it_is_there() -> None:
+    log = Log()
+    log.put(pod("a"), pod("b", on=None), at=100, group="g")
+    assert not log.found(150), "nobody knows its size"
+    log.put(Group(namespace="ns", name="g", min_count=2, source=NATIVE), at=151)
+    assert not log.found(160)
+    assert log.found(900) == ["gang: ns/g: 1 of at least 2 members were given a node for 749 s"]
+
+
+def test_a_pod_group_of_the_users_counts_whatever_its_name_ends_in() -> None:
+    log = Log()
+    log.put(Group(namespace="ns", name="g.fluence", min_count=2, source=NATIVE), at=100)
+    log.put(pod("a"), pod("b", on=None), at=101, group="g.fluence")
+    (found,) = log.found(900)
+    assert found.startswith("gang: ns/g.fluence: 1 of at least 2")
+
+
+@pytest.mark.parametrize("spec", [{}, {"replicatedJobs": 3}, {"replicatedJobs": [{"name": "w"}]}])
+def test_an_object_that_cannot_be_read_is_no_finding(spec: dict[str, Any]) -> None:
+    log = Log()
+    top = custom("JobSet", "j", spec)
+    log.put(top, pod("a", of=top, labels={names.JOBSET_REPLICATED_JOB: "w"}), at=100)
+    assert not log.found(900)
 
 
 def test_a_split_that_was_healed_late_is_found_although_nobody_looked_meanwhile() -> None:

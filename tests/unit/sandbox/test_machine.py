@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from fluence.cli.demo.script import read_real
+from fluence.cli.demo.show import read_real
 from fluence.errors import FluenceError
 from fluence.sandbox import machine
-from fluence.sandbox.realnode import MOST, Network, RealNode, bridge
+from fluence.sandbox.realnode import MAX_REAL_NODES, Network, RealNode, bridge
 
 
 def test_all_that_is_missing_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(machine.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(machine.os, "geteuid", lambda: 1000)  # type: ignore[attr-defined]
     monkeypatch.setattr(machine, "_PATH", "/nowhere")
     monkeypatch.setattr(machine, "_controllers", lambda: {"cpu", "cpuset", "memory"})
     with pytest.raises(FluenceError) as caught:
@@ -27,10 +27,10 @@ def test_all_that_is_missing_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tm
 def test_names_of_a_sandbox_are_its_own_and_short_enough_for_the_kernel() -> None:
     one, other = Path("/a/default"), Path("/b/default")
     assert bridge(one) != bridge(other)
-    nodes = [RealNode(one, number, Network(200)) for number in range(1, MOST + 1)]
+    nodes = [RealNode(one, number, Network(200)) for number in range(1, MAX_REAL_NODES + 1)]
     assert max(len(each.link) for each in nodes) <= 15
-    assert len({each.link for each in nodes} | {bridge(one)}) == MOST + 1
-    assert len({each.address for each in nodes}) == MOST
+    assert len({each.link for each in nodes} | {bridge(one)}) == MAX_REAL_NODES + 1
+    assert len({each.address for each in nodes}) == MAX_REAL_NODES
     assert [each.cni_config()["plugins"][0]["ipam"]["ranges"][0][0]["subnet"] for each in nodes] == [
         "10.200.1.0/24",
         "10.200.2.0/24",

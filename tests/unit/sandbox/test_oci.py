@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fluence.errors import InvalidInput
-from fluence.sandbox.oci import ImageConfig, ImageFile, unpack_archive, write_archive
+from fluence.sandbox.images import ImageConfig, ImageFile, unpack_archive, write_archive
 from fluence.sandbox.registry import RegistryRequest, add_image
 
 NAME = "docker.io/library/tool:latest"
@@ -38,7 +38,7 @@ def test_the_same_files_give_the_same_bytes(tmp_path: Path) -> None:
 def test_an_archive_is_what_the_specification_says(tmp_path: Path) -> None:
     digest = image(tmp_path / "image.tar")
     with tarfile.open(tmp_path / "image.tar") as tar:
-        files = {each.name: tar.extractfile(each).read() for each in tar}  # type: ignore[union-attr]
+        files = {each.name: tar.extractfile(each).read() for each in tar}
     assert json.loads(files["oci-layout"]) == {"imageLayoutVersion": "1.0.0"}
     (entry,) = json.loads(files["index.json"])["manifests"]
     assert entry["digest"] == digest

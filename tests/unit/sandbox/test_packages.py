@@ -36,7 +36,7 @@ def debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Debian:
     made = Debian(tmp_path)
     monkeypatch.setenv("PATH", f"{made.bin}:/usr/bin:/bin")
     monkeypatch.setattr(packages, "_APT", tmp_path / "apt")
-    monkeypatch.setattr(packages.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(packages.os, "geteuid", lambda: 0)  # type: ignore[attr-defined]
     monkeypatch.delenv("CI", raising=False)
     return made
 
@@ -79,7 +79,7 @@ def test_old_lists_are_renewed_before_a_package_is_given_up(
     debian: Debian, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_root: bool
 ) -> None:
     """The archive keeps only the newest version: what an old list names is gone."""
-    monkeypatch.setattr(packages.os, "geteuid", lambda: 0 if is_root else 1000)
+    monkeypatch.setattr(packages.os, "geteuid", lambda: 0 if is_root else 1000)  # type: ignore[attr-defined]
     fresh = tmp_path / "fresh"
     debian.program(
         "apt-get",
@@ -100,7 +100,7 @@ def test_what_is_missing_skips_a_test_by_name_and_ci_refuses_that(
 ) -> None:
     monkeypatch.setenv("CI", ci)
     monkeypatch.delenv("FLUENCE_TEST_SKIP_SANDBOX", raising=False)
-    monkeypatch.setattr(machine.os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(machine.os, "geteuid", lambda: 1000)  # type: ignore[attr-defined]
     with pytest.raises(outcome, match="needs real nodes: only root can make them"):
         needs_real_nodes()
     with pytest.raises(outcome, match="needs wanted: apt-get install wanted"):

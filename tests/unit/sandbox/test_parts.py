@@ -10,13 +10,13 @@ from typing import IO
 import pytest
 
 from fluence.errors import Conflict, FluenceError, InvalidInput
-from fluence.sandbox import gobuild, programs
+from fluence.kube.releases import RELEASES, release
+from fluence.sandbox import programs
 from fluence.sandbox.certs import Authority, write_private
-from fluence.sandbox.faults import Rule, read_script, verb_of
 from fluence.sandbox.folders import cache_dir, locked, sandbox_dir
 from fluence.sandbox.nodes import NodeKind, check, manifests, read_nodes
 from fluence.sandbox.process import Process, boot_id, spawn, start_time
-from fluence.sandbox.releases import RELEASES, release
+from fluence.sandbox.proxy import Rule, read_script, verb_of
 from fluence.sandbox.sandbox import Sandbox, names
 
 
@@ -87,15 +87,15 @@ def test_a_stale_sandbox_is_noticed_and_cleared(tmp_path: Path) -> None:
 
 def test_nodes_are_dealt_out_to_racks_in_blocks() -> None:
     made = manifests(NodeKind(name="gpu", count=4, racks=2, gpu=8, taints=["own=x:NoSchedule"]))
-    labels = [each["metadata"]["labels"] for each in made]  # type: ignore[index]
+    labels = [each["metadata"]["labels"] for each in made]
     assert [each["topology.kubernetes.io/rack"] for each in labels] == [
         "rack-0",
         "rack-0",
         "rack-1",
         "rack-1",
     ]
-    assert made[3]["metadata"]["name"] == "gpu-003"  # type: ignore[index]
-    assert made[0]["status"]["allocatable"]["nvidia.com/gpu"] == "8"  # type: ignore[index]
+    assert made[3]["metadata"]["name"] == "gpu-003"
+    assert made[0]["status"]["allocatable"]["nvidia.com/gpu"] == "8"
     assert made[0]["spec"] == {"taints": [{"key": "own", "value": "x", "effect": "NoSchedule"}]}
 
 
@@ -133,7 +133,7 @@ def test_a_release_is_known_by_any_of_its_spellings() -> None:
 @pytest.mark.parametrize("minor", RELEASES)
 def test_the_go_module_of_a_release_pins_every_staging_module(minor: str) -> None:
     wanted = RELEASES[minor]
-    text = (gobuild.GOMOD / wanted.module / "go.mod").read_text()
+    text = (programs.GOMOD / wanted.module / "go.mod").read_text()
     assert f"k8s.io/kubernetes {wanted.version}" in text
     staged = wanted.version.replace("v1.", "v0.")
     replaced = [line for line in text.splitlines() if "=>" in line]
@@ -150,7 +150,7 @@ def fake_go(tmp_path: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     )
     go.chmod(0o755)
     monkeypatch.setenv("PATH", f"{go.parent}:{os.environ['PATH']}")
-    monkeypatch.setattr(gobuild, "_PAUSES_S", (0, 0))
+    monkeypatch.setattr(programs, "_PAUSES_S", (0, 0))
 
 
 WRITE = """
@@ -166,7 +166,7 @@ def test_a_build_goes_on_where_it_stopped_and_is_done_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_go(tmp_path, WRITE, monkeypatch)
-    bins = gobuild.cached("etcd", release("1.36")).parent
+    bins = programs.cached("etcd", release("1.36")).parent
     bins.mkdir(parents=True)
     (bins / "etcd").write_text("made before the interruption")
     steps: list[str] = []
@@ -213,7 +213,7 @@ def test_a_second_build_waits_and_an_interrupted_one_leaves_nothing(
             says_what_it_builds(second.stderr)
             assert second.stderr.readline().startswith("waiting for another build to finish (0:00 of about")
             first.send_signal(number)
-            assert "interrupted; the next build goes on from here" in first.stderr.read()
+            assert "interrupted; the next build continues from here" in first.stderr.read()
             assert first.wait() == 128 + number
             assert second.stderr.readline().startswith("downloading Go modules")
             (tmp_path / "slow").unlink()
@@ -244,7 +244,9 @@ def test_a_busy_proxy_is_asked_again_and_a_real_error_is_not(
     assert len((tmp_path / "calls").read_text().splitlines()) == 1
 
 
-def test_a_program_on_path_is_taken_if_its_version_fits(tmp_path: Path) -> None:
+def test_a_program_on_path_is_taken_if_its_version_fits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name, said in (
         ("kube-apiserver", "Kubernetes v1.36.9"),
         ("etcd", "etcd Version: 3.5.1"),
@@ -253,11 +255,12 @@ def test_a_program_on_path_is_taken_if_its_version_fits(tmp_path: Path) -> None:
         path = tmp_path / name
         path.write_text(f"#!/bin/sh\necho '{said}'\n")
         path.chmod(0o755)
-    env = {"KUBEBUILDER_ASSETS": str(tmp_path), "PATH": "/bin:/usr/bin"}
-    assert programs.existing("kube-apiserver", release("1.36"), env=env) == tmp_path / "kube-apiserver"
-    assert programs.existing("kube-apiserver", release("1.37"), env=env) is None
-    assert programs.existing("etcd", release("1.36"), env=env) is None  # too old for streaming lists
-    assert programs.existing("kwok", release("1.36"), env=env) == tmp_path / "kwok"
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    monkeypatch.setenv("PATH", "/bin:/usr/bin")
+    assert programs.existing("kube-apiserver", release("1.36")) == tmp_path / "kube-apiserver"
+    assert programs.existing("kube-apiserver", release("1.37")) is None
+    assert programs.existing("etcd", release("1.36")) is None  # too old for streaming lists
+    assert programs.existing("kwok", release("1.36")) == tmp_path / "kwok"
 
 
 def test_private_files_are_private(tmp_path: Path) -> None:

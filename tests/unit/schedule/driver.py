@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fluence.cluster.claims import Claim
-from fluence.model.group import Group
 from fluence.model.meta import ObjectMeta
 from fluence.model.node import Node
-from fluence.model.owner import Owner
+from fluence.model.owner import Group, Owner
 from fluence.model.pod import Pod
 from fluence.schedule.actions import BindResult
 from fluence.schedule.cycle import Decisions
@@ -58,7 +57,7 @@ class Driver:
 
     def set_claim(self, namespace: str, name: str, claim: Claim | None) -> None:
         """What is known of a claim, past the objects that it would follow from."""
-        self.scheduler._cycle._observer._claims_changed([(namespace, name, claim)])
+        self.scheduler.state.claim_changes.claims_changed([(namespace, name, claim)])
 
     def told(self, result: BindResult, now: int) -> None:
         self.handle(BindFinished(result), now=now)
@@ -72,5 +71,8 @@ class Driver:
     # -- what it knows ---------------------------------------------------------------------------------------
 
     def __getattr__(self, name: str) -> Any:
-        state = self.__dict__["scheduler"].state
-        return getattr(state, name) if hasattr(state, name) else getattr(self.__dict__["scheduler"], name)
+        scheduler = self.__dict__["scheduler"]
+        for part in (scheduler.state, scheduler.state.changes):
+            if hasattr(part, name):
+                return getattr(part, name)
+        return getattr(scheduler, name)

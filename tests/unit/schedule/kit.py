@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from fluence import names
-from fluence.model.group import Group
 from fluence.model.meta import Condition, ObjectMeta, OwnerReference
-from fluence.model.owner import OWNERS, Job, Owner
+from fluence.model.owner import OWNERS, Group, Job, Owner
 from fluence.model.pod import (
     Container,
     Pod,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from fluence import messages, names
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.node import Node, NodeSpec, NodeStatus, Taint
-from fluence.model.pod import ClaimVolumeSource, PodVolume
+from fluence.model.pod import ClaimVolumeSource, Container, PodVolume, ResourceRequirements
 from fluence.model.reason import Code, Reason
 from fluence.schedule.inquiry import Inquiry, NextCycle
 from fluence.schedule.scheduler import Scheduler, SchedulerConfig
@@ -54,8 +56,8 @@ def test_a_gang_that_is_too_large_now_is_told_how_much_of_it_fits_now() -> None:
     found = ask(*nodes(), other(cpu="1"), *ranks(4, field="g"), group("g", 4))
     assert list(map(messages.text, found.blocks)) == [
         (
-            "3 of 4 seats on 2 nodes (cpu: 4 wanted in all, 3 there), none for the next: "
-            "2 insufficient cpu (1 wanted)"
+            "0/2 nodes are available: 2 Insufficient cpu. 3 of 4 pods of the group fit "
+            "(cpu: 4 requested, 3 available)"
         )
     ]
     assert found.sooner[0] == Reason.of(
@@ -82,7 +84,7 @@ def test_a_gang_that_never_fits_is_told_how_much_of_it_the_empty_cluster_holds()
 
 def test_a_gang_that_waits_for_others_to_end_is_told_that_a_limit_helps() -> None:
     found = ask(*nodes(1), other(), pod("a"))
-    assert "insufficient cpu" in messages.texts(found.blocks)
+    assert "Insufficient cpu" in messages.texts(found.blocks)
     assert found.sooner[-1] == Reason.of(Code.GIVE_DURATION, key=names.DURATION)
 
 
@@ -98,7 +100,8 @@ def test_what_never_fits_is_not_said_to_fit_now_without_a_rule() -> None:
     found = ask(*nodes(), pod("a", node_selector={"disk": "ssd"}))
     assert found.never and found.sooner == (Reason.of(Code.HOLDS_WITHOUT, field="nodeSelector"),)
     found = ask(*nodes(taints=GPU), pod("a"))
-    assert found.never and found.sooner == (Reason.of(Code.HOLDS_WITH_TOLERATIONS),)
+    assert found.never
+    assert found.sooner == (Reason.of(Code.HOLDS_WITH_TOLERATIONS, taints=("gpu: ",)),)
     found = ask(*nodes(taints=GPU), pod("a", cpu="9"))
     assert found.never and found.sooner == (Reason.of(Code.NEVER_FITS),), "on no node, tainted or not"
     wants = {names.CONSTRAINTS: '{"hostlist": ["n7"]}', names.EXCLUDED: "n0"}
@@ -113,9 +116,52 @@ def test_taints_that_are_not_tolerated_are_named_where_there_is_room() -> None:
     assert not found.never and Code.FITS_WITH_TOLERATIONS in codes(found.sooner)
 
 
+def tainted(key: str, **allocatable: str) -> Node:
+    (plain,) = nodes(1)
+    amounts = {**(plain.status.allocatable or {}), **allocatable}
+    return Node(
+        metadata=ObjectMeta(name="t"),
+        spec=NodeSpec(taints=[Taint(key=key, effect="NoSchedule")]),
+        status=NodeStatus(allocatable=amounts, conditions=plain.status.conditions),
+    )
+
+
+def test_work_without_gpus_is_not_sent_to_nodes_that_are_kept_for_gpus() -> None:
+    for key in ("nvidia.com/gpu", "dedicated"):
+        kept = tainted(key, **{"nvidia.com/gpu": "8"})
+        found = ask(*nodes(1), kept, other(), pod("a"))
+        assert Code.FITS_WITH_TOLERATIONS not in codes(found.sooner), key
+    found = ask(tainted("nvidia.com/gpu", **{"nvidia.com/gpu": "8"}), pod("a"))
+    assert found.never and found.sooner == (), "a smaller request would not help"
+
+
+def test_work_with_gpus_is_told_of_the_taint_of_their_nodes() -> None:
+    kept = tainted("nvidia.com/gpu", **{"nvidia.com/gpu": "8"})
+    box = Container(resources=ResourceRequirements(requests={"nvidia.com/gpu": "1"}))
+    wants = pod("a")
+    wants = replace(wants, spec=replace(wants.spec, containers=[box]))
+    found = ask(*nodes(1), kept, wants)
+    assert found.sooner == (Reason.of(Code.HOLDS_WITH_TOLERATIONS, taints=("nvidia.com/gpu: ",)),)
+
+
+def test_a_device_that_every_node_offers_keeps_nobody_away() -> None:
+    qpu = {"quantum.example/qpu": "1"}
+    plain = tainted("x", **qpu)
+    plain = Node(metadata=ObjectMeta(name="n0"), status=plain.status)
+    found = ask(plain, tainted("dedicated", **qpu), other(), pod("a"))
+    assert Reason.of(Code.FITS_WITH_TOLERATIONS, taints=("dedicated: ",)) in found.sooner
+
+
+def test_taints_of_kubernetes_are_left_alone() -> None:
+    keys = ("node.kubernetes.io/disk-pressure", "node-role.kubernetes.io/control-plane")
+    for key in (*keys, "ToBeDeletedByClusterAutoscaler"):
+        found = ask(*nodes(1), tainted(key), other(), pod("a"))
+        assert Code.FITS_WITH_TOLERATIONS not in codes(found.sooner), key
+
+
 def test_an_incomplete_gang_is_told_what_it_lacks() -> None:
     found = ask(pod("a", field="g"), group("g", 3))
-    assert found.blocks == (Reason.of(Code.PODS_MISSING, pods=1, minimum=3),)
+    assert found.blocks == (Reason.of(Code.PODS_MISSING, group="default/g", pods=1, minimum=3),)
     assert found.sooner == (Reason.of(Code.CREATE_PODS, more=2, group="default/g", key=names.GROUP_SIZE),)
     held = ask(pod("a", labels={GROUP: "g", SIZE: "1"}, gated=True))
     assert held.sooner == (Reason.of(Code.REMOVE_GATES, gates=("hold",)),)
@@ -140,14 +186,14 @@ def test_the_constraint_of_a_gang_counts() -> None:
     assert ask(*nodes(), pod("a", annotations=wants)).starts
     found = ask(*nodes(), *ranks(2, field="g", cpu="2", annotations=wants), group("g", 2))
     assert not found.starts
-    assert "1 excluded for this group" in messages.texts(found.blocks)
+    assert "1 node(s) were excluded for this group" in messages.texts(found.blocks)
 
 
 def test_the_match_policy_of_the_scheduler_counts() -> None:
     for policy, fits in (("lonode", True), ("lonodex", False)):
         found = ask(*nodes(1), other(cpu="1"), pod("a"), match_policy=policy)
         assert found.starts == fits
-        assert ("a whole node is wanted" in messages.texts(found.blocks)) == (not fits)
+        assert ("requests whole nodes" in messages.texts(found.blocks)) == (not fits)
 
 
 def test_the_queue_policy_of_the_scheduler_and_who_is_ahead_count() -> None:
@@ -162,7 +208,7 @@ def test_the_queue_policy_of_the_scheduler_and_who_is_ahead_count() -> None:
 
 def test_the_nodes_that_a_gang_excludes_count() -> None:
     found = ask(*nodes(), pod("a", annotations={names.EXCLUDED: "n0, n1"}))
-    assert "2 excluded for this group" in messages.texts(found.blocks)
+    assert "2 node(s) were excluded for this group" in messages.texts(found.blocks)
 
 
 def test_a_claim_that_is_not_there_is_no_never_and_nothing_is_said_of_room() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluence.schedule.actions import Bind
-from fluence.schedule.bind_retries import BindRetries
+from fluence.schedule.binding import BindRetries
 from tests.unit.schedule import kit
 
 A, B = (Bind(kit.pod(name), "n1", f"default/pod:{name}", {}) for name in "ab")

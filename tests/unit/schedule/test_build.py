@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from fluence.cluster.layout import GraphLayout
+from fluence.errors import InvalidInput
 from fluence.kube.access import Access
 from fluence.kube.client import Client
 from fluence.live.scheduler import LiveScheduler
@@ -48,6 +49,7 @@ def test_every_setting_of_the_cycle_reaches_the_scheduler() -> None:
             "": QueueRules(default_limit=60_000),
             "batch": QueueRules(enforced=True, grace=90_000),
         },
+        queues=frozenset(("batch",)),
         enforce={"": LimitMode.WARN, "batch": LimitMode.END},
         enforce_grace=90_000,
         depth=7,
@@ -64,11 +66,16 @@ def test_the_cluster_in_memory_and_the_live_one_have_the_same_scheduler() -> Non
     live = LiveScheduler(Client(Access(server="http://127.0.0.1:1")), SETTINGS).scheduler.config
     embedded = EmbeddedCluster([], settings=SETTINGS).scheduler.config
     assert embedded.native and not live.native  # that is asked of the server later
-    assert replace(live, native=True, timer=None) == embedded
+    assert live.looks and not embedded.looks  # for kinds that are installed later
+    assert replace(live, native=True, looks=False, timer=None, queue_statuses=False) == embedded
 
 
 # Settings that are no business of the cycle: the edge reads them itself.
 EDGE = {
+    "kueue_queues",
+    "users_policy",
+    "scheduler_aliases",
+    "traces",
     "kubeconfig",
     "context",
     "resources",
@@ -90,23 +97,33 @@ EDGE = {
     "stuck_after",
     "health_address",
     "metrics_address",
+    "view_address",
     "log_format",
     "log_level",
 }
 OTHERS = {
     "scheduler_name": "other",
     "match_policy": "low",
+    "spread_services": False,
     "queue_policy": "fcfs",
+    "queue_priority": "fluence.queue.policy:fcfs",
+    "queue_predictor": "fluence.queue.history:History",
     "queue_depth": 7,
     "queue_window": 90,
     "queue_resolution": 1000,
     "queue_replan": True,
     "default_duration": 60,
     "default_durations": {"debug": "30m"},
+    "max_durations": {"debug": "1h"},
+    "queues": ("debug",),
     "enforce_limits": {"batch": "warn"},
     "enforce_grace": 90,
+    "preemption": False,
+    "non_preempting_queues": ("batch",),
+    "preemption_budgets": "soft",
     "user_device_limits": {"batch/qpu": 1},
     "queue_device_limits": {"-/qpu": 1},
+    "scale_up_after": 600,
     "release_each": True,
     "group_settle": 9.5,
     "backoff": 2.0,
@@ -141,3 +158,10 @@ def test_a_scheduler_has_what_its_config_says() -> None:
 
 def test_settings_and_a_config_have_the_same_defaults() -> None:
     assert scheduler_for(SchedulerSettings()).config == SchedulerConfig(layout=SchedulerSettings().layout())
+
+
+def test_the_default_scheduler_is_a_name_and_no_alias() -> None:
+    """By the name, reasons say whether pods without schedulerName are placed by kube-scheduler."""
+    with pytest.raises(InvalidInput, match="default-scheduler cannot be an alias: set scheduler-name to it"):
+        SchedulerSettings(scheduler_aliases=("default-scheduler",))
+    assert SchedulerSettings(scheduler_name="default-scheduler", scheduler_aliases=("fluence",))

@@ -8,13 +8,12 @@ import pytest
 
 from fluence import names
 from fluence.cluster.claims import Claim
+from fluence.cluster.planner import HORIZON
+from fluence.model.job_state import JobState
 from fluence.model.pod import ClaimVolumeSource, Pod, PodVolume
 from fluence.model.reason import Code
-from fluence.queue.job import Phase
 from fluence.schedule.actions import Bind, BindOutcome, BindResult, ClaimUpdate
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.planner import HORIZON
-from fluence.schedule.status import SchedulingStatus
 from tests.unit.cluster.build import bound, ended, node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -52,8 +51,8 @@ def again(driver: Driver, *binds: Bind, at: int = NOW) -> None:
         driver.told(BindResult(bind, BindOutcome.AGAIN), at)
 
 
-def told(decisions: Decisions) -> list[tuple[str, SchedulingStatus, Code]]:
-    return [(each.gang.key, each.report.outcome, each.reasons[0].code) for each in decisions.waiting]
+def told(decisions: Decisions) -> list[tuple[str, JobState, Code]]:
+    return [(each.gang.key, each.report.state, each.reasons[0].code) for each in decisions.waiting]
 
 
 # -- the order of the steps ----------------------------------------------------------------------------------
@@ -118,7 +117,7 @@ def test_a_group_that_goes_while_it_is_refused_is_forgotten_too() -> None:
     driver.told(BindResult(bind, BindOutcome.IMPOSSIBLE), NOW)
     nonsense = kit.pod("a", annotations={names.DURATION: "soon"})
     put(driver, nonsense)
-    assert told(driver.cycle(NOW + 1))[0][1] is SchedulingStatus.REFUSED and not driver.pod_sets.by_key
+    assert told(driver.cycle(NOW + 1))[0][1] is JobState.REFUSED and not driver.pod_sets.by_key
     driver.remove_pod(nonsense)
     driver.cycle(NOW + 2)
     assert driver.exclusions.of("default/pod:a") == frozenset()
@@ -170,7 +169,7 @@ def test_a_gang_that_lost_a_member_before_its_first_bind_starts_over_as_a_whole(
     driver.remove_pod(second.pod)
     assert driver.cycle(NOW + 1000).binds == [], "one of two is not sent"
     assert first.uid not in driver.pod_sets.by_pod and driver.cluster.jobs == {}
-    assert driver.pod_sets.by_key["default/g"].phase is Phase.GATHERING
+    assert driver.pod_sets.by_key["default/g"].state is JobState.GATHERING
     put(driver, kit.pod("rank-9", field="g"))
     assert names_of(driver.cycle(NOW + 1001)) == [["rank-0", "rank-9"]]
 
@@ -243,10 +242,10 @@ def test_no_pod_of_a_gang_is_bound_before_all_claims_are() -> None:
 
 def test_each_pod_is_told_of_its_own_claims_and_the_group_of_all() -> None:
     decisions = prepared(world())
-    assert [(each.report.outcome, len(each.pods)) for each in decisions.waiting] == [
-        (SchedulingStatus.PREPARES, 1),
-        (SchedulingStatus.PREPARES, 1),
-        (SchedulingStatus.PREPARES, 0),
+    assert [(each.report.state, len(each.pods)) for each in decisions.waiting] == [
+        (JobState.PREPARING, 1),
+        (JobState.PREPARING, 1),
+        (JobState.PREPARING, 0),
     ]
     codes = [each.reasons[0].code for each in decisions.waiting]
     assert codes == [
@@ -260,7 +259,7 @@ def test_a_gang_that_cannot_have_its_volumes_is_told_and_gives_everything_back()
     driver = world(volume_timeout=5000)
     prepared(driver)
     decisions = driver.cycle(NOW + 5000)
-    assert told(decisions) == [("default/g", SchedulingStatus.WAITS, Code.CLAIM_TIMED_OUT)]
+    assert told(decisions) == [("default/g", JobState.PENDING, Code.CLAIM_TIMED_OUT)]
     assert {update.node for update in decisions.claim_updates} == {None} and driver.cluster.jobs == {}
 
 
@@ -272,8 +271,8 @@ def test_whoever_waits_is_told_why_and_told_once() -> None:
     put(driver, kit.pod("fits", cpu="4"), kit.pod("waits", cpu="4"), kit.pod("never", cpu="9"))
     decisions = driver.cycle(NOW)
     assert {(key, outcome) for key, outcome, _ in told(decisions)} == {
-        ("default/pod:waits", SchedulingStatus.WAITS),
-        ("default/pod:never", SchedulingStatus.NEVER),
+        ("default/pod:waits", JobState.PENDING),
+        ("default/pod:never", JobState.UNSCHEDULABLE),
     }
     for later in (1, 1000, 60_000):
         assert driver.cycle(NOW + later).waiting == []
@@ -284,7 +283,7 @@ def test_a_gang_that_is_refused_is_told_at_once_and_never_started() -> None:
     driver.set_group(kit.group("g", 2))
     put(driver, kit.pod("a", field="g", priority=1), kit.pod("b", field="g", priority=2))
     decisions = driver.cycle(NOW)
-    assert told(decisions) == [("default/g", SchedulingStatus.REFUSED, Code.DIFFERENT_PRIORITIES)]
+    assert told(decisions) == [("default/g", JobState.REFUSED, Code.DIFFERENT_PRIORITIES)]
     assert decisions.binds == [] and [pod.metadata.name for pod in decisions.waiting[0].pods] == ["a", "b"]
 
 
@@ -295,7 +294,7 @@ def test_a_gang_that_gathers_is_told_what_is_missing_when_its_members_stopped_co
     assert driver.cycle(NOW).waiting == []
     due = driver.scheduler.next_due()
     assert due == NOW + 1000
-    assert told(driver.cycle(due)) == [("default/g", SchedulingStatus.INCOMPLETE, Code.PODS_MISSING)]
+    assert told(driver.cycle(due)) == [("default/g", JobState.GATHERING, Code.PODS_MISSING)]
 
 
 def test_a_gang_that_has_on_nodes_all_that_it_needs_has_begun() -> None:

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+from click.testing import CliRunner
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.model.config_map import ConfigMap
-from fluence.model.meta import ObjectMeta
-from fluence.model.pod import Container, Pod, ResourceRequirements
+from fluence.commands.resources import check
+from fluence.messages.rendering import text
+from fluence.model.job_state import JobState
+from fluence.model.meta import ConfigMap, ObjectMeta
+from fluence.model.pod import (
+    Container,
+    EnvVar,
+    EnvVarSource,
+    ObjectFieldSelector,
+    Pod,
+    ResourceRequirements,
+)
 from fluence.model.reason import Code, Reason
-from fluence.queue.job import Phase
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.events import Changed
 from fluence.schedule.settings import SchedulerSettings
-from fluence.schedule.status import SchedulingStatus
 from tests.unit.cluster.build import bound, ended, node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -118,7 +127,7 @@ def test_a_backend_is_given_to_one_gang_at_a_time_and_the_next_waits_for_its_end
     assert world.run(asks("b", qpu=1, limit=60), after=10) == {}
     assert world.run(after=2_000) == {}
     record = world.pod_sets.by_key["default/pod:b"]
-    assert record.phase is Phase.RESERVED
+    assert record.state is JobState.RESERVED
     assert record.no_later_than == NOW + 60_000
     (reason,) = world.why("default/pod:b")
     assert reason == Reason.of(Code.DEVICE_BUSY, type="qpu", wanted=1, backends=("fez",), until=NOW + 60_000)
@@ -137,7 +146,7 @@ def test_nodes_and_devices_come_together_or_not_at_all() -> None:
     world = World(ONE, "n1", cpu="2")
     world.run(asks("busy", cpu="2", limit=60))
     assert world.run(asks("a", qpu=1)) == {}
-    assert world.cluster.seats.free_units("qpu", {"fez"}) == 1  # not held while it waits for a node
+    assert world.cluster.fit.free_units("qpu", {"fez"}) == 1  # not held while it waits for a node
     assert [each.code for each in world.why("default/pod:a")] == [Code.TOO_FEW_SEATS]
 
 
@@ -268,7 +277,7 @@ def test_a_pod_that_asks_for_a_device_alone_has_a_core() -> None:
 def test_what_nodes_advertise_of_devices_is_no_part_of_them() -> None:
     world = World(ONE, "n1")
     meta = node("n1")
-    more = {**meta.status.allocatable, f"{names.DEVICE_PREFIX}qpu": "1k"}
+    more = {**meta.status.allocatable, f"{names.DEVICE_PREFIX}qpu": "1k"}  # type: ignore[dict-item]
     world.set_node(replace(meta, status=replace(meta.status, allocatable=more)))
     assert len(world.run(asks("a", qpu=1), asks("b", qpu=1))) == 1
 
@@ -306,7 +315,7 @@ def test_backends_come_and_go_while_work_runs_and_waits() -> None:
     world.declare("resources: []")
     assert world.run(asks("b", qpu=1)) == {}
     assert world.why("default/pod:b")[0].code is Code.DEVICE_TYPE_UNKNOWN
-    assert world.pod_sets.by_key["default/pod:a"].phase is Phase.RUNNING
+    assert world.pod_sets.by_key["default/pod:a"].state is JobState.RUNNING
     world.declare(ONE)  # it is back, and a still has it
     assert world.run() == {}
     world.end(first)
@@ -320,7 +329,7 @@ def test_a_backend_that_is_offline_gets_nothing_new_and_what_waits_for_it_is_tol
     world.declare(ONE.replace("name: fez", "name: fez, status: offline"))
     world.run()
     assert world.why("default/pod:b") == (Reason.of(Code.DEVICE_OFFLINE, type="qpu", backends=("fez",)),)
-    assert world.pod_sets.by_key["default/pod:b"].phase is Phase.NEVER
+    assert world.pod_sets.by_key["default/pod:b"].state is JobState.UNSCHEDULABLE
     world.end(first)
     assert world.run() == {}
     world.declare(ONE)
@@ -417,7 +426,7 @@ def test_after_a_restart_devices_are_found_again_from_the_pods_alone() -> None:
     binds = world.run(*gang(2, qpu=1, limit=60), asks("l", licence=2))
     fresh = World()
     assert fresh.run(*(as_bound(each) for each in binds.values()), asks("x", qpu=1, backend="ibm_fez")) == {}
-    assert fresh.cluster.seats.free_units("licence", {"solver"}) == 1
+    assert fresh.cluster.fit.free_units("licence", {"solver"}) == 1
     assert fresh.why("default/pod:x")[0]["until"] == NOW + 60_000
     fresh.end(binds["g-0"], binds["g-1"])
     assert fresh.run().keys() == {"x"}
@@ -432,7 +441,7 @@ def test_after_a_restart_those_who_share_a_device_hold_it_once() -> None:
     for order in ([binds["g-1"], again], [again, binds["g-1"]]):
         fresh = World(ONE)
         fresh.run(*map(as_bound, order))
-        assert fresh.cluster.seats.free_units("qpu", {"fez"}) == 0
+        assert fresh.cluster.fit.free_units("qpu", {"fez"}) == 0
         fresh.end(order[0])
         assert fresh.run(asks("x", qpu=1)) == {}
         fresh.end(order[1])
@@ -446,10 +455,10 @@ def test_after_a_restart_pods_that_have_their_own_hold_as_much_as_before() -> No
     fresh = World(text)
     fresh.run(as_bound(binds["g-0"]))
     fresh.run(as_bound(binds["g-1"]))  # another time
-    assert fresh.cluster.seats.free_units("licence", {"s"}) == 1
+    assert fresh.cluster.fit.free_units("licence", {"s"}) == 1
     both = World(text)
     both.run(*map(as_bound, binds.values()))
-    assert both.cluster.seats.free_units("licence", {"s"}) == 1
+    assert both.cluster.fit.free_units("licence", {"s"}) == 1
 
 
 def test_what_a_pod_says_of_devices_that_it_did_not_ask_for_is_not_believed() -> None:
@@ -488,7 +497,7 @@ def test_a_wait_for_somebody_without_a_limit_names_them_and_promises_nothing() -
     decisions = world.run(asks("b", qpu=1))
     assert decisions == {}
     report = world.reports.report(world.pod_sets.by_key["default/pod:b"], NOW)
-    assert report.outcome is SchedulingStatus.WAITS
+    assert report.state is JobState.PENDING
     codes = {reason.code for reason in report.reasons}
     assert {Code.DEVICE_BUSY, Code.WAITS_FOR_UNLIMITED} <= codes
     assert report.reasons[0]["until"] is None
@@ -504,7 +513,9 @@ def test_promises_count_who_waits_for_one_of_the_backends_that_a_job_may_have() 
     world.run(asks("ibm", qpu=1, limit=3600, vendor="ibm"), after=16_000)
     world.run(after=20_000)
     found = world.pod_sets.by_key
-    told = {key.partition(":")[2]: each.no_later_than for key, each in found.items() if not each.phase.holds}
+    told = {
+        key.partition(":")[2]: each.no_later_than for key, each in found.items() if not each.state.has_nodes
+    }
     hours = {name: round(((at or 0) - NOW) / 3_600_000) for name, at in told.items()}
     assert hours == {"c0": 1, "c1": 1, "c2": 2, "c3": 2, "any": 3, "ibm": 4}
 
@@ -515,3 +526,116 @@ def test_devices_that_a_scheduler_learns_of_as_it_starts_are_no_loss() -> None:
     assert world.scheduler.state.planner.lost == 0
     world.declare(ONE)
     assert world.scheduler.state.planner.lost == 1
+
+
+def test_no_pod_is_bound_where_the_kubelet_offers_too_little_of_its_device() -> None:
+    """A device plugin that was switched off leaves 0 on its nodes, and the kubelet fails whoever comes."""
+    qpu = f"{names.DEVICE_PREFIX}qpu"
+    world = World(ONE, "n1")
+    world.set_node(node("n1", offers={qpu: "0"}))
+    assert world.run(asks("a", qpu=1)) == {}
+    (reason,) = world.why("default/pod:a")
+    assert reason.code is Code.CLUSTER_CANNOT_HOLD
+    assert f"1 Insufficient {qpu} (1 requested, its kubelet offers less)" in text(reason)
+    assert world.run(asks("b")).keys() == {"b"}  # who asks for no device is not concerned
+    world.set_node(node("n2"))  # never had a plugin
+    assert world.run(after=2_000)["a"].node == "n2"
+
+
+def test_a_pod_starts_when_the_kubelet_offers_its_device_again() -> None:
+    qpu = f"{names.DEVICE_PREFIX}qpu"
+    world = World(ONE, "n1")
+    world.set_node(node("n1", offers={qpu: "0"}))
+    assert world.run(asks("a", qpu=1)) == {}
+    world.set_node(node("n1", offers={qpu: "1k"}))
+    assert world.run(after=2_000).keys() == {"a"}
+
+
+def stored(pod: Pod, *env: EnvVar) -> Pod:
+    """A pod as the server has it, after admission."""
+    (box,) = pod.spec.containers or [Container()]
+    return replace(
+        pod,
+        metadata=replace(pod.metadata, resource_version="7"),
+        spec=replace(pod.spec, containers=[replace(box, env=list(env))]),
+    )
+
+
+def warned(world: World, *pods: Pod) -> list[Code]:
+    for each in pods:
+        world.set_pod(each)
+    return [warning.reason.code for warning in world.cycle(world.now).warnings]
+
+
+def test_a_pod_whose_containers_are_not_told_their_backend_is_warned_and_starts() -> None:
+    world = World()
+    sampler = stored(asks("a", qpu=1))
+    world.set_pod(sampler)
+    decisions = world.cycle(world.now)
+    (warning,) = decisions.warnings
+    assert warning.pod == sampler
+    assert warning.reason == Reason.of(Code.VARIABLES_MISSING, containers=("c",), held=False)
+    assert len(decisions.binds) == 1
+
+
+def test_a_pod_that_is_told_its_backend_is_not_warned() -> None:
+    path = ObjectFieldSelector(field_path=f"metadata.annotations['{names.BACKEND}']")
+    own = EnvVar(name="DEVICE", value_from=EnvVarSource(field_ref=path))
+    world = World()
+    assert warned(world, stored(asks("a", qpu=1), EnvVar(name="QRMI_BACKEND"))) == []
+    assert warned(world, stored(asks("b", qpu=1), own)) == []
+    assert warned(world, stored(asks("c"))) == []  # asks for none
+    assert warned(world, asks("d", qpu=1)) == []  # of a manifest, which admission has not seen
+    ignored = asks("e", qpu=1, annotations={names.MISSING_VARIABLES: "ignore"})
+    assert warned(world, stored(ignored)) == []
+    assert warned(world, stored(asks("f", qpu=1), EnvVar(name="HOME"))) == [Code.VARIABLES_MISSING]
+
+
+def test_a_pod_without_the_variables_of_its_backend_is_held_if_it_says_so() -> None:
+    world = World()
+    hold = {names.MISSING_VARIABLES: "hold"}
+    assert world.run(stored(asks("a", qpu=1, annotations=hold))) == {}
+    (gang,) = world.groups.gangs()
+    assert gang.fault == Reason.of(Code.VARIABLES_MISSING, containers=("c",), held=True)
+    told = stored(asks("b", qpu=1, annotations=hold), EnvVar(name="FLUXION_BACKEND"))
+    assert world.run(told).keys() == {"b"}
+    wrong = stored(asks("c", qpu=1, annotations={names.MISSING_VARIABLES: "no"}))
+    assert world.run(wrong) == {}
+
+
+def test_variables_are_kept_only_of_containers_that_ask_for_a_device() -> None:
+    env = [EnvVar(name="HOME")]
+    assert Container(name="c", env=env).env is None
+    limits = {f"{names.DEVICE_PREFIX}qpu": "1"}
+    assert Container(name="c", env=env, resources=ResourceRequirements(limits=limits)).env == env
+
+
+def test_the_annotation_backend_is_a_request_until_the_pod_is_bound() -> None:
+    """As clients of the older interface write it; the scheduler writes the same with the bind."""
+    world = World()
+    stamped = {names.BACKEND: "ankaa"}
+    assert backend(world.run(asks("a", qpu=1, annotations=stamped))["a"]) == "ankaa"
+    assert world.run(asks("b", qpu=1, annotations=stamped), after=10) == {}
+    (reason,) = (each for each in world.why("default/pod:b") if each.code is Code.DEVICE_BUSY)
+    assert reason["backends"] == ("ankaa",)
+    (gang,) = (each for each in world.groups.gangs() if each.key == "default/pod:a")
+    assert gang.device_terms == ()  # what we wrote ourselves is no request
+    assert backend(World().run(asks("c", annotations=stamped))["c"]) == "ankaa"  # without one: a unit
+
+
+def test_a_backend_that_does_not_exist_is_refused_with_the_nearest() -> None:
+    world = World()
+    assert world.run(asks("a", qpu=1, annotations={names.BACKEND: "anka"})) == {}
+    assert "did you mean ankaa" in " ".join(map(text, world.why("default/pod:a")))
+
+
+def test_what_the_scheduler_refuses_the_check_refuses_with_the_same_words(tmp_path: Path) -> None:
+    for document in ("resources: [{type: gpu, name: a}]", "resources: [{type: zone}]", ONE):
+        world = World()
+        world.declare(document)
+        file = tmp_path / "resources.yaml"
+        file.write_text(document)
+        done = CliRunner().invoke(check, [str(file)])
+        fault = world.scheduler.devices.fault
+        assert (done.exit_code != 0) is bool(fault)
+        assert fault.removeprefix("resources.yaml: ") in str(done.exception)

@@ -30,8 +30,8 @@ from fluence.model.dra import (
 from fluence.model.meta import ObjectMeta
 from fluence.model.pod import Pod, PodResourceClaim
 from fluence.model.reason import Code
-from fluence.schedule import dynamic_resources
-from fluence.schedule.dynamic_resources import DynamicResources, conditions
+from fluence.schedule import dra as dynamic_resources
+from fluence.schedule.dra import DynamicResources, conditions
 from fluence.schedule.events import Changed
 from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.test_held import NOW, as_bound, binds, driver, gated, held, node, template

@@ -83,7 +83,7 @@ class TestWarnThenEnd:
         assert [world.at(second) for second in (0, 100, 161, 1000, 100_000)] == [[]] * 5
 
     def test_it_is_warned_once_and_ended_after_the_grace(self) -> None:
-        world = World(**END)
+        world = World(**END)  # type: ignore[arg-type]
         world.add(limited("slow"))
         assert world.at(0) == [] and world.at(99.9) == []
         assert world.next_due() == NOW + 100 * SECOND
@@ -97,7 +97,7 @@ class TestWarnThenEnd:
         assert isinstance(end, EndOverrun) and end.owner is None and end.pods == (world.pods["slow"],)
 
     def test_a_pod_that_kube_scheduler_bound_where_we_said_is_ended_too(self) -> None:
-        world = World(**END)
+        world = World(**END)  # type: ignore[arg-type]
         gates = [SchedulingGate(name=names.GATE_FLUXQUEUE)]
         seen = {names.SEEN: names.SEEN_YES}
         theirs = names.KUBE_SCHEDULER
@@ -110,7 +110,7 @@ class TestWarnThenEnd:
         assert of(world.at(160)) == ["EndOverrun"]
 
     def test_a_queue_that_only_warns_ends_nothing(self) -> None:
-        world = World(**WARN)
+        world = World(**WARN)  # type: ignore[arg-type]
         world.add(limited("slow"))
         world.at(0)
         (warned,) = world.at(100)
@@ -118,7 +118,7 @@ class TestWarnThenEnd:
         assert [world.at(second) for second in (160, 1000)] == [[], []]
 
     def test_a_queue_that_is_not_named_is_left_alone(self) -> None:
-        world = World(**{**END, "enforce": {"batch": LimitMode.END}})
+        world = World(**{**END, "enforce": {"batch": LimitMode.END}})  # type: ignore[arg-type]
         world.add(limited("free", queue="debug"), limited("none"), limited("strict", queue="batch"))
         world.at(0)
         found = [*world.at(100), *world.at(160)]
@@ -126,19 +126,19 @@ class TestWarnThenEnd:
         assert {pod.metadata.name for each in found for pod in each.pods} == {"strict"}
 
     def test_work_without_a_limit_is_left_alone(self) -> None:
-        world = World(**END)
+        world = World(**END)  # type: ignore[arg-type]
         world.add(kit.pod("service"))
         world.at(0)
         assert world.at(10_000_000) == []
 
     def test_what_kubernetes_ends_is_left_to_it(self) -> None:
-        world = World(**END)
+        world = World(**END)  # type: ignore[arg-type]
         world.add(kit.pod("bounded", active_deadline_seconds=100))
         world.at(0)
         assert world.at(100) == [] and world.at(1000) == []
 
     def test_it_is_tried_again_after_pauses_that_double_until_it_is_going(self) -> None:
-        world = World(**END)
+        world = World(**END)  # type: ignore[arg-type]
         world.add(limited("slow"))
         world.at(0), world.at(100)
         tries = [second for second in range(160, 2000) if world.at(second)]
@@ -147,7 +147,7 @@ class TestWarnThenEnd:
         assert world.at(3000) == []
 
     def test_one_that_ends_in_its_grace_is_forgotten(self) -> None:
-        world = World(**END)
+        world = World(**END)  # type: ignore[arg-type]
         world.add(limited("slow"))
         world.at(0), world.at(100)
         world.finish("slow")
@@ -155,13 +155,13 @@ class TestWarnThenEnd:
 
     def test_pods_that_somebody_else_bound_are_left_alone(self) -> None:
         """The scheduler's name, a duration, a queue that ends: without the allocation it was not our seat."""
-        world = World(**END)
+        world = World(**END)  # type: ignore[arg-type]
         world.add(limited("by-hand", node="n0", phase="Running", bound=0))
         assert world.at(0) == [] and world.at(100) == [] and world.at(1000) == []
         assert world.queue.overruns.since, "it does overrun"
 
     def test_other_schedulers_pods_are_left_alone(self) -> None:
-        world = World(**END)
+        world = World(**END)  # type: ignore[arg-type]
         note = {names.ALLOCATION: f'{{"start":{NOW},"end":{NOW + SECOND}}}', names.JOBID: "7"}
         world.add(limited("foreign", scheduler="other", node="n0", phase="Running", annotations=note))
         assert world.at(100) == [] and world.at(1000) == []
@@ -174,7 +174,7 @@ class TestRestart:
         return fresh
 
     def overdue(self) -> World:
-        world = World(**END)
+        world = World(**END)  # type: ignore[arg-type]
         world.add(limited("slow"))
         world.at(0)
         (warned,) = world.at(100)
@@ -191,7 +191,7 @@ class TestRestart:
         assert of(self.restarted(self.overdue()).at(500)) == ["EndOverrun"]
 
     def test_without_a_warning_there_is_one_and_a_grace(self) -> None:
-        world = World(**END)
+        world = World(**END)  # type: ignore[arg-type]
         world.add(limited("slow"))
         world.at(0)
         fresh = self.restarted(world)
@@ -213,7 +213,7 @@ class TestRestart:
 
 class TestThroughTheJob:
     def ended(self, owner: Owner, count: int, **more: Any) -> list[EndOverrun]:
-        world = World(nodes=2, **END)
+        world = World(nodes=2, **END)  # type: ignore[arg-type]
         world.set_owner(owner)
         world.add(*(limited(f"p{number}", owner=owner, **more) for number in range(count)))
         world.at(0), world.at(100)
@@ -282,10 +282,10 @@ class TestWhoWaits:
         world.at(100), world.at(131)
         planner, record = world.planner, world.pod_sets.by_key["default/pod:next"]
         before = {task: held.end for task, held in planner.allocations.running.items()}
-        seats = {number: (each.start, each.end) for number, each in world.cluster.seats.jobs.items()}
+        seats = {number: (each.start, each.end) for number, each in world.cluster.fit.jobs.items()}
         assert planner.held_up_by(record.request, world.now, record.limit, list(before))
         assert {task: held.end for task, held in planner.allocations.running.items()} == before
-        assert {number: (each.start, each.end) for number, each in world.cluster.seats.jobs.items()} == seats
+        assert {number: (each.start, each.end) for number, each in world.cluster.fit.jobs.items()} == seats
 
     def test_is_told_no_more_when_it_has_ended(self) -> None:
         world = self.overrun()
@@ -337,12 +337,12 @@ class TestPromises:
         world.at(0)
         world.add(limited("second", cpu="4", age=-10), limited("third", cpu="4", age=-20))
         world.at(30)
-        firm = {key: each.firm for key, each in world.pod_sets.by_key.items() if not each.phase.holds}
+        firm = {key: each.firm for key, each in world.pod_sets.by_key.items() if not each.state.has_nodes}
         assert firm == {"default/pod:second": True, "default/pod:third": False}
 
 
 def test_the_plan_counts_on_the_end_after_the_grace_where_the_queue_ends_what_overruns() -> None:
-    world = World(**END)
+    world = World(**END)  # type: ignore[arg-type]
     world.add(limited("slow"))
     world.at(0)
     ends = []
@@ -355,7 +355,7 @@ def test_the_plan_counts_on_the_end_after_the_grace_where_the_queue_ends_what_ov
 
 def test_a_user_of_such_a_queue_is_trusted_again_at_once() -> None:
     for config, bounded in ((END, True), ({}, False)):
-        world = World(cpu=4, **config)
+        world = World(cpu=4, **config)  # type: ignore[arg-type]
         world.add(limited("slow"))
         for second in (0, 100, 131, 200, 300, 400):
             world.at(second)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from fluence.model.job_state import JobState
 from fluence.model.pod import Affinity, ContainerPort
 from fluence.model.reason import Code, Reason
 from tests.unit.schedule import kit
@@ -57,7 +58,7 @@ class TestUnknown:
         assert found["behind"].expected is None
         said = driver.reports.said[found["behind"].key].reasons
         holder = {"kind": "Pod", "namespace": "default", "name": "service", "more": 0}
-        assert Reason.of(Code.WAITS_FOR_UNLIMITED, **holder) in said
+        assert Reason.of(Code.WAITS_FOR_UNLIMITED, **holder) in said  # type: ignore[arg-type]
 
     def test_behind_an_overrun_of_which_nobody_knows_the_end(self, policy):
         driver = world(policy, nodes=1)
@@ -113,3 +114,17 @@ def test_one_that_has_passed_is_not_told_again_a_minute_at_a_time(policy):
         now += 5 * SECOND
     assert told, "it is told something at first"
     assert len(told) < 15  # and not every minute for an hour
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_an_expectation_that_passes_while_the_cluster_cannot_hold_the_job(policy):
+    """The job keeps its record, but has no place in the queue in which a new time could be worked out."""
+    driver = world(policy, nodes=1)
+    driver.set_pod(limited("runs", 60, cpu="32"))
+    settle(driver, NOW)
+    driver.set_pod(limited("next", 60, cpu="32"))
+    assert settle(driver, NOW + SECOND)["next"].expected is not None
+    driver.remove_node("n0")
+    for seconds in (2, 65, 130, 200):
+        found = settle(driver, NOW + seconds * SECOND)["next"]
+    assert found.state is JobState.UNSCHEDULABLE and found.expected is None

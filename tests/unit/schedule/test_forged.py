@@ -9,8 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.model.grant import limit_note
-from fluence.model.held import pinned_node
+from fluence.model.grant import limit_note, pinned_node
 from fluence.model.meta import LabelSelector, OwnerReference, Requirement
 from fluence.model.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm
 from fluence.model.reason import Code
@@ -18,9 +17,9 @@ from fluence.queue.history import History
 from fluence.queue.job import Submission
 from fluence.schedule.actions import Bind
 from fluence.schedule.enforcement import EndOverrun
-from fluence.schedule.holders import holder
-from fluence.schedule.producer_gates import OpenGate, ProducerGates
+from fluence.schedule.external_resources.producer_gates import OpenGate, ProducerGates
 from fluence.schedule.settings import SchedulerSettings
+from fluence.schedule.status.holders import holder
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.test_devices import QPUS, asks
@@ -98,12 +97,12 @@ FORGED: dict[str, dict[str, Any]] = {
 def test_nothing_that_its_user_writes_keeps_a_pod_from_being_ended_at_its_limit(
     how: str, restart: bool
 ) -> None:
-    world = World(**END)
+    world = World(**END)  # type: ignore[arg-type]
     world.add(limited("slow"))
     world.at(0)
     world.change("slow", **FORGED[how])
     if restart:
-        fresh = World(**END)
+        fresh = World(**END)  # type: ignore[arg-type]
         fresh.add(*world.pods.values())
         world = fresh
     found = [*world.at(50), *world.at(100), *world.at(160)]
@@ -112,7 +111,7 @@ def test_nothing_that_its_user_writes_keeps_a_pod_from_being_ended_at_its_limit(
 
 
 def test_a_limit_in_the_status_is_for_the_node_that_it_came_with() -> None:
-    world = World(**END)
+    world = World(**END)  # type: ignore[arg-type]
     world.add(limited("slow"))
     (bind,) = (each for binds in world.cycle(NOW).binds for each in binds)
     elsewhere = bind.granted(replace(bind.pod, spec=replace(bind.pod.spec, node_name="n1")))
@@ -202,7 +201,7 @@ def test_only_pods_of_the_same_namespace_hear_a_task() -> None:
         gates = ProducerGates(
             scheduler="fluence",
             timeout=1000,
-            pods_in=lambda space, pods=pods: [pod for pod in pods if pod.metadata.namespace == space],
+            pods_in=lambda space, pods=pods: [pod for pod in pods if pod.metadata.namespace == space],  # type: ignore[misc]
             owner=lambda _: None,
         )
         for pod in pods:

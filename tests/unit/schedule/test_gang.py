@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from fluence import names
 from fluence.cluster.graph import TopologyDomain
 from fluence.model.constraint import Constraint
-from fluence.model.group import Group
-from fluence.model.owner import Owner
+from fluence.model.owner import Group, Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
-from fluence.schedule.gang import Gang, build, request_arguments
-from fluence.schedule.membership import membership, owner_chain
+from fluence.schedule.gangs.gang import Gang, build, request_arguments
+from fluence.schedule.gangs.membership import membership, owner_chain
 from tests.unit.schedule.kit import GROUP, SIZE, group, owner, pod, ranks
 
 FOLLOWED = frozenset(("Job", "Deployment", "ReplicaSet", "StatefulSet"))
@@ -93,6 +92,7 @@ def test_the_request_of_a_gang_has_all_that_it_asks_for() -> None:
         "pods": found.members,
         "minimum": 2,
         "policy": "lonode",
+        "spread": False,
         "exclude": {"n1", "n2"},
         "constraint": Constraint("properties", ("gpu",)),
         "topology": TopologyDomain("rack", frozenset({"n7"})),

@@ -10,14 +10,13 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.model.device import DeviceTerm
-from fluence.model.group import Group
+from fluence.model.external_resources import DeviceTerm
 from fluence.model.meta import Condition, ObjectMeta
-from fluence.model.owner import Deployment, Job, Owner, PodTemplate, ReplicaSet, StatefulSet
+from fluence.model.owner import Deployment, Group, Job, Owner, PodTemplate, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod, PodSpec
 from fluence.model.reason import Code, Reason
-from fluence.schedule.gang import Gang
-from fluence.schedule.groups import Groups
+from fluence.schedule.gangs.gang import Gang
+from fluence.schedule.gangs.groups import Groups
 from tests.unit.schedule.kit import GROUP, SIZE, T0, V136, V137, group, owner, pod, ranks, reference
 
 
@@ -33,8 +32,8 @@ def gangs_of(*things: Pod | Group | Owner, **options: bool) -> dict[str, Gang]:
     return {gang.key: gang for gang in groups.gangs()}
 
 
-def missing(pods: int, minimum: int) -> Reason:
-    return Reason.of(Code.PODS_MISSING, pods=pods, minimum=minimum)
+def missing(pods: int, minimum: int, group: str = "g") -> Reason:
+    return Reason.of(Code.PODS_MISSING, group=f"default/{group}", pods=pods, minimum=minimum)
 
 
 def warned(gang: Gang) -> list[Code]:
@@ -82,7 +81,7 @@ def test_a_workload_of_1_35_has_a_gang_per_replica_each_with_an_id_of_its_own() 
 @pytest.mark.parametrize("where", ["labels", "annotations"])
 @pytest.mark.parametrize("key_", names.GROUP_NAMES)
 def test_every_key_of_the_name_counts_on_pods(key_: str, where: str) -> None:
-    gang = only(*ranks(2, **{where: {key_: "g", SIZE: "2"}}))
+    gang = only(*ranks(2, **{where: {key_: "g", SIZE: "2"}}))  # type: ignore[arg-type]
     assert (gang.key, gang.minimum) == ("default/g", 2)
     assert key_ in gang.source
 
@@ -90,7 +89,7 @@ def test_every_key_of_the_name_counts_on_pods(key_: str, where: str) -> None:
 @pytest.mark.parametrize("where", ["labels", "annotations"])
 @pytest.mark.parametrize("key_", names.GROUP_NAMES)
 def test_every_key_of_the_name_counts_on_the_jobs_own_metadata(key_: str, where: str) -> None:
-    job = owner("j", parallelism=2, **{where: {key_: "g"}})
+    job = owner("j", parallelism=2, **{where: {key_: "g"}})  # type: ignore[arg-type]
     gang = only(*ranks(2, owner=job), job)
     assert (gang.key, gang.minimum) == ("default/g", 2)
 
@@ -100,8 +99,8 @@ def test_every_key_of_the_name_counts_on_the_jobs_own_metadata(key_: str, where:
 def test_every_key_of_the_size_counts(key_: str, where: str) -> None:
     marks = {"labels": {GROUP: "g"}, "annotations": {}}
     marks[where][key_] = "3"
-    assert only(*ranks(2, **marks)).minimum == 3
-    job = owner("j", parallelism=2, **{where: {key_: "4"}})
+    assert only(*ranks(2, **marks)).minimum == 3  # type: ignore[arg-type]
+    job = owner("j", parallelism=2, **{where: {key_: "4"}})  # type: ignore[arg-type]
     assert only(*ranks(2, owner=job, labels={GROUP: "g"}), job).minimum == 4
 
 
@@ -180,7 +179,7 @@ def test_labels_on_a_deployment_reach_the_pods_of_its_replica_set() -> None:
     replicas = owner("d-1", kind=ReplicaSet, replicas=2, parent=deployment)
     pods = ranks(2, owner=replicas)
     for order in itertools.permutations([*pods, deployment, replicas]):
-        gang = only(*order)
+        gang = only(*order)  # type: ignore[arg-type]
         assert (gang.key, gang.minimum) == ("default/g", 2)
 
 
@@ -204,7 +203,7 @@ def test_labels_on_a_deployment_reach_the_pods_of_its_replica_set() -> None:
 def test_the_owner_says_the_size_where_nothing_else_does(
     kind: type[Owner], spec: dict[str, int], size: int
 ) -> None:
-    of = owner("o", kind=kind, **spec)
+    of = owner("o", kind=kind, **spec)  # type: ignore[arg-type]
     assert only(pod("p", owner=of, labels={GROUP: "g"}), of).minimum == size
 
 
@@ -231,7 +230,14 @@ def test_a_size_that_the_owner_cannot_reach_is_told() -> None:
     job = owner("j", parallelism=2)
     gang = only(*ranks(2, owner=job, labels={GROUP: "g"}, annotations={SIZE: "5"}), job)
     assert gang.missing == Reason.of(
-        Code.OWNER_RUNS_TOO_FEW, pods=2, minimum=5, kind="Job", owner="default/j", others=0, runs=2
+        Code.OWNER_RUNS_TOO_FEW,
+        group="default/g",
+        pods=2,
+        minimum=5,
+        kind="Job",
+        owner="default/j",
+        others=0,
+        runs=2,
     )
 
 
@@ -239,7 +245,14 @@ def test_a_size_that_the_owners_cannot_reach_is_told_whatever_says_the_size() ->
     job = owner("j", parallelism=2)
     gang = only(*ranks(2, owner=job, field="g"), job, group("g", 5))
     assert gang.missing == Reason.of(
-        Code.OWNER_RUNS_TOO_FEW, pods=2, minimum=5, kind="Job", owner="default/j", others=0, runs=2
+        Code.OWNER_RUNS_TOO_FEW,
+        group="default/g",
+        pods=2,
+        minimum=5,
+        kind="Job",
+        owner="default/j",
+        others=0,
+        runs=2,
     )
     two = owner("k", parallelism=1)
     gang = only(*ranks(2, owner=job, field="g"), pod("k", owner=two, field="g"), job, two, group("g", 5))
@@ -252,10 +265,13 @@ def test_a_stateful_set_that_makes_its_pods_one_by_one_is_told_that_they_never_g
     policy: str | None,
 ) -> None:
     workers = owner("s", kind=StatefulSet, replicas=3, pod_management_policy=policy)
-    told = Reason.of(Code.OWNER_IS_ORDERED, pods=1, minimum=3, owner="default/s")
-    assert only(pod("s-0", owner=workers, annotations={SIZE: "3"}), workers).missing == told
-    assert only(pod("s-0", owner=workers, labels={GROUP: "g"}), workers).missing == told
-    assert only(pod("s-0", owner=workers, field="g"), workers, group("g", 3)).missing == told
+
+    def ordered(name: str) -> Reason:
+        return Reason.of(Code.OWNER_IS_ORDERED, group=f"default/{name}", pods=1, minimum=3, owner="default/s")
+
+    assert only(pod("s-0", owner=workers, annotations={SIZE: "3"}), workers).missing == ordered("s")
+    assert only(pod("s-0", owner=workers, labels={GROUP: "g"}), workers).missing == ordered("g")
+    assert only(pod("s-0", owner=workers, field="g"), workers, group("g", 3)).missing == ordered("g")
 
 
 def test_a_stateful_set_whose_pods_can_gather_is_told_what_is_missing() -> None:
@@ -571,17 +587,75 @@ def test_a_basic_group_is_no_gang() -> None:
 def test_a_basic_group_that_1_37_made_for_a_job_does_not_hide_the_jobs_label() -> None:
     job = owner("j", parallelism=2, labels={GROUP: "g"})
     pods = ranks(2, owner=job, field="j-abc")
-    gang = only(*pods, job, group("j-abc", None, source=V137, workload="j-abc"))
+    gang = only(*pods, job, group("j-abc", None, source=V137, controller=job.identity))
     assert (gang.key, gang.minimum) == ("default/g", 2)
 
 
 def test_a_label_that_stood_in_for_a_jobs_basic_group_steps_back_when_that_goes() -> None:
+    job = owner("j")
     groups = Groups()
-    made = group("j-abc", None, source=V137, workload="w")
+    made = group("j-abc", None, source=V137, controller=job.identity)
+    groups.set_owner(job)
     groups.set_group(made)
-    groups.set_pod(pod("p", field="j-abc", labels={GROUP: "g"}))
+    groups.set_pod(pod("p", field="j-abc", labels={GROUP: "g"}, owner=job))
     assert groups.remove_group(made) == {"default/g", "default/j-abc"}
     assert [gang.key for gang in groups.gangs()] == ["default/j-abc"]
+
+
+def made_up(job: Owner, source: str) -> Group:
+    """The PodGroup that the Job controller creates (WorkloadWithJob): a gang on 1.36, basic on 1.37."""
+    size = job.pods if source == V136 else None
+    return group(f"{job.metadata.name}-pg", size, source=source, controller=job.identity)
+
+
+@pytest.mark.parametrize("source", [V136, V137])
+def test_groups_that_the_job_controller_makes_do_not_split_a_group_by_label(source: str) -> None:
+    """A head of one pod has no such group on 1.36, its workers have."""
+    head = owner("head", parallelism=1, completions=1)
+    work = owner("work", parallelism=4, completions=4)
+    label = {GROUP: "g"}
+    things: list[Pod | Group | Owner] = [
+        head,
+        work,
+        made_up(work, source),
+        pod("head-0", owner=head, labels=label),
+        *ranks(4, "work", owner=work, labels=label, field="work-pg"),
+    ]
+    for shuffled in (things, things[::-1], things[3:] + things[:3]):
+        gang = only(*shuffled)
+        assert (gang.key, gang.minimum, len(gang)) == ("default/g", 5, 5)
+
+
+@pytest.mark.parametrize("source", [V136, V137])
+def test_a_size_on_a_job_holds_beside_the_group_that_the_job_controller_makes(source: str) -> None:
+    job = owner("j", parallelism=4, completions=4, annotations={SIZE: "3"})
+    gang = only(job, made_up(job, source), *ranks(4, owner=job, field="j-pg"))
+    assert (gang.key, gang.minimum) == ("default/job:j", 3)
+
+
+def test_a_group_that_the_job_controller_makes_is_a_gang_where_nothing_else_is() -> None:
+    job = owner("j", parallelism=4, completions=4)
+    gang = only(job, made_up(job, V136), *ranks(4, owner=job, field="j-pg"))
+    assert (gang.key, gang.minimum) == ("default/j-pg", 4)
+    assert len(gangs_of(job, made_up(job, V137), *ranks(4, owner=job, field="j-pg"))) == 4
+
+
+@pytest.mark.parametrize("source", [V136, V137])
+def test_nothing_starts_by_a_made_group_before_its_job_is_known(source: str) -> None:
+    """The Job may have the label that decides."""
+    job = owner("j", parallelism=4, completions=4, labels={GROUP: "g"})
+    pods = ranks(4, owner=job, field="j-pg")
+    for gang in gangs_of(made_up(job, source), *pods).values():
+        assert gang.missing == Reason.of(Code.OWNER_NOT_SEEN, kind="Job", name="j")
+    assert only(made_up(job, source), *pods, job).key == "default/g"
+
+
+def test_a_pod_group_of_the_users_overrides_a_label_as_ever() -> None:
+    """Its controller is another Job, or nobody; what a Job's template names counts as well."""
+    job, other = owner("j", parallelism=2, labels={GROUP: "g"}), owner("other")
+    for controller in ("", other.identity):
+        gang = only(job, group("mine", 2, controller=controller), *ranks(2, owner=job, field="mine"))
+        assert gang.key == "default/mine"
 
 
 def test_a_group_that_turns_from_unknown_to_basic_sets_its_pods_free() -> None:
@@ -661,7 +735,8 @@ def test_from_1_37_on_the_groups_priority_is_its_pods() -> None:
     assert only(*pods, group("g", 2, source=V137, priority=7)).fault == Reason.of(
         Code.GROUP_PRIORITY_DIFFERS, group="default/g", wanted=7, given=5
     )
-    assert only(*pods, group("g", 2, source=V136, priority=7)).priority == 7
+    assert only(*pods, group("g", 2, source=V136, priority=7)).priority == 5  # not raised,
+    assert only(*pods, group("g", 2, source=V136, priority=3)).priority == 3  # but lowered
 
 
 def test_one_domain_for_a_group_that_is_no_gang_is_refused() -> None:

@@ -9,18 +9,16 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.model.grant import release_note
-from fluence.model.meta import Condition, ObjectMeta
+from fluence.model.job_state import JobState
+from fluence.model.meta import Condition, ObjectMeta, PriorityClass
 from fluence.model.node import Node, NodeStatus
 from fluence.model.owner import Deployment, Owner, PodTemplate, ReplicaSet, StatefulSet
 from fluence.model.pod import Container, Pod, PodSpec, PodStatus, ResourceRequirements, SchedulingGate
-from fluence.model.priority import PriorityClass
 from fluence.model.reason import Code
-from fluence.queue.job import Phase
 from fluence.schedule.actions import BindOutcome, BindResult, ReleaseResult
 from fluence.schedule.cycle import Decisions
 from fluence.schedule.events import BindFinished, Changed, ReleaseFinished
-from fluence.schedule.stand_ins import PATIENCE
-from fluence.schedule.status import SchedulingStatus
+from fluence.schedule.queueing.placeholders import PATIENCE
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 
@@ -104,7 +102,7 @@ def as_bound(pod: Pod, place: str, notes: dict[str, str] | None = None) -> Pod:
 
 def free(found: Driver) -> int:
     """Cores that are free now, in thousandths."""
-    seats = found.cluster.seats
+    seats = found.cluster.fit
     return int(seats.free("cpu").sum())
 
 
@@ -175,7 +173,7 @@ def test_a_job_that_changes_while_it_waits_is_matched_anew() -> None:
     larger = replace(job, spec=replace(job.spec, parallelism=3, completions=3))
     found.set_owner(larger)
     decisions = found.cycle(NOW + 1)
-    assert [each.report.outcome for each in decisions.waiting] == [SchedulingStatus.NEVER]
+    assert [each.report.state for each in decisions.waiting] == [JobState.UNSCHEDULABLE]
     smaller = replace(job, spec=replace(job.spec, template=template("500m")))
     found.set_owner(smaller)
     assert found.cycle(NOW + 2).releases == []
@@ -274,7 +272,7 @@ def test_a_job_that_never_fits_is_told_and_stays() -> None:
     found.set_owner(held("j", 3))
     decisions = found.cycle(NOW)
     (waiting,) = decisions.waiting
-    assert waiting.report.outcome is SchedulingStatus.NEVER
+    assert waiting.report.state is JobState.UNSCHEDULABLE
     assert waiting.gang.held
     assert decisions.releases == []
 
@@ -380,7 +378,7 @@ def test_a_fresh_process_binds_the_rest_of_a_job_where_its_note_says() -> None:
         again = driver(node("a", 1), node("b", 1), node("c", 1))
         objects = [job, as_bound(rank(job, 0), where[0], notes), rank(job, 1)]
         for each in objects if order else reversed(objects):
-            again.handle(Changed(None, each))
+            again.handle(Changed(None, each))  # type: ignore[arg-type]
         assert binds(again.cycle(NOW + 1)) == {"j-1-x": where[1]}
         assert free(again) == 0
         again.set_pod(rank(job, 2))
@@ -468,7 +466,7 @@ def replicas(name: str, n: int, kind: type[Owner] = ReplicaSet, parent: Owner | 
         replicas=n,
         template=template(gated=True),
         parent=parent,
-        **({"pod_management_policy": "Parallel"} if kind is StatefulSet else {}),
+        **({"pod_management_policy": "Parallel"} if kind is StatefulSet else {}),  # type: ignore[arg-type]
     )
 
 
@@ -585,7 +583,7 @@ def test_held_and_plain_work_wait_in_one_queue_in_the_order_of_submission() -> N
     found.remove_pod(busy)
     decisions = found.cycle(NOW + 20_001)
     assert len(decisions.releases) == 1 and decisions.binds == []
-    assert found.pod_sets.by_key["default/job:j"].phase is Phase.BINDING
+    assert found.pod_sets.by_key["default/job:j"].state is JobState.STARTING
 
 
 def test_seats_whose_pods_do_not_come_are_given_up_after_a_while() -> None:

@@ -9,18 +9,17 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.cluster.ids import job_number
-from fluence.model.grant import ReleaseNote
-from fluence.model.held import is_delegated, pinned_node
+from fluence.cluster.graph import job_number
+from fluence.model.grant import ReleaseNote, is_delegated, pinned_node
 from fluence.model.meta import LabelSelector, OwnerReference, Requirement
 from fluence.model.node import Node
 from fluence.model.owner import Owner, StatefulSet
 from fluence.model.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod
 from fluence.model.reason import Code
-from fluence.schedule import stand_ins
 from fluence.schedule.actions import Bind
 from fluence.schedule.events import Changed
-from fluence.schedule.stand_in import is_stand_in
+from fluence.schedule.queueing import placeholders as placeholders
+from fluence.schedule.queueing.placeholder import is_placeholder
 from tests.unit.schedule import kit
 from tests.unit.schedule import test_devices as devices
 from tests.unit.schedule.driver import Driver
@@ -48,8 +47,8 @@ def pinned(pod: Pod, where: str) -> Pod:
     return replace(pod, spec=replace(pod.spec, affinity=affinity, scheduling_gates=None))
 
 
-def stand_ins_of(found: Driver) -> list[Pod]:
-    return [pod for gang in found.groups.gangs() for pod in gang.members if is_stand_in(pod)]
+def placeholders_of(found: Driver) -> list[Pod]:
+    return [pod for gang in found.groups.gangs() for pod in gang.members if is_placeholder(pod)]
 
 
 def reason_of(found: Driver, key: str) -> Code | None:
@@ -152,24 +151,24 @@ def test_a_restart_does_not_make_seats_be_held_for_longer() -> None:
     job = held("j", 3)
     found.set_owner(job)
     released = let_go(job, found.cycle(NOW))
-    (said,) = released.status.conditions or ()
+    (said,) = released.status.conditions or ()  # type: ignore[misc]
     at = (kit.T0).isoformat().replace("+00:00", "Z")
     stamped = replace(said, last_transition_time=at)
     released = replace(released, status=replace(released.status, conditions=[stamped]))
     fresh = driver(node("n0", 3))
     fresh.set_owner(released)
-    fresh.cycle(NOW + stand_ins.PATIENCE - 1000)
+    fresh.cycle(NOW + placeholders.PATIENCE - 1000)
     assert free(fresh) == 0
-    assert fresh.next_due() == NOW + stand_ins.PATIENCE
+    assert fresh.next_due() == NOW + placeholders.PATIENCE
     late = driver(node("n0", 3))
     late.set_owner(released)
-    late.cycle(NOW + stand_ins.PATIENCE)
+    late.cycle(NOW + placeholders.PATIENCE)
     assert free(late) == 3000
 
 
 def test_a_namespace_that_let_seats_go_to_waste_has_less_patience_until_its_pods_come() -> None:
     found = driver(node("n0", 3))
-    for name, expected in (("a", stand_ins.PATIENCE), ("b", stand_ins.IMPATIENCE)):
+    for name, expected in (("a", placeholders.PATIENCE), ("b", placeholders.IMPATIENCE)):
         job = held(name, 3)
         found.set_owner(job)
         begin = found.now + 1 if found.now else NOW
@@ -193,7 +192,7 @@ def test_an_ordered_set_whose_next_pod_does_not_come_gives_its_seats_back() -> N
     found.set_pod(as_bound(first, "n0"))
     found.cycle(NOW + 1)
     due = found.next_due()
-    assert due is not None and due <= NOW + 1 + stand_ins.BETWEEN_PODS
+    assert due is not None and due <= NOW + 1 + placeholders.BETWEEN_PODS
     found.cycle(due)
     assert free(found) == 2000
     found.set_pod(gated("o-1", owner=owner, labels={**SEEN, names.POD_INDEX: "1"}))
@@ -273,7 +272,7 @@ def licences(*pods: Pod) -> int:
     """How many are free after a restart."""
     fresh = devices.World(POOL)
     fresh.run(*pods)
-    return fresh.cluster.seats.free_units("licence", {"s"})
+    return fresh.cluster.fit.free_units("licence", {"s"})
 
 
 @pytest.mark.parametrize("left", ['{"start":1}', "nonsense", None])
@@ -321,14 +320,14 @@ def large_node(name: str) -> Node:
 
 
 @pytest.mark.parametrize("kind", ["Job", "StatefulSet"])
-def test_a_workload_that_the_cluster_could_never_hold_costs_one_stand_in(kind: str) -> None:
+def test_a_workload_that_the_cluster_could_never_hold_costs_one_placeholder(kind: str) -> None:
     found = driver(node("n0"), node("n1"))
     job = wide("j", 100_000)
     if kind == "StatefulSet":
         job = kit.owner("j", kind=StatefulSet, labels=dict(SEEN), replicas=100_000, template=template("1m"))
     found.set_owner(job)
     decisions = found.cycle(NOW)
-    assert len(stand_ins_of(found)) == 1
+    assert len(placeholders_of(found)) == 1
     (waiting,) = decisions.waiting
     assert waiting.reasons[0].code is Code.CLUSTER_HOLDS_FEWER
     assert (waiting.reasons[0]["pods"], waiting.reasons[0]["most"]) == (100_000, 40)
@@ -357,16 +356,16 @@ def test_a_workload_is_judged_again_when_the_cluster_has_grown() -> None:
 
 def test_a_workload_may_have_so_many_pods_and_no_more() -> None:
     found = driver(large_node("big"))
-    found.set_owner(wide("j", stand_ins.MOST_PODS + 1))
+    found.set_owner(wide("j", placeholders.MOST_PODS + 1))
     found.cycle(NOW)
-    assert len(stand_ins_of(found)) == 1
+    assert len(placeholders_of(found)) == 1
     assert reason_of(found, "default/job:j") is Code.TOO_MANY_HELD_PODS
 
 
-def test_a_namespace_has_so_many_stand_ins_at_a_time_and_the_others_follow(
+def test_a_namespace_has_so_many_placeholders_at_a_time_and_the_others_follow(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stand_ins, "MOST_OF_NAMESPACE", 20)
+    monkeypatch.setattr(placeholders, "MOST_OF_NAMESPACE", 20)
     found = driver(node("n0", 2))
     found.set_pod(kit.pod("busy", cpu="2", node="n0", phase="Running", scheduler="other"))
     first, second = wide("a", 12), wide("b", 12)
@@ -374,19 +373,19 @@ def test_a_namespace_has_so_many_stand_ins_at_a_time_and_the_others_follow(
     for each in (first, second, other):
         found.set_owner(each)
     found.cycle(NOW)
-    assert len(stand_ins_of(found)) == 25
+    assert len(placeholders_of(found)) == 25
     assert reason_of(found, "default/job:b") is Code.NAMESPACE_HOLDS_TOO_MANY
     found.handle(Changed(first, None), now=NOW + 1)
     found.cycle(NOW + 1)
     found.cycle(NOW + 1)
     assert reason_of(found, "default/job:b") is None
-    assert len(stand_ins_of(found)) == 24
+    assert len(placeholders_of(found)) == 24
 
 
 def test_many_wide_workloads_are_taken_in_over_several_cycles_and_namespaces_in_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(stand_ins, "PER_CYCLE", 10)
+    monkeypatch.setattr(placeholders, "PER_CYCLE", 10)
     found = driver(node("n0", 2))
     found.cycle(NOW)
     for index in range(5):
@@ -409,10 +408,10 @@ def test_a_wide_workload_that_its_user_changes_all_the_time_is_made_anew_now_and
             metadata=replace(job.metadata, generation=change),
             spec=replace(job.spec, template=template(f"{change + 1}m")),
         )
-        before = {id(pod) for pod in stand_ins_of(found)}
+        before = {id(pod) for pod in placeholders_of(found)}
         found.set_owner(changed)
         found.cycle(NOW + 20 * change)
-        made += len({id(pod) for pod in stand_ins_of(found)} - before)
+        made += len({id(pod) for pod in placeholders_of(found)} - before)
     assert made <= 3000  # one second, half a millisecond of rest for each stand-in
 
 

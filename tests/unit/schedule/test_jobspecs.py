@@ -14,9 +14,9 @@ from fluence import names
 from fluence.model.constraint import Constraint
 from fluence.model.pod import Container, Pod, ResourceRequirements
 from fluence.model.reason import Code, Reason
-from fluence.schedule.gang import Gang
-from fluence.schedule.groups import Groups
-from fluence.schedule.jobspecs import MAX_JOBSPEC_BYTES, JobspecRequest, read_jobspec
+from fluence.schedule.gangs.gang import Gang
+from fluence.schedule.gangs.groups import Groups
+from fluence.schedule.gangs.jobspecs import MAX_JOBSPEC_BYTES, JobspecRequest, read_jobspec
 from tests.unit.schedule.kit import GROUP, SIZE, group, owner, pod, ranks
 
 CORE = {"type": "core", "count": 1}
@@ -82,7 +82,7 @@ def test_a_slot_that_asks_for_more_than_its_pod_is_refused() -> None:
 def test_it_is_refused_where_only_some_pods_request_less() -> None:
     text = jobspec(slot(2, {"type": "core", "count": 2}))
     marks = {"labels": {GROUP: "g", SIZE: "2"}, "annotations": {names.JOBSPEC: text}}
-    assert more(gang_of(pod("a", cpu="4", **marks), pod("b", cpu="1", **marks))) == ("cpu", 2000, 1000)
+    assert more(gang_of(pod("a", cpu="4", **marks), pod("b", cpu="1", **marks))) == ("cpu", 2000, 1000)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -159,7 +159,9 @@ def test_slots_may_be_the_pods_that_start_together_or_all_that_there_will_be() -
         groups.set_group(group("g", 2))
         groups.set_pod(pod("a", owner=job, field="g", annotations={names.JOBSPEC: text}))
         (found,) = groups.gangs()
-        assert found.fault is None and found.missing == Reason.of(Code.PODS_MISSING, pods=1, minimum=2)
+        assert found.fault is None and found.missing == Reason.of(
+            Code.PODS_MISSING, group="default/g", pods=1, minimum=2
+        )
 
 
 # -- refused -------------------------------------------------------------------------------------------------

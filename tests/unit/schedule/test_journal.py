@@ -8,15 +8,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from fluence.cluster.ids import job_number
-from fluence.model.job_entry import JobEntry, JobState
+from fluence.cluster.graph import job_number
+from fluence.model.job_entry import JobEntry
+from fluence.model.job_state import JobState
 from fluence.model.meta import Condition
 from fluence.model.owner import Deployment, ReplicaSet
 from fluence.model.pod import Pod
 from fluence.model.reason import Code
+from fluence.queue.rules import QueueRules
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.recovery import annotations_for
+from fluence.schedule.restart import annotations_for
 from tests.unit.cluster.build import bound, ended, node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -133,7 +135,7 @@ def test_why_it_waited_is_still_known_when_it_has_ended() -> None:
 def test_what_can_never_run_is_told_of() -> None:
     driver = world(nodes=1)
     driver.set_pod(kit.pod("huge", cpu="400"))
-    assert one(driver.cycle(NOW)).state is JobState.NEVER
+    assert one(driver.cycle(NOW)).state is JobState.UNSCHEDULABLE
 
 
 def test_pods_that_fail_and_pods_that_are_deleted_end_differently() -> None:
@@ -165,6 +167,38 @@ def test_a_job_that_fails_at_its_limit_timed_out() -> None:
     assert one(driver.cycle(NOW + 5001)).state is JobState.TIMEOUT
 
 
+def deleted_after(seconds: float, *, deadline: int | None = None, **config: Any) -> tuple[JobState, int]:
+    """How a job of 5 s ends whose pods are deleted then, and how many runs the queue has learned from."""
+    driver = world(**config)
+    gang(
+        driver,
+        annotations={"fluence.flux-framework.org/duration": "5s"},
+        **({} if deadline is None else {"active_deadline_seconds": deadline}),
+    )
+    (binds,) = driver.cycle(NOW).binds
+    pods = bind_all(driver, binds, NOW)
+    driver.cycle(NOW)
+    for pod in pods:
+        leaving = replace(pod.metadata, deletion_timestamp=kit.T0 + timedelta(seconds=seconds))
+        driver.set_pod(replace(pod, metadata=leaving))
+        driver.remove_pod(replace(pod, metadata=leaving))
+    state = one(driver.cycle(NOW + int(seconds * 1000))).state
+    return state, len(driver.scheduler.state.queue.runs)
+
+
+def test_a_job_that_is_deleted_after_a_limit_that_nothing_enforces_was_cancelled() -> None:
+    """A user deleted it. How long it would have run is not known: it teaches nothing."""
+    assert deleted_after(3) == (JobState.CANCELLED, 0)
+    assert deleted_after(60) == (JobState.CANCELLED, 0)
+
+
+def test_a_job_that_is_deleted_where_its_limit_is_enforced_timed_out() -> None:
+    assert deleted_after(5, deadline=5) == (JobState.TIMEOUT, 1)
+    rules = {"": QueueRules(enforced=True, grace=2_000)}
+    assert deleted_after(8, rules=rules) == (JobState.TIMEOUT, 1)
+    assert deleted_after(6, rules=rules) == (JobState.CANCELLED, 0), "the scheduler ends it at 7 s"
+
+
 def test_pods_that_are_deleted_while_they_wait_were_cancelled() -> None:
     driver = world(nodes=1)
     pods = gang(driver)
@@ -179,7 +213,7 @@ def test_pods_that_are_deleted_while_they_wait_were_cancelled() -> None:
 def test_a_job_that_is_submitted_anew_in_a_cycle_was_not_cancelled() -> None:
     driver = world(nodes=1)
     driver.set_pod(kit.pod("a", cpu="8"))
-    assert states(driver.cycle(NOW)) == [JobState.NEVER]
+    assert states(driver.cycle(NOW)) == [JobState.UNSCHEDULABLE]
     driver.set_node(node("big", cpu="8"))
     assert states(driver.cycle(NOW + 1000)) == [JobState.STARTING]
 
@@ -210,7 +244,7 @@ def test_a_scheduler_that_knows_nothing_says_the_same_of_what_runs() -> None:
         JobState.RUNNING,
     )
     unknown_after_a_restart = {"limit": None, "priority": 0, "minimum": 0}
-    assert changed(found, **unknown_after_a_restart) == changed(known, **unknown_after_a_restart)
+    assert changed(found, **unknown_after_a_restart) == changed(known, **unknown_after_a_restart)  # type: ignore[arg-type]
 
 
 def test_the_roll_is_called_once_with_all_jobs_there_are() -> None:

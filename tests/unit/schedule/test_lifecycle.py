@@ -10,17 +10,17 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.cluster.claims import Claim
-from fluence.cluster.ids import job_number
+from fluence.cluster.graph import job_number
+from fluence.cluster.planner import HORIZON
 from fluence.errors import Conflict
+from fluence.model.job_state import JobState
 from fluence.model.pod import ClaimVolumeSource, Pod, PodVolume
 from fluence.model.reason import Code
-from fluence.queue.job import Phase
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.lifecycle import Lifecycle
-from fluence.schedule.planner import HORIZON
 from fluence.schedule.pod_set import PodSet
 from fluence.schedule.reconcile import Submit
-from fluence.schedule.recovery import annotations_for
+from fluence.schedule.restart import annotations_for
 from tests.unit.cluster.build import bound, ended, node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -57,20 +57,20 @@ def the_set(driver: Driver, key: str = "default/g") -> PodSet:
     return found
 
 
-def phases(driver: Driver) -> dict[str, Phase]:
-    return {key: each.phase for key, each in driver.pod_sets.by_key.items()}
+def phases(driver: Driver) -> dict[str, JobState]:
+    return {key: each.state for key, each in driver.pod_sets.by_key.items()}
 
 
-def path(pod_set: PodSet) -> list[Phase]:
-    return [step.phase for step in pod_set.story]
+def path(pod_set: PodSet) -> list[JobState]:
+    return [step.state for step in pod_set.story]
 
 
 def free(driver: Driver) -> int:
-    return int(driver.cluster.seats.free("cpu").sum())
+    return int(driver.cluster.fit.free("cpu").sum())
 
 
 def lifecycle(driver: Driver) -> Lifecycle:
-    return driver.scheduler._cycle._lifecycle  # type: ignore[no-any-return]
+    return driver.scheduler.state.lifecycle
 
 
 # -- waiting -------------------------------------------------------------------------------------------------
@@ -85,14 +85,14 @@ def test_a_gang_gathers_waits_and_starts_under_one_record() -> None:
     driver.set_pod(one)
     driver.cycle(NOW)
     record = the_set(driver)
-    assert record.phase is Phase.GATHERING and record.key not in driver.queue.records
+    assert record.state is JobState.GATHERING and record.key not in driver.queue.records
     driver.set_pod(two)
     assert driver.cycle(NOW + 1).binds == []
     assert the_set(driver) is record and driver.queue.records[record.key] is record
-    assert record.phase is Phase.PENDING and [pod.key for pod in record.pods] == [one.key, two.key]
+    assert record.state is JobState.PENDING and [pod.key for pod in record.pods] == [one.key, two.key]
     driver.remove_pod(blocker)
     (binds,) = driver.cycle(NOW + 2).binds
-    assert path(record) == [Phase.PENDING, Phase.BINDING] and len(binds) == 2
+    assert path(record) == [JobState.PENDING, JobState.STARTING] and len(binds) == 2
 
 
 def test_a_submission_has_what_the_gang_says() -> None:
@@ -131,7 +131,7 @@ def test_what_is_withdrawn_leaves_nothing() -> None:
     for pod in pods:
         driver.remove_pod(pod)
     driver.cycle(NOW + 1)
-    assert record.phase is Phase.NEVER, "it was over before"
+    assert record.state is JobState.UNSCHEDULABLE, "it was over before"
     assert (phases(driver), driver.queue.records, driver.reports.said) == ({}, {}, {})
 
 
@@ -144,7 +144,7 @@ def test_a_withdrawn_job_that_waits_is_cancelled_with_the_reason() -> None:
     for pod in pods:
         driver.remove_pod(pod)
     driver.cycle(NOW + 1)
-    assert record.phase is Phase.CANCELLED and record.story[-1].reason.code is Code.GROUP_GONE
+    assert record.state is JobState.CANCELLED and record.story[-1].reason.code is Code.GROUP_GONE
     assert "default/g" not in driver.queue.records
 
 
@@ -156,7 +156,7 @@ def test_late_members_that_gather_leave_the_record_of_those_that_began() -> None
     driver.set_group(kit.group("g", 4))
     driver.set_pod(kit.pod("late", field="g"))
     driver.cycle(NOW + 1)
-    assert the_set(driver) is record and phases(driver) == {"default/g": Phase.RUNNING}
+    assert the_set(driver) is record and phases(driver) == {"default/g": JobState.RUNNING}
 
 
 def test_a_job_is_judged_again_when_the_cluster_changes() -> None:
@@ -166,13 +166,13 @@ def test_a_job_is_judged_again_when_the_cluster_changes() -> None:
     driver.set_pod(kit.pod("b", cpu="4"))
     driver.cycle(NOW)
     key_a, key_b = "default/pod:a", "default/pod:b"
-    assert (phases(driver)[key_a], phases(driver)[key_b]) == (Phase.NEVER, Phase.PENDING)
+    assert (phases(driver)[key_a], phases(driver)[key_b]) == (JobState.UNSCHEDULABLE, JobState.PENDING)
     driver.set_node(node("n1", cpu="6"))
     driver.cycle(NOW + 1)
-    assert (phases(driver)[key_a], phases(driver)[key_b]) == (Phase.PENDING, Phase.BINDING)
+    assert (phases(driver)[key_a], phases(driver)[key_b]) == (JobState.PENDING, JobState.STARTING)
     driver.set_node(node("n1", cpu="5"))
     driver.cycle(NOW + 2)
-    assert (phases(driver)[key_a], phases(driver)[key_b]) == (Phase.NEVER, Phase.BINDING)
+    assert (phases(driver)[key_a], phases(driver)[key_b]) == (JobState.UNSCHEDULABLE, JobState.STARTING)
 
 
 # -- starting ------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ def test_a_job_is_judged_again_when_the_cluster_changes() -> None:
 def test_what_starts_has_seats_at_once_and_says_its_job_with_the_binding() -> None:
     driver = world()
     record, binds = started(driver, 2, annotations={names.DURATION: "1m"})
-    assert record.phase is Phase.BINDING and free(driver) == 6000
+    assert record.state is JobState.STARTING and free(driver) == 6000
     assert record.unbound == {bind.uid: bind.node for bind in binds} and record.alive == set(record.unbound)
     assert {driver.pod_sets.by_pod[bind.uid] for bind in binds} == {record}
     assert {bind.job for bind in binds} == {"default/g"}
@@ -199,9 +199,9 @@ def test_a_gang_runs_when_the_last_of_its_pods_is_bound() -> None:
     driver = world()
     record, (first, second) = started(driver, 2)
     driver.told(BindResult(first, BindOutcome.BOUND), NOW)
-    assert record.phase is Phase.BINDING and list(record.unbound) == [second.uid]
+    assert record.state is JobState.STARTING and list(record.unbound) == [second.uid]
     driver.set_pod(bound(second.pod, second.node))
-    assert record.phase is Phase.RUNNING and not record.unbound
+    assert record.state is JobState.RUNNING and not record.unbound
 
 
 def test_a_bind_that_is_told_twice_counts_once() -> None:
@@ -211,7 +211,7 @@ def test_a_bind_that_is_told_twice_counts_once() -> None:
         driver.set_pod(bound(bind.pod, bind.node))
         driver.told(BindResult(bind, BindOutcome.BOUND), NOW)
         driver.set_pod(bound(bind.pod, bind.node))
-    assert path(record) == [Phase.PENDING, Phase.BINDING, Phase.RUNNING]
+    assert path(record) == [JobState.PENDING, JobState.STARTING, JobState.RUNNING]
 
 
 def test_those_beyond_the_minimum_that_find_no_seat_follow_by_themselves() -> None:
@@ -220,7 +220,7 @@ def test_those_beyond_the_minimum_that_find_no_seat_follow_by_themselves() -> No
     assert len(binds) == 4 and driver.has_more
     driver.cycle(NOW + 1)
     late = {key: phase for key, phase in phases(driver).items() if key != "default/g"}
-    assert list(late.values()) == [Phase.PENDING, Phase.PENDING]
+    assert list(late.values()) == [JobState.PENDING, JobState.PENDING]
 
 
 # -- losing --------------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def test_a_pod_that_lost_its_place_waits_by_itself_and_the_others_run() -> None:
     record, (first, second) = started(driver, 2)
     driver.set_pod(bound(first.pod, first.node))
     driver.told(BindResult(second, BindOutcome.STALE), NOW)
-    assert record.phase is Phase.RUNNING and record.alive == {first.uid}
+    assert record.state is JobState.RUNNING and record.alive == {first.uid}
     assert second.uid not in driver.pod_sets.by_pod and free(driver) == 7000
     ((again,),) = driver.cycle(NOW + 1).binds
     assert (again.uid, again.job) == (second.uid, f"default/g+{second.uid}")
@@ -242,9 +242,9 @@ def test_a_pod_that_lost_its_place_before_the_others_were_bound_does_not_make_th
     driver = world()
     record, (first, second) = started(driver, 2, needed=1)
     driver.told(BindResult(second, BindOutcome.STALE), NOW)
-    assert record.phase is Phase.BINDING
+    assert record.state is JobState.STARTING
     driver.set_pod(bound(first.pod, first.node))
-    assert record.phase is Phase.RUNNING
+    assert record.state is JobState.RUNNING
 
 
 def test_a_gang_that_lost_all_of_its_places_is_submitted_anew() -> None:
@@ -254,9 +254,63 @@ def test_a_gang_that_lost_all_of_its_places_is_submitted_anew() -> None:
         driver.told(BindResult(bind, BindOutcome.STALE), NOW)
     assert free(driver) == 8000 and not driver.pod_sets.by_pod
     (again,) = driver.cycle(NOW + 1).binds
-    assert record.phase is Phase.CANCELLED and record.story[-1].reason.code is Code.NOT_BOUND
     assert {bind.uid for bind in again} == {bind.uid for bind in binds}
-    assert the_set(driver) is not record and the_set(driver).number == record.number
+    assert the_set(driver) is record
+    assert [step.reason.code for step in record.story] == [
+        Code.SUBMITTED,
+        Code.ITS_TURN,
+        Code.NOT_BOUND,
+        Code.ITS_TURN,
+    ]
+
+
+@pytest.mark.parametrize("policy", ["fcfs", "easy", "hybrid", "conservative"])
+def test_a_gang_that_lost_its_nodes_before_it_started_keeps_its_story_its_place_and_its_promise(
+    policy: str,
+) -> None:
+    driver = world(nodes=2, queue_policy=policy)
+    busy = [kit.pod(f"busy-{n}", cpu="4", annotations={names.DURATION: "1h"}) for n in range(2)]
+    for pod in busy:
+        driver.set_pod(pod)
+    for (bind,) in driver.cycle(NOW).binds:
+        driver.set_pod(bound(bind.pod, bind.node))
+    gang_of(driver, 2, cpu="4", annotations={names.DURATION: "1h"})
+    driver.set_pod(kit.pod("later", cpu="4", age=-10, annotations={names.DURATION: "1h"}))
+    driver.cycle(NOW + 1000)
+    record = the_set(driver)
+    promised, order, story = record.no_later_than, record.order, list(record.story)
+    assert promised is not None and promised >= NOW + 3_600_000
+    for pod in busy:
+        driver.remove_pod(pod)
+    (binds,) = driver.cycle(NOW + 2000).binds
+    assert {bind.job for bind in binds} == {record.key} and record.started == NOW + 2000
+
+    refused, other = binds
+    driver.told(BindResult(refused, BindOutcome.IMPOSSIBLE), NOW + 3000)
+    driver.told(BindResult(other, BindOutcome.STALE), NOW + 3000)
+    driver.set_node(node("new", cpu="4"))
+    again, later = driver.cycle(NOW + 4000).binds  # who came later gets only what it may not have
+    assert the_set(driver) is record and {bind.job for bind in again} == {record.key}
+    assert [bind.node for bind in later] == [refused.node]
+    assert refused.node not in {bind.node for bind in again}
+    assert record.order == order
+    assert record.no_later_than == promised and record.promised == promised and not record.broken
+    assert record.story[: len(story)] == story
+    codes = [step.reason.code for step in record.story[len(story) :]]
+    assert codes[:2] == [Code.ITS_TURN, Code.NOT_BOUND] and codes[-1] is Code.ITS_TURN
+    tally = driver.queue.promises.tally
+    assert (tally.kept, sum(tally.broken.values())) == (2, 0), "each start is counted once"
+
+
+def test_a_gang_that_lost_its_nodes_waits_in_its_old_place() -> None:
+    driver = world(nodes=1)
+    driver.set_pod(kit.pod("first", cpu="4"))
+    driver.set_pod(kit.pod("second", cpu="4", age=-10))
+    (first,) = driver.cycle(NOW).binds
+    driver.told(BindResult(first[0], BindOutcome.STALE), NOW)
+    (again,) = driver.cycle(NOW + 1).binds
+    assert again[0].uid == first[0].uid
+    assert the_set(driver, "default/pod:first").state is JobState.STARTING
 
 
 def test_a_place_that_is_impossible_is_not_tried_again() -> None:
@@ -279,11 +333,11 @@ def test_the_seats_of_a_gang_are_held_until_all_have_ended() -> None:
         driver.set_pod(bound(bind.pod, bind.node))
     driver.set_pod(ended(bound(first.pod, first.node)))
     driver.cycle(NOW + 1)
-    assert record.phase is Phase.RUNNING and free(driver) == 6000
+    assert record.state is JobState.RUNNING and free(driver) == 6000
     assert (record.alive, list(record.finished)) == ({second.uid}, [first.uid])
     driver.set_pod(ended(bound(second.pod, second.node)))
     driver.cycle(NOW + 2)
-    assert record.phase is Phase.DONE and record.succeeded and record.ended == NOW + 2
+    assert record.state is JobState.COMPLETED and record.succeeded and record.ended == NOW + 2
     assert (phases(driver), free(driver), driver.queue.records) == ({}, 8000, {})
 
 
@@ -297,7 +351,7 @@ def test_a_gang_of_which_one_failed_has_failed_whoever_ends_last(order: tuple[in
         bind = binds[index]
         driver.set_pod(ended(bound(bind.pod, bind.node), "Failed" if index == 0 else "Succeeded"))
         driver.cycle(NOW + 1)
-    assert record.phase is Phase.DONE and not record.succeeded
+    assert record.state is JobState.FAILED and not record.succeeded
     assert record.story[-1].reason.code is Code.FAILED
 
 
@@ -306,11 +360,11 @@ def test_a_pod_that_is_deleted_while_its_bind_is_under_way_holds_nobody_up() -> 
     record, (first, second) = started(driver, 2, needed=1)
     driver.remove_pod(second.pod)
     driver.set_pod(bound(first.pod, first.node))
-    assert record.phase is Phase.RUNNING
+    assert record.state is JobState.RUNNING
     driver.told(BindResult(second, BindOutcome.GONE), NOW + 1)
     driver.set_pod(ended(bound(first.pod, first.node)))
     driver.cycle(NOW + 2)
-    assert record.phase is Phase.DONE and free(driver) == 8000
+    assert record.state is JobState.CANCELLED and free(driver) == 8000
 
 
 def test_a_pod_that_ended_before_anybody_saw_it_bound_has_run() -> None:
@@ -321,7 +375,7 @@ def test_a_pod_that_ended_before_anybody_saw_it_bound_has_run() -> None:
     driver.set_pod(ended(bound(bind.pod, bind.node)))
     driver.told(BindResult(bind, BindOutcome.BOUND), NOW)
     driver.cycle(NOW + 1)
-    assert record.phase is Phase.DONE and record.succeeded and free(driver) == 8000
+    assert record.state is JobState.COMPLETED and record.succeeded and free(driver) == 8000
 
 
 def test_a_gang_whose_last_bind_is_lost_after_the_others_ended_is_done() -> None:
@@ -330,7 +384,7 @@ def test_a_gang_whose_last_bind_is_lost_after_the_others_ended_is_done() -> None
     driver.set_pod(ended(bound(first.pod, first.node)))
     driver.told(BindResult(second, BindOutcome.STALE), NOW)
     ((again,),) = driver.cycle(NOW + 1).binds
-    assert record.phase is Phase.DONE and again.uid == second.uid
+    assert record.state is JobState.COMPLETED and again.uid == second.uid
     assert free(driver) == 7000
 
 
@@ -341,7 +395,7 @@ def test_with_release_each_a_seat_is_free_when_its_pod_ends() -> None:
         driver.set_pod(bound(bind.pod, bind.node))
     driver.set_pod(ended(bound(first.pod, first.node)))
     driver.cycle(NOW + 1)
-    assert record.phase is Phase.RUNNING and free(driver) == 7000
+    assert record.state is JobState.RUNNING and free(driver) == 7000
 
 
 def test_a_new_member_takes_the_seat_of_one_that_ended() -> None:
@@ -355,7 +409,7 @@ def test_a_new_member_takes_the_seat_of_one_that_ended() -> None:
     ((again,),) = driver.cycle(NOW + 1).binds
     assert again.pod.metadata.name == "new"
     assert not record.finished and binds[0].uid not in driver.pod_sets.by_pod
-    assert record.phase is Phase.RUNNING and free(driver) == 0
+    assert record.state is JobState.RUNNING and free(driver) == 0
 
 
 # -- found running -------------------------------------------------------------------------------------------
@@ -373,7 +427,7 @@ def test_pods_that_say_their_groups_number_are_its_job() -> None:
     said = annotations_for(GROUP_NUMBER, NOW - 1000, NOW + 9000)
     adopt(driver, *kit.ranks(2, field="g", node="n1", annotations=said))
     record = the_set(driver)
-    assert record.phase is Phase.RUNNING and record.number == GROUP_NUMBER and free(driver) == 6000
+    assert record.state is JobState.RUNNING and record.number == GROUP_NUMBER and free(driver) == 6000
     held = record.running["default/g"]
     assert (held.start, held.end, record.started) == (NOW - 1000, NOW + 9000, NOW - 1000)
     assert record.story[-1].reason.code is Code.FOUND_RUNNING and not record.unbound
@@ -392,11 +446,11 @@ def test_pods_that_say_another_number_are_a_job_whose_number_follows_from_both()
     pods = kit.ranks(2, field="g", node="n1", annotations=annotations_for(7, NOW, None))
     adopt(driver, pods[0])
     key = f"default/g+{pods[0].metadata.uid}"
-    assert phases(driver) == {key: Phase.RUNNING}
+    assert phases(driver) == {key: JobState.RUNNING}
     number = the_set(driver, key).number
     assert number == job_number("uid-group-g+7")
     adopt(driver, pods[1])
-    assert phases(driver) == {key: Phase.RUNNING}, "one that says the same joins it"
+    assert phases(driver) == {key: JobState.RUNNING}, "one that says the same joins it"
     assert the_set(driver, key).alive == {pod.metadata.uid for pod in pods}
     assert set(driver.cluster.jobs[number]) == {pod.metadata.uid for pod in pods}
 
@@ -430,10 +484,10 @@ def test_a_gang_that_waits_and_is_found_running_waits_no_more() -> None:
     pods = gang_of(driver, 2)
     driver.cycle(NOW)
     waits = the_set(driver)
-    assert waits.phase is Phase.PENDING
+    assert waits.state is JobState.PENDING
     adopt(driver, *(bound(pod, "n1") for pod in pods))
-    assert waits.phase is Phase.CANCELLED and waits.story[-1].reason.code is Code.FOUND_RUNNING
-    assert phases(driver) == {"default/g": Phase.RUNNING} and not driver.queue.pending
+    assert waits.state is JobState.CANCELLED and waits.story[-1].reason.code is Code.FOUND_RUNNING
+    assert phases(driver) == {"default/g": JobState.RUNNING} and not driver.queue.pending
 
 
 def test_a_member_that_is_found_joins_its_group_though_its_own_job_waits() -> None:
@@ -444,9 +498,9 @@ def test_a_member_that_is_found_joins_its_group_though_its_own_job_waits() -> No
     late = kit.pod("late", field="g", cpu="4")
     driver.set_pod(late)
     driver.cycle(NOW + 1)
-    assert phases(driver)[f"default/g+{late.metadata.uid}"] is Phase.PENDING
+    assert phases(driver)[f"default/g+{late.metadata.uid}"] is JobState.PENDING
     adopt(driver, bound(late, "n1"))
-    assert phases(driver) == {"default/g": Phase.RUNNING} and late.metadata.uid in record.alive
+    assert phases(driver) == {"default/g": JobState.RUNNING} and late.metadata.uid in record.alive
 
 
 def test_what_is_found_running_ends_like_what_was_started_here() -> None:
@@ -456,7 +510,7 @@ def test_what_is_found_running_ends_like_what_was_started_here() -> None:
     record = the_set(driver, "default/pod:a")
     driver.set_pod(ended(pod))
     driver.cycle(NOW + 1)
-    assert record.phase is Phase.DONE and free(driver) == 8000 and phases(driver) == {}
+    assert record.state is JobState.COMPLETED and free(driver) == 8000 and phases(driver) == {}
 
 
 def test_where_two_follow_from_one_uid_the_second_gets_the_next_number() -> None:
@@ -489,12 +543,18 @@ def preparing(driver: Driver) -> PodSet:
 def test_a_pod_set_prepares_its_volumes_before_it_is_bound() -> None:
     driver = world()
     record = preparing(driver)
-    assert record.phase is Phase.PREPARING and record.volumes is not None and record.unbound
+    assert record.state is JobState.PREPARING and record.volumes is not None and record.unbound
     driver.set_claim("default", "data", Claim("bound", uid="u"))
     ((bind,),) = driver.cycle(NOW + 1).binds
-    assert record.phase is Phase.BINDING and record.volumes is None and driver.volumes.active == {}
+    assert record.state is JobState.STARTING and record.volumes is None and driver.volumes.active == {}
     driver.set_pod(bound(bind.pod, bind.node))
-    assert path(record) == [Phase.PENDING, Phase.BINDING, Phase.PREPARING, Phase.BINDING, Phase.RUNNING]
+    assert path(record) == [
+        JobState.PENDING,
+        JobState.STARTING,
+        JobState.PREPARING,
+        JobState.STARTING,
+        JobState.RUNNING,
+    ]
 
 
 def test_a_pod_set_that_cannot_have_its_volumes_waits_again_elsewhere() -> None:
@@ -504,9 +564,10 @@ def test_a_pod_set_that_cannot_have_its_volumes_waits_again_elsewhere() -> None:
     driver.cycle(NOW + 1000)
     assert not record.alive and driver.exclusions.of("default/pod:a") == {node_} and driver.has_more
     driver.cycle(NOW + 1001)
-    again = the_set(driver, "default/pod:a")
-    assert record.phase is Phase.CANCELLED and again.phase is Phase.PREPARING
-    assert node_ not in again.unbound.values()
+    assert the_set(driver, "default/pod:a") is record and record.state is JobState.PREPARING
+    assert node_ not in record.unbound.values()
+    states = "pending starting preparing pending starting preparing"
+    assert " ".join(step.state for step in record.story) == states
 
 
 def test_a_pod_set_that_was_bound_by_somebody_else_while_it_prepared_runs() -> None:
@@ -514,9 +575,9 @@ def test_a_pod_set_that_was_bound_by_somebody_else_while_it_prepared_runs() -> N
     record = preparing(driver)
     (node_,) = record.unbound.values()
     driver.set_pod(bound(record.pods[0], node_))
-    assert record.phase is Phase.RUNNING
+    assert record.state is JobState.RUNNING
     assert driver.cycle(NOW + 1).binds == [] and driver.volumes.active == {}
-    assert record.phase is Phase.RUNNING and record.volumes is None
+    assert record.state is JobState.RUNNING and record.volumes is None
 
 
 # -- what cannot be ------------------------------------------------------------------------------------------
@@ -531,7 +592,7 @@ def test_nothing_prepares_that_has_no_seats() -> None:
     assert binding is not None
     with pytest.raises(Conflict):
         lifecycle(driver).prepare(the_set(driver), binding, NOW)
-    assert the_set(driver).phase is Phase.PENDING
+    assert the_set(driver).state is JobState.PENDING
 
 
 def test_what_runs_does_not_go_back_to_its_binds() -> None:

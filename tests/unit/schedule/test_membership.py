@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from fluence.model.group import Group
-from fluence.model.owner import Deployment, Owner, ReplicaSet
+from fluence.model.owner import Deployment, Group, Owner, ReplicaSet
 from fluence.model.pod import Pod
-from fluence.schedule.membership import Membership, membership, owner_chain
+from fluence.schedule.gangs.membership import Membership, membership, owner_chain
 from tests.unit.schedule.kit import GROUP, SIZE, V137, group, owner, pod, reference
 
 JOBS = frozenset(("Job", "Deployment", "ReplicaSet"))
@@ -41,8 +40,9 @@ def test_a_pods_own_label_goes_before_its_owners() -> None:
 
 
 def test_the_groups_that_decide_are_named_so_that_their_change_is_followed() -> None:
-    made = group("j-abc", None, source=V137, workload="w")
-    here = found(pod("p", field="j-abc", labels={GROUP: "g"}), groups=(made,))
+    job = owner("j")
+    made = group("j-abc", None, source=V137, controller=job.identity)
+    here = found(pod("p", field="j-abc", labels={GROUP: "g"}, owner=job), job, groups=(made,))
     assert here.key == "default/g" and here.groups == ("default/j-abc", "default/g")
 
 

@@ -8,12 +8,12 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from fluence.model.job_state import JobState
 from fluence.model.meta import Condition, KubeObject, ObjectMeta
 from fluence.model.node import Node
 from fluence.model.pod import ClaimVolumeSource, Pod, PodVolume
 from fluence.model.reason import Code
 from fluence.model.volume import CsiNode
-from fluence.queue.job import Phase
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.events import Changed
 from tests.unit.cluster.build import bound, ended, node
@@ -44,7 +44,7 @@ def since(driver: Driver, before: tuple[int, int]) -> tuple[int, int]:
 
 
 def touched(driver: Driver) -> list[str]:
-    return driver.scheduler.state.take_touched()
+    return driver.scheduler.state.changes.take_touched()
 
 
 def started(driver: Driver, name: str = "a", **more: Any) -> Bind:
@@ -244,11 +244,11 @@ def test_a_claim_that_comes_lets_its_pods_be_judged_again() -> None:
     driver.set_pod(mounting("a"))
     driver.set_pod(kit.pod("b", cpu="99"))
     driver.cycle(NOW)
-    assert {each.phase for each in driver.pod_sets.by_key.values()} == {Phase.NEVER}
+    assert {each.state for each in driver.pod_sets.by_key.values()} == {JobState.UNSCHEDULABLE}
     driver.handle(Changed(None, kind(provisioner="csi.example")), Changed(None, claim()))
     driver.cycle(NOW + 1)
-    assert driver.pod_sets.by_key["d/pod:a"].phase is Phase.PREPARING
-    assert driver.pod_sets.by_key["default/pod:b"].phase is Phase.NEVER
+    assert driver.pod_sets.by_key["d/pod:a"].state is JobState.PREPARING
+    assert driver.pod_sets.by_key["default/pod:b"].state is JobState.UNSCHEDULABLE
 
 
 def test_a_class_means_something_to_claims_once_the_cycle_begins() -> None:
@@ -259,7 +259,7 @@ def test_a_class_means_something_to_claims_once_the_cycle_begins() -> None:
     driver.handle(Changed(None, kind(provisioner="csi.example")))
     assert driver.judge_again == set()
     driver.cycle(NOW + 1)
-    assert driver.pod_sets.by_key["d/pod:a"].phase is Phase.PREPARING
+    assert driver.pod_sets.by_key["d/pod:a"].state is JobState.PREPARING
 
 
 def test_a_volume_that_comes_and_goes() -> None:
@@ -268,12 +268,12 @@ def test_a_volume_that_comes_and_goes() -> None:
     driver.set_pod(mounting("a"))
     driver.cycle(NOW)
     key = "d/pod:a"
-    assert driver.pod_sets.by_key[key].phase is Phase.NEVER
+    assert driver.pod_sets.by_key[key].state is JobState.UNSCHEDULABLE
     there = volume("pv", on="n2")
     driver.handle(Changed(None, there))
     driver.handle(Changed(there, None))
     driver.cycle(NOW + 1)
-    assert driver.pod_sets.by_key[key].phase is Phase.NEVER
+    assert driver.pod_sets.by_key[key].state is JobState.UNSCHEDULABLE
     driver.handle(Changed(None, there))
     driver.cycle(NOW + 2)
     assert list(driver.pod_sets.by_key[key].unbound.values()) == ["n2"]
@@ -315,7 +315,7 @@ def test_a_pod_that_is_bound_keeps_its_seat(outcome: BindOutcome) -> None:
     driver = world()
     bind = started(driver)
     driver.told(BindResult(bind, outcome), NOW)
-    assert driver.pod_sets.by_key[bind.job].phase is Phase.RUNNING
+    assert driver.pod_sets.by_key[bind.job].state is JobState.RUNNING
     assert bind.uid in driver.pod_sets.by_pod and driver.cycle(NOW + 1).binds == []
 
 
@@ -326,7 +326,7 @@ def test_a_pod_that_somebody_else_bound_counts_where_it_is() -> None:
     driver.told(BindResult(bind, BindOutcome.ELSEWHERE), NOW)
     driver.set_pod(bound(bind.pod, other))
     assert driver.cluster.pods.entries[bind.uid].node == other
-    free = dict(zip(driver.cluster.seats.position, driver.cluster.seats.free("cpu"), strict=True))
+    free = dict(zip(driver.cluster.fit.position, driver.cluster.fit.free("cpu"), strict=True))
     assert (free[bind.node], free[other]) == (4000, 3000)
 
 
@@ -336,7 +336,7 @@ def test_a_bind_that_failed_for_a_while_keeps_its_seat_and_is_sent_again() -> No
     driver.told(BindResult(bind, BindOutcome.AGAIN), NOW)
     assert driver.scheduler.next_due() == NOW + 500 and driver.cycle(NOW + 499).binds == []
     assert driver.cycle(NOW + 500).binds == [[bind]]
-    assert driver.pod_sets.by_key[bind.job].phase is Phase.BINDING
+    assert driver.pod_sets.by_key[bind.job].state is JobState.STARTING
 
 
 @pytest.mark.parametrize("outcome", [BindOutcome.STALE, BindOutcome.GONE, BindOutcome.IMPOSSIBLE])

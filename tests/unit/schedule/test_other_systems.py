@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 
 from fluence import names
 from fluence.messages import text
-from fluence.model.group import Group
-from fluence.model.owner import Job, PodTemplate
+from fluence.model.owner import Group, Job, PodTemplate
 from fluence.model.pod import Pod, SchedulingGate
 from fluence.model.reason import Code, Reason
 from fluence.schedule.events import Changed, Object
-from fluence.schedule.gang import Gang
-from fluence.schedule.group_labels import MAX_TASK_GROUPS_BYTES
-from fluence.schedule.groups import Groups
+from fluence.schedule.gangs.gang import Gang
+from fluence.schedule.gangs.groups import Groups
+from fluence.schedule.gangs.labels import MAX_TASK_GROUPS_BYTES
 from tests.unit.cluster.build import node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -42,18 +41,18 @@ Build = Callable[[int, str], list[Any]]
 
 def kueue(count: int, namespace: str) -> list[Any]:
     marks = {"labels": {names.KUEUE_GROUP: "g"}, "annotations": {names.KUEUE_SIZE: "3"}}
-    return list(ranks(count, namespace=namespace, **marks))
+    return list(ranks(count, namespace=namespace, **marks))  # type: ignore[arg-type]
 
 
 def volcano(count: int, namespace: str) -> list[Any]:
     marks = {"annotations": {"scheduling.k8s.io/group-name": "g"}}
     made = group("g", 3, source=VOLCANO_API, namespace=namespace)
-    return [*ranks(count, namespace=namespace, **marks), made]
+    return [*ranks(count, namespace=namespace, **marks), made]  # type: ignore[arg-type]
 
 
 def kai(count: int, namespace: str) -> list[Any]:
     marks = {"labels": {names.KAI_GROUP: "g"}}
-    return [*ranks(count, namespace=namespace, **marks), group("g", 3, source=KAI_API, namespace=namespace)]
+    return [*ranks(count, namespace=namespace, **marks), group("g", 3, source=KAI_API, namespace=namespace)]  # type: ignore[arg-type]
 
 
 def yunikorn(count: int, namespace: str) -> list[Any]:
@@ -107,7 +106,7 @@ def test_all_pods_of_a_gang_start_together_or_wait_together(system: Build) -> No
 @pytest.mark.parametrize("system", ALL)
 def test_a_gang_that_lacks_a_pod_waits(system: Build) -> None:
     gang = only(system(2, "default"), systems=SYSTEMS)
-    assert gang.missing == Reason.of(Code.PODS_MISSING, pods=2, minimum=3)
+    assert gang.missing == Reason.of(Code.PODS_MISSING, group="default/g", pods=2, minimum=3)
     assert gang.key == f"default/{system.__name__}:g" and gang.name == "g"
 
 
@@ -179,7 +178,10 @@ def test_a_gang_whose_size_nothing_says_settles_and_is_warned_with_the_annotatio
 def test_our_own_size_counts_where_the_other_system_says_none(marks: Any) -> None:
     marks = {**marks, "annotations": {**marks.get("annotations", {}), SIZE: "4"}}
     gang = only(list(ranks(3, **marks)), systems=SYSTEMS)
-    assert gang.missing == Reason.of(Code.PODS_MISSING, pods=3, minimum=4) and not gang.warnings
+    assert (
+        gang.missing == Reason.of(Code.PODS_MISSING, group="default/g", pods=3, minimum=4)
+        and not gang.warnings
+    )
 
 
 @pytest.mark.parametrize("system", [volcano, kai])
@@ -263,14 +265,14 @@ def test_kueues_gate_is_left_alone_and_its_pods_wait_until_kueue_opens_it() -> N
     driver = Driver()
     driver.set_node(node("n1", cpu="8"))
     driver.cycle(NOW)
-    gated = ranks(2, **marks, scheduling_gates=gate)
+    gated = ranks(2, **marks, scheduling_gates=gate)  # type: ignore[arg-type]
     for each in gated:
         driver.set_pod(each)
     decisions = driver.cycle(NOW + 60_000)
     assert not decisions.binds and not decisions.releases
     gang = driver.groups.gang("default/kueue:g")
     assert gang.missing == Reason.of(Code.PODS_GATED, gated=2, pods=2)
-    first, second = ranks(2, **marks)
+    first, second = ranks(2, **marks)  # type: ignore[arg-type]
     driver.handle(Changed(gated[0], first))
     assert not started(driver, NOW + 61_000), "the other is gated"
     driver.handle(Changed(gated[1], second))

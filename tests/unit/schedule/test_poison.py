@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from fluence import names
-from fluence.cluster.graph import ClusterGraph
-from fluence.cluster.ids import job_number
+from fluence.cluster.graph import ClusterGraph, PodSetRequest, job_number
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.node import Node, NodeStatus
 from fluence.model.pod import Pod
@@ -57,8 +56,8 @@ def test_a_gang_that_asks_for_more_than_can_be_counted(policy: str, count: int, 
         driver.set_pod(_asking(kit.pod(f"evil-{index}", field="evil"), requests))
     driver.set_pod(kit.pod("good"))
     assert starts(driver) == {"good"}
-    (told,) = {pod_set.phase.value for pod_set in driver.pod_sets.by_key.values() if "evil" in pod_set.key}
-    assert told == "never"
+    (told,) = {pod_set.state.value for pod_set in driver.pod_sets.by_key.values() if "evil" in pod_set.key}
+    assert told == "unschedulable"
 
 
 @pytest.mark.parametrize("scheduler", ["fluence", "default-scheduler"])
@@ -191,10 +190,10 @@ def test_hundreds_of_objects_that_cannot_be_handled_stop_nobody(monkeypatch: pyt
         driver.set_pod(kit.pod(f"evil-{index}"))
     driver.set_pod(kit.pod("good"))
 
-    def gang(self: ClusterGraph, pods: Any, **more: Any) -> Any:
-        if any(pod.metadata.name.startswith("evil") for pod in pods):
+    def gang(self: ClusterGraph, request: PodSetRequest) -> Any:
+        if any(pod.metadata.name.startswith("evil") for pod in request.pods):
             raise ZeroDivisionError("made by the test")
-        return honest.__func__(self, pods, **more)
+        return honest.__func__(self, request)
 
     monkeypatch.setattr(ClusterGraph, "gang", gang)
     assert starts(driver) == {"good"}
@@ -208,7 +207,7 @@ def test_hundreds_of_objects_that_cannot_be_handled_stop_nobody(monkeypatch: pyt
 def test_what_failed_is_tried_again_after_a_pause_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = world(strict=False)
 
-    def gang(self: ClusterGraph, pods: Any, **more: Any) -> Any:
+    def gang(self: ClusterGraph, request: PodSetRequest) -> Any:
         raise ZeroDivisionError("made by the test")
 
     monkeypatch.setattr(ClusterGraph, "gang", gang)
@@ -230,10 +229,10 @@ def test_many_faults_are_dealt_with_over_several_calls(monkeypatch: pytest.Monke
     driver = world(strict=False, timer=lambda: float(next(seconds)))
     honest = ClusterGraph.gang
 
-    def gang(self: ClusterGraph, pods: Any, **more: Any) -> Any:
-        if any(pod.metadata.name.startswith("evil") for pod in pods):
+    def gang(self: ClusterGraph, request: PodSetRequest) -> Any:
+        if any(pod.metadata.name.startswith("evil") for pod in request.pods):
             raise ZeroDivisionError("made by the test")
-        return honest(self, pods, **more)
+        return honest(self, request)
 
     monkeypatch.setattr(ClusterGraph, "gang", gang)
     for index in range(20):

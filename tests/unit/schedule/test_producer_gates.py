@@ -10,7 +10,7 @@ from fluence.model.meta import Condition
 from fluence.model.owner import Job, Owner
 from fluence.model.pod import Pod, SchedulingGate
 from fluence.model.reason import Code, Reason
-from fluence.schedule.gate_dependency import (
+from fluence.schedule.external_resources.gate_dependency import (
     DependencyKind,
     GateDependency,
     ProducerNote,
@@ -19,8 +19,7 @@ from fluence.schedule.gate_dependency import (
     producer_note,
     task_of,
 )
-from fluence.schedule.groups import Groups
-from fluence.schedule.producer_gates import (
+from fluence.schedule.external_resources.producer_gates import (
     GateOutcome,
     KeepShut,
     NoteProducer,
@@ -28,6 +27,7 @@ from fluence.schedule.producer_gates import (
     ProducerGates,
     decide,
 )
+from fluence.schedule.gangs.groups import Groups
 from tests.unit.schedule import kit
 
 GATE = "quantum.braket/ready"
@@ -108,8 +108,8 @@ def test_what_is_said_wrongly_is_told() -> None:
     kind = dependency_of(consumer(depends_on_kind="finnished"))
     assert isinstance(kind, Reason) and kind.code is Code.UNKNOWN_DEPENDENCY
     assert messages.text(kind) == (
-        "annotation fluence.flux-framework.org/depends-on-kind='finnished' is not known: "
-        "write one of quantum-submit, started, finished"
+        "Annotation fluence.flux-framework.org/depends-on-kind='finnished' is invalid: "
+        "use one of quantum-submit, started, finished"
     )
     foreign = dependency_of(consumer(depends_on_producer="other/prod"))
     assert isinstance(foreign, Reason) and foreign.code is Code.FOREIGN_PRODUCER

@@ -88,7 +88,7 @@ class TestNoPromise:
         assert found.no_later_than is None and found.reservation is None
         said = driver.reports.said[found.key].reasons
         holder = {"kind": "Deployment", "namespace": "default", "name": "web", "more": 0}
-        assert Reason.of(Code.WAITS_FOR_UNLIMITED, **holder) in said
+        assert Reason.of(Code.WAITS_FOR_UNLIMITED, **holder) in said  # type: ignore[arg-type]
 
     def test_behind_a_host_port_that_is_taken(self, policy):
         driver = world(policy, nodes=1)
@@ -179,7 +179,7 @@ class TestOverrun:
         while started is None and now < NOW + 600 * SECOND:
             settle(driver, now)
             found = [each for each in driver.pod_sets.by_key.values() if each.key.endswith("pod:small")]
-            if found and found[0].phase.holds:
+            if found and found[0].state.has_nodes:
                 started = now
             now += 5 * SECOND
         assert started is not None and started <= NOW + 60 * SECOND

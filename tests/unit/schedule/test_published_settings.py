@@ -24,6 +24,8 @@ VALUES: dict[str, list[Any]] = {
     "queue_replan": [True, False],
     "default_duration": [None, 3600],
     "default_durations": [{}, {"debug": "30m"}],
+    "max_durations": [{}, {"debug": "1h", "-": "2d"}],
+    "queues": [(), ("debug", "batch"), ("*",)],
     "enforce_limits": [{}, {"debug": "end", "-": "warn"}],
     "enforce_grace": [0, 60],
     "user_device_limits": [{}, {"-/qpu": 1}],

@@ -8,7 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import messages, names
-from fluence.act.conditions import fingerprint, same
+from fluence.act.wait_report import fingerprint
+from fluence.model.job_state import JobState
 from fluence.model.meta import LabelSelector
 from fluence.model.node import Taint
 from fluence.model.pod import (
@@ -20,7 +21,6 @@ from fluence.model.pod import (
     PodAffinityTerm,
     TopologySpreadConstraint,
 )
-from fluence.schedule.status import SchedulingStatus
 from tests.unit.cluster.build import ZONE, node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -52,10 +52,10 @@ def put(driver: Driver, count: int, **more: Any) -> list[Pod]:
     return ranks
 
 
-def told(driver: Driver, now: int = NOW) -> tuple[SchedulingStatus, str]:
+def told(driver: Driver, now: int = NOW) -> tuple[JobState, str]:
     """What is said in the next cycle."""
     (waiting,) = driver.cycle(now).waiting
-    return waiting.report.outcome, messages.texts(waiting.reasons)
+    return waiting.report.state, messages.texts(waiting.reasons)
 
 
 # -- never ---------------------------------------------------------------------------------------------------
@@ -67,11 +67,10 @@ def test_never_is_explained_on_the_empty_cluster_and_not_with_what_is_taken_now(
     busy(driver, *(f"n{i}" for i in range(8)))
     put(driver, 18, cpu="2")
     outcome, why = told(driver)
-    assert outcome is SchedulingStatus.NEVER
+    assert outcome is JobState.UNSCHEDULABLE
     assert why == (
-        "the cluster as it is cannot hold it: 17 of 18 would fit if it were empty "
-        "(cpu: 36 wanted in all, 34 there), and the next finds no seat on 9 nodes: "
-        "9 insufficient cpu (2 wanted)"
+        "0/9 nodes are available, even if empty: 9 Insufficient cpu. 17 of 18 pods of the group would fit "
+        "(cpu: 36 requested, 34 available). It cannot start on this cluster as it is"
     )
 
 
@@ -79,7 +78,7 @@ def test_a_gang_that_an_empty_cluster_holds_waits_however_full_it_is() -> None:
     driver = world(node("n1"), node("n2"))
     busy(driver, "n1", "n2")
     put(driver, 4, cpu="2")
-    assert told(driver)[0] is SchedulingStatus.WAITS
+    assert told(driver)[0] is JobState.PENDING
 
 
 def test_pods_that_keep_each_other_out_of_a_zone_never_fit_if_there_are_too_few_zones() -> None:
@@ -88,9 +87,9 @@ def test_pods_that_keep_each_other_out_of_a_zone_never_fit_if_there_are_too_few_
     apart = Affinity(pod_anti_affinity=PodAffinity(required=[TERM]))
     put(driver, 3, labels=WEB, affinity=apart)
     outcome, why = told(driver)
-    assert outcome is SchedulingStatus.NEVER
-    assert "2 of 3 would fit if it were empty" in why
-    assert f"6 pod anti-affinity: a pod with app=web is in the same {ZONE}" in why
+    assert outcome is JobState.UNSCHEDULABLE
+    assert "2 of 3 pods of the group would fit" in why
+    assert f"6 node(s) didn't match pod anti-affinity rules (a pod with app=web in the same {ZONE})" in why
     driver.set_node(node("n9", zone="c"))
     assert len(driver.cycle(NOW + 1).binds[0]) == 3, "it is judged again"
 
@@ -100,7 +99,7 @@ def test_pods_of_others_that_keep_a_gang_away_are_no_never() -> None:
     driver.set_pod(kit.pod("web", scheduler="x", node="n1", phase="Running", labels=WEB))
     apart = Affinity(pod_anti_affinity=PodAffinity(required=[TERM]))
     put(driver, 2, labels=WEB, affinity=apart)
-    assert told(driver)[0] is SchedulingStatus.WAITS
+    assert told(driver)[0] is JobState.PENDING
 
 
 TAINT = [Taint(key="gpu", effect="NoSchedule")]
@@ -121,7 +120,7 @@ TAINT = [Taint(key="gpu", effect="NoSchedule")]
 def test_never_is_judged_again_when_a_node_changes(before: list[Any], after: Any, spec: Any) -> None:
     driver = world(*before)
     driver.set_pod(kit.pod("p", **spec))
-    assert told(driver)[0] is SchedulingStatus.NEVER
+    assert told(driver)[0] is JobState.UNSCHEDULABLE
     driver.set_node(after)
     assert [bind.node for bind in driver.cycle(NOW + 1).binds[0]] == ["n1"]
 
@@ -137,7 +136,7 @@ def test_never_is_judged_again_when_its_rules_change(key: str, bad: str, good: s
     driver = world(node("n1"))
     driver.set_pod(kit.pod("p", annotations={key: bad}))
     outcome, why = told(driver)
-    assert outcome is SchedulingStatus.NEVER and "1 excluded for this group" in why
+    assert outcome is JobState.UNSCHEDULABLE and "1 node(s) were excluded for this group" in why
     driver.set_pod(kit.pod("p", annotations={key: good}))
     assert len(driver.cycle(NOW + 1).binds) == 1
 
@@ -146,13 +145,13 @@ def test_what_could_be_held_and_can_no_more_is_told_never() -> None:
     driver = world(node("n1"))
     busy(driver, "n1")
     driver.set_pod(kit.pod("p"))
-    assert told(driver)[0] is SchedulingStatus.WAITS
+    assert told(driver)[0] is JobState.PENDING
     driver.set_node(node("n1", taints=TAINT))
     assert told(driver, NOW + 1) == (
-        SchedulingStatus.NEVER,
+        JobState.UNSCHEDULABLE,
         (
-            "the cluster as it is cannot hold it: no seat on 1 node, even if it were empty: "
-            "1 taint gpu:NoSchedule"
+            "0/1 nodes are available, even if empty: 1 node(s) had untolerated taint {gpu: }. "
+            "It cannot start on this cluster as it is"
         ),
     )
 
@@ -160,13 +159,13 @@ def test_what_could_be_held_and_can_no_more_is_told_never() -> None:
 def test_what_never_fits_is_told_when_it_is_for_another_reason() -> None:
     driver = world(node("n1", cpu="1"))
     driver.set_pod(kit.pod("p", cpu="2"))
-    assert "too small: cpu" in told(driver)[1]
+    assert "Insufficient cpu (2 requested, node too small)" in told(driver)[1]
     driver.set_node(node("n1", taints=TAINT))
     assert driver.cycle(NOW + 1).waiting == [], "nodes come and go: not each of them is told to everybody"
     due = driver.next_due()
     assert due is not None and due <= NOW + 30_000
     outcome, why = told(driver, NOW + 30_000)
-    assert outcome is SchedulingStatus.NEVER and "taint gpu" in why
+    assert outcome is JobState.UNSCHEDULABLE and "taint {gpu: }" in why
     assert driver.cycle(NOW + 60_000).waiting == [], "and once"
 
 
@@ -190,8 +189,8 @@ def test_the_host_port_is_named_though_every_node_has_some_room() -> None:
     for each in kit.ranks(3, field="g"):
         driver.set_pod(port(each, 8080))
     assert told(driver)[1] == (
-        "the cluster as it is cannot hold it: 2 of 3 would fit if it were empty, and the next finds no seat "
-        "on 2 nodes: 2 host port 8080 is taken"
+        "0/2 nodes are available, even if empty: 2 node(s) didn't have free ports for the requested pod "
+        "ports (8080). 2 of 3 pods of the group would fit. It cannot start on this cluster as it is"
     )
     busy_port = port(kit.pod("other", scheduler="x", node="n1", phase="Running"), 8080)
     driver = world(node("n1"), node("n2"))
@@ -199,7 +198,10 @@ def test_the_host_port_is_named_though_every_node_has_some_room() -> None:
     driver.set_group(kit.group("g", 2))
     for each in kit.ranks(2, field="g"):
         driver.set_pod(port(each, 8080))
-    assert told(driver)[1] == "1 of 2 seats on 2 nodes, none for the next: 2 host port 8080 is taken"
+    assert told(driver)[1] == (
+        "0/2 nodes are available: 2 node(s) didn't have free ports for the requested pod ports (8080). "
+        "1 of 2 pods of the group fit"
+    )
 
 
 def test_the_spread_is_named_with_the_skew_that_there_would_be() -> None:
@@ -208,9 +210,8 @@ def test_the_spread_is_named_with_the_skew_that_there_would_be() -> None:
         topology_key=ZONE, max_skew=1, label_selector=LabelSelector(match_labels=WEB)
     )
     assert why(driver, 4, labels=WEB, topology_spread_constraints=[limit]) == (
-        "3 of 4 seats on 3 nodes, none for the next: "
-        f"2 topology spread over {ZONE} (the skew would be 2, at most 1 is allowed); "
-        "1 insufficient cpu (1 wanted)"
+        "0/3 nodes are available: 2 node(s) didn't match pod topology spread constraints "
+        f"({ZONE}: skew 2, maxSkew 1), 1 Insufficient cpu. 3 of 4 pods of the group fit"
     )
 
 
@@ -218,7 +219,8 @@ def test_the_pod_affinity_is_named_with_what_it_looks_for() -> None:
     driver = world(node("n1", zone="a"))
     near = Affinity(pod_affinity=PodAffinity(required=[TERM]))
     assert why(driver, 2, affinity=near) == (
-        f"no seat on 1 node: 1 pod affinity: no pod with app=web in the same {ZONE}"
+        "0/1 nodes are available: 1 node(s) didn't match pod affinity rules "
+        f"(no pod with app=web in the same {ZONE}). 0 of 2 pods of the group fit"
     )
 
 
@@ -226,17 +228,17 @@ def test_pods_that_want_to_be_together_are_told_what_ends_where_the_first_are() 
     driver = world(node("n1", zone="a"), node("n2", zone="b"))
     near = Affinity(pod_affinity=PodAffinity(required=[TERM]))
     found = why(driver, 3, cpu="2", labels=WEB, affinity=near)
-    assert found.startswith("2 of 3 seats on 2 nodes, none for the next: ")
-    assert f"1 pod affinity: no pod with app=web in the same {ZONE}" in found
-    assert "1 insufficient cpu (2 wanted)" in found
+    assert found.startswith("0/2 nodes are available: ") and "2 of 3 pods of the group fit" in found
+    assert f"didn't match pod affinity rules (no pod with app=web in the same {ZONE})" in found
+    assert "1 Insufficient cpu" in found
 
 
 def test_the_sum_of_cpu_is_named() -> None:
     driver = world(node("n1"), node("n2"))
     busy(driver, "n1", cpu="1")
     assert why(driver, 4, cpu="2") == (
-        "3 of 4 seats on 2 nodes (cpu: 8 wanted in all, 7 there), none for the next: "
-        "2 insufficient cpu (2 wanted)"
+        "0/2 nodes are available: 2 Insufficient cpu. 3 of 4 pods of the group fit "
+        "(cpu: 8 requested, 7 available)"
     )
 
 
@@ -247,9 +249,9 @@ def test_kinds_that_fit_each_by_itself_are_told_what_stops_the_next_beside_the_o
     driver.set_pod(kit.pod("a", field="g", cpu="3"))
     driver.set_pod(kit.pod("b", field="g", cpu="2"))
     outcome, found = told(driver)
-    assert outcome is SchedulingStatus.WAITS
-    assert found.startswith("default/b: enough seats by itself, but not beside the others on 2 nodes: ")
-    assert "2 insufficient cpu (2 wanted)" in found
+    assert outcome is JobState.PENDING
+    assert "It fits alone, but not together with the other pods of its group" in found
+    assert "2 Insufficient cpu" in found
 
 
 def test_one_domain_is_told_what_the_next_finds_there() -> None:
@@ -260,8 +262,8 @@ def test_one_domain_is_told_what_the_next_finds_there() -> None:
         driver.set_pod(each)
     _, found = told(driver)
     assert found == (
-        f"no seats in one domain of {ZONE}: {ZONE}=a has seats for 1 of 2, and no other value has more; "
-        "the next finds there: 1 insufficient cpu (2 wanted)"
+        f"No single {ZONE} fits the group: {ZONE}=a fits 1 of 2 pods, and no other value fits more "
+        "(1 Insufficient cpu)"
     )
 
 
@@ -275,4 +277,3 @@ def test_numbers_that_move_with_every_pod_are_no_change() -> None:
     second = (put(driver, 4, cpu="2"), driver.cycle(NOW).waiting[0].reasons)[1]
     assert messages.texts(first) != messages.texts(second)
     assert list(map(fingerprint, first)) == list(map(fingerprint, second))
-    assert same(messages.texts(first), messages.texts(second))

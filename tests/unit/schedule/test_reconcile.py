@@ -10,20 +10,22 @@ from msgspec.structs import replace
 
 from fluence.cluster.graph import TopologyDomain
 from fluence.model.constraint import Constraint
+from fluence.model.job_state import JobState
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
-from fluence.queue.job import Phase, Submission
-from fluence.schedule.gang import Gang
+from fluence.queue.job import Submission
+from fluence.schedule.gangs.gang import Gang
 from fluence.schedule.pod_set import PodSet
 from fluence.schedule.reconcile import (
     IN_PLACE,
     Adopt,
-    Begun,
+    Amend,
     Change,
     Complete,
     FreeSeats,
     Gather,
     Refuse,
+    Started,
     Submit,
     Withdraw,
     name_of,
@@ -32,7 +34,7 @@ from fluence.schedule.reconcile import (
 from tests.unit.cluster.build import bound, ended
 from tests.unit.schedule import kit
 
-MISSING = Reason.of(Code.PODS_MISSING, pods=1, minimum=2)
+MISSING = Reason.of(Code.PODS_MISSING, group="default/g", pods=1, minimum=2)
 FAULT = Reason.of(Code.DIFFERENT_PRIORITIES, priorities=(0, 1))
 RACK = "example.com/rack"
 
@@ -43,7 +45,7 @@ def gang(count: int = 2, **more: Any) -> Gang:
     return Gang(key="default/g", uid="uid-g", namespace="default", name="g", **more)
 
 
-def queued(of: Gang, wanted: Submit, phase: Phase = Phase.PENDING, number: int = 7) -> PodSet:
+def queued(of: Gang, wanted: Submit, phase: JobState = JobState.PENDING, number: int = 7) -> PodSet:
     """A pod set as the queue has it once a change was applied."""
     job = Submission(
         key=wanted.key,
@@ -60,7 +62,12 @@ def queued(of: Gang, wanted: Submit, phase: Phase = Phase.PENDING, number: int =
 
 
 def seated(
-    of: Gang, pods: tuple[Pod, ...], *, phase: Phase = Phase.RUNNING, key: str = "default/g", number: int = 7
+    of: Gang,
+    pods: tuple[Pod, ...],
+    *,
+    phase: JobState = JobState.RUNNING,
+    key: str = "default/g",
+    number: int = 7,
 ) -> PodSet:
     """A pod set whose pods have seats; those without a node are on their way to n1."""
     made = queued(of, dataclasses.replace(only_submit(gang(members=pods)), key=key), phase, number)
@@ -124,7 +131,7 @@ def test_a_complete_gang_is_submitted_once_under_its_own_key() -> None:
 
 def test_what_is_queued_just_so_is_left_alone() -> None:
     of = gang(priority=5, limit=1000, queue="batch", user="ann", soft_limit=10)
-    for phase in (Phase.PENDING, Phase.RESERVED, Phase.NEVER):
+    for phase in (JobState.PENDING, JobState.RESERVED, JobState.UNSCHEDULABLE):
         assert changes(of, queued(of, only_submit(of), phase)) == [Complete()]
 
 
@@ -167,7 +174,6 @@ ONE, TWO = kit.ranks(2)
         {"user": "bob"},
         {"policy": "low"},
         {"needed": 1},
-        {"excluded": frozenset({"n1"})},
         {"constraint": Constraint("properties", ("gpu",))},
         {"group": kit.group("g", 2, topology_key=RACK)},
         {"members": (ONE, _labelled(TWO))},
@@ -188,19 +194,20 @@ def test_what_is_not_queued_just_so_is_withdrawn_and_submitted_anew(other: dict[
     assert submit.request.pods == now.members and submit.priority == now.priority
 
 
-def test_a_node_that_turned_out_impossible_is_another_request() -> None:
+def test_a_node_that_turned_out_impossible_is_another_request_of_the_same_job() -> None:
     of = gang()
     waits = queued(of, only_submit(of))
-    kinds = [type(each) for each in changes(of, waits, exclude=frozenset({"n1"}))]
-    assert kinds == [Complete, Withdraw, Submit]
+    done, amend = changes(of, waits, exclude=frozenset({"n1"}))
+    assert done == Complete() and isinstance(amend, Amend) and amend.pod_set is waits
+    assert amend.request.exclude == {"n1"} and amend.request.pods == waits.pods
     again = queued(of, only_submit(of, exclude=frozenset({"n1"})))
     assert changes(of, again, exclude=frozenset({"n1"})) == [Complete()]
-    assert [type(each) for each in changes(of, again)] == [Complete, Withdraw, Submit]
+    assert [type(each) for each in changes(of, again)] == [Complete, Amend]
 
 
 def test_a_gang_that_gathered_keeps_its_record_when_it_is_submitted() -> None:
     of = gang()
-    gathers = queued(of, only_submit(of), Phase.GATHERING, number=-1)
+    gathers = queued(of, only_submit(of), JobState.GATHERING, number=-1)
     assert [type(each) for each in changes(of, gathers)] == [Complete, Submit]
 
 
@@ -229,9 +236,9 @@ def test_those_that_are_missing_of_a_gang_of_which_a_part_runs_start_together_by
 def test_members_whose_binds_are_under_way_count_for_those_that_wait() -> None:
     first, second, third = kit.ranks(3)
     of = gang(members=(first, second, third), needed=2)
-    submit = only_submit(of, seated(of, (first,), phase=Phase.BINDING))
+    submit = only_submit(of, seated(of, (first,), phase=JobState.STARTING))
     assert submit.request.pods == (second, third) and submit.request.minimum == 1
-    both = seated(of, (first, second), phase=Phase.BINDING)
+    both = seated(of, (first, second), phase=JobState.STARTING)
     alone = only_submit(of, both)
     assert alone.key == f"default/g+{third.metadata.uid}" and alone.request.minimum == 1
 
@@ -247,7 +254,7 @@ def test_a_topology_counts_the_nodes_that_a_group_has_and_is_about_to_have() -> 
     placed, flies, waits = kit.pod("x", node="n2"), kit.pod("y"), kit.pod("z")
     group = kit.group("g", 3, topology_key=RACK)
     of = gang(members=(flies, waits), placed=(placed,), needed=2, group=group)
-    submit = only_submit(of, seated(of, (placed, flies), phase=Phase.BINDING))
+    submit = only_submit(of, seated(of, (placed, flies), phase=JobState.STARTING))
     assert submit.request.topology == TopologyDomain(RACK, frozenset({"n1", "n2"}))
     assert only_submit(gang(group=group)).request.topology == TopologyDomain(RACK, frozenset())
 
@@ -258,7 +265,7 @@ def test_a_topology_counts_the_nodes_that_a_group_has_and_is_about_to_have() -> 
 def test_a_gang_that_is_not_complete_gathers() -> None:
     of = gang(1, needed=2, missing=MISSING)
     assert changes(of) == [Gather(of.members, MISSING)]
-    gathers = queued(of, only_submit(gang(1)), Phase.GATHERING, number=-1)
+    gathers = queued(of, only_submit(gang(1)), JobState.GATHERING, number=-1)
     assert changes(of, gathers) == [Gather(of.members, MISSING)]
 
 
@@ -274,7 +281,7 @@ def test_a_gang_that_lost_a_member_while_it_waited_leaves_the_queue_and_gathers(
 def test_a_gang_that_is_refused_leaves_the_queue_and_is_told_so() -> None:
     of = gang(fault=FAULT, missing=MISSING)
     waits = queued(gang(), only_submit(gang()))
-    gathers = queued(gang(), only_submit(gang()), Phase.GATHERING, number=-1)
+    gathers = queued(gang(), only_submit(gang()), JobState.GATHERING, number=-1)
     changed = Reason.of(Code.GROUP_CHANGED)
     assert changes(of, waits) == [Withdraw(waits, changed), Refuse(of.members, FAULT)]
     assert changes(of, gathers) == [Withdraw(gathers, changed), Refuse(of.members, FAULT)]
@@ -283,13 +290,13 @@ def test_a_gang_that_is_refused_leaves_the_queue_and_is_told_so() -> None:
 def test_of_a_gang_that_runs_what_is_wrong_or_missing_is_told_to_nobody() -> None:
     runs = (kit.pod("x", node="n1"),)
     for wrong in ({"fault": FAULT}, {"missing": MISSING}):
-        of = gang(members=(), placed=runs, **wrong)
+        of = gang(members=(), placed=runs, **wrong)  # type: ignore[arg-type]
         assert changes(of, seated(of, runs)) == [Complete()]
 
 
 def test_a_record_that_gathered_goes_when_nobody_waits_any_more() -> None:
     of = gang(members=())
-    gathers = queued(of, only_submit(gang()), Phase.GATHERING, number=-1)
+    gathers = queued(of, only_submit(gang()), JobState.GATHERING, number=-1)
     assert changes(of, gathers) == [Complete(), Withdraw(gathers, Reason.of(Code.GROUP_CHANGED))]
 
 
@@ -299,9 +306,9 @@ def test_a_record_that_gathered_goes_when_nobody_waits_any_more() -> None:
 def test_while_a_part_of_a_gang_prepares_its_volumes_the_rest_is_not_submitted() -> None:
     first, second = kit.ranks(2)
     of = gang(members=(first, second), needed=2)
-    assert changes(of, seated(of, (first,), phase=Phase.PREPARING)) == [Complete()]
+    assert changes(of, seated(of, (first,), phase=JobState.PREPARING)) == [Complete()]
     loose = gang(members=(first, second), needed=0)
-    submit = only_submit(loose, seated(loose, (first,), phase=Phase.PREPARING))
+    submit = only_submit(loose, seated(loose, (first,), phase=JobState.PREPARING))
     assert submit.request.pods == (second,)
 
 
@@ -347,7 +354,7 @@ def test_seats_that_the_ledger_does_not_have_are_not_freed() -> None:
     of = gang(members=(kit.pod("new"),), needed=1)
     found = changes(of, finished(of, _over("old")), has_job=())
     assert [type(each) for each in found] == [Complete, Submit]
-    assert found[1].priority == of.priority  # type: ignore[union-attr]
+    assert found[1].priority == of.priority
 
 
 def test_only_what_fits_into_the_seats_goes_before_others() -> None:
@@ -395,4 +402,4 @@ def test_who_waits_for_a_seat_that_came_free_keeps_its_precedence() -> None:
 def test_a_gang_has_begun_when_all_that_it_needs_is_on_nodes(more: dict[str, Any], begun: bool) -> None:
     runs = (kit.pod("x", node="n1"),)
     of = gang(**{"members": (), "placed": runs, "needed": 0, "group": kit.group("g", 1), **more})
-    assert (Begun() in changes(of, seated(of, runs))) is begun
+    assert (Started() in changes(of, seated(of, runs))) is begun

@@ -9,8 +9,8 @@ import pytest
 from fluence import names
 from fluence.model.pod import Pod
 from fluence.schedule.actions import BindOutcome, BindResult
-from fluence.schedule.annotations import gang_annotations
-from fluence.schedule.recovery import annotations_for, excluded_note, job_of, running
+from fluence.schedule.gangs.annotations import gang_annotations
+from fluence.schedule.restart import annotations_for, excluded_note, job_of, running
 from tests.unit.cluster.build import node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver

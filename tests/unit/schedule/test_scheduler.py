@@ -8,17 +8,19 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.cluster.graph import ClusterGraph
+from fluence.cluster.graph import ClusterGraph, PodSetRequest
 from fluence.model.meta import ObjectMeta
 from fluence.model.node import Node
 from fluence.model.pod import Pod
 from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.events import BindFinished, Changed
-from fluence.schedule.groups import Groups
-from fluence.schedule.observer import Observer
+from fluence.schedule.gangs.groups import Groups
+from fluence.schedule.intake import Intake
 from fluence.schedule.quarantine import Subject
 from fluence.schedule.scheduler import subject_of
-from fluence.schedule.status_reports import StatusReports
+from fluence.schedule.status.reports import StatusReports
+from fluence.schedule.step import working_on
+from fluence.schedule.volumes import ClaimChanges
 from tests.unit.cluster.build import bound, node
 from tests.unit.cluster.test_claims import claim
 from tests.unit.schedule import kit
@@ -43,25 +45,25 @@ def poison(monkeypatch: pytest.MonkeyPatch, what: str = "evil") -> None:
     """Looking for a place of pods with this name fails."""
     honest = ClusterGraph.gang
 
-    def gang(self: ClusterGraph, pods: Any, **more: Any) -> Any:
-        if any(pod.metadata.name.startswith(what) for pod in pods):
+    def gang(self: ClusterGraph, request: PodSetRequest) -> Any:
+        if any(pod.metadata.name.startswith(what) for pod in request.pods):
             raise Evil(what)
-        return honest(self, pods, **more)
+        return honest(self, request)
 
     monkeypatch.setattr(ClusterGraph, "gang", gang)
 
 
 def blind(monkeypatch: pytest.MonkeyPatch, *fails: str, times: int = 1 << 30) -> None:
     """Taking these pods in fails, so many times each."""
-    honest, left = Observer._pod, dict.fromkeys(fails, times)
+    honest, left = Intake._pod, dict.fromkeys(fails, times)
 
-    def pod(self: Observer, event: Any, found: Pod) -> None:
+    def pod(self: Intake, event: Any, found: Pod) -> None:
         if event.new is not None and left.get(found.metadata.name, 0) > 0:
             left[found.metadata.name] -= 1
             raise Evil(found.metadata.name)
         honest(self, event, found)
 
-    monkeypatch.setattr(Observer, "_pod", pod)
+    monkeypatch.setattr(Intake, "_pod", pod)
 
 
 def fail_once(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +279,7 @@ def test_where_nobody_is_to_blame_it_says_that_it_is_broken_until_a_cycle_succee
     driver = world()
     driver.set_pod(kit.pod("a"))
     with monkeypatch.context() as patched:
-        patched.setattr(Observer, "settle_claims", lambda self: 1 / 0)
+        patched.setattr(ClaimChanges, "run", lambda self, now, decisions: 1 / 0)
         decisions = driver.cycle(NOW)
         assert "ZeroDivisionError" in driver.scheduler.broken
         assert decisions.binds == [] and [fault.subject for fault in decisions.faults] == [None, None]
@@ -308,11 +310,11 @@ def test_a_group_that_is_blamed_though_nothing_of_it_is_looked_at_is_nobody(
 ) -> None:
     driver = world()
 
-    def settle(self: Observer) -> None:
-        self._state.subject = "default/ghost"
-        raise Evil
+    def fail(self: ClaimChanges, now: int, decisions: Any) -> None:
+        with working_on("default/ghost"):
+            raise Evil
 
-    monkeypatch.setattr(Observer, "settle_claims", settle)
+    monkeypatch.setattr(ClaimChanges, "run", fail)
     driver.cycle(NOW)
     assert [fault.first for fault in driver.faults] == [True, False, False, False, False]
     assert driver.scheduler.broken

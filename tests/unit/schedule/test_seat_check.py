@@ -98,7 +98,7 @@ def test_a_bind_whose_node_came_back_under_its_name_has_no_seat_there() -> None:
 @pytest.mark.parametrize("text", [WITHOUT_FEZ, FEZ_OFFLINE, FEZ_SOLD])
 def test_a_bind_is_refused_and_decided_anew_where_its_device_is_not_what_it_was(text: str) -> None:
     world = World(BOTH)
-    pod = asks("a", qpu=1, **({"vendor": "ibm"} if text is FEZ_SOLD else {}))
+    pod = asks("a", qpu=1, **({"vendor": "ibm"} if text is FEZ_SOLD else {}))  # type: ignore[arg-type]
     world.set_pod(pod)
     bind = one(world)
     assert backend(bind) == "fez" and world.scheduler.refuses(bind) is None

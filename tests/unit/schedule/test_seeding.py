@@ -5,7 +5,7 @@ from __future__ import annotations
 from fluence.model.job_entry import PastRun
 from fluence.queue import Queue
 from fluence.queue.job import Submission
-from fluence.schedule.seeding import seed
+from fluence.schedule.history import seed
 from tests.unit.schedule.driver import Driver
 
 HOUR = 3_600_000

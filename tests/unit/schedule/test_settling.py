@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
+from fluence.model.job_state import JobState
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
@@ -15,7 +16,6 @@ from fluence.schedule.cycle import Decisions
 from fluence.schedule.events import Changed, Object
 from fluence.schedule.inquiry import Inquiry
 from fluence.schedule.scheduler import Scheduler, SchedulerConfig
-from fluence.schedule.status import SchedulingStatus
 from tests.unit.cluster.build import bound, ended, node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -151,7 +151,7 @@ def test_its_pods_are_told_why_and_warned_with_the_size_when_it_is_known() -> No
     driver.cycle(NOW + 100)
     decisions = driver.cycle(NOW + 1_200)
     (told,) = decisions.waiting
-    assert (told.report.outcome, told.reasons) == (SchedulingStatus.INCOMPLETE, (SETTLES,))
+    assert (told.report.state, told.reasons) == (JobState.GATHERING, (SETTLES,))
     assert len(told.pods) == 5 and not decisions.warnings
     decisions = driver.cycle(NOW + 3_100)
     assert [each.reason for each in decisions.warnings] == [
@@ -220,7 +220,7 @@ def test_when_an_owner_leaves_the_rest_starts_without_settling_again() -> None:
     put(driver, one, *first, two, *second[:3], now=NOW + 1)
     driver.cycle(NOW + 1)
     assert not started(driver.cycle(NOW + 9_000))
-    driver.handle(*(Changed(each, None) for each in (*second[:3], two)), now=NOW + 9_001)
+    driver.handle(*(Changed(each, None) for each in (*second[:3], two)), now=NOW + 9_001)  # type: ignore[arg-type]
     assert started(driver.cycle(NOW + 9_001)) == ["one-0"]
 
 

@@ -62,14 +62,19 @@ def test_a_gang_that_stays_incomplete_is_told_once_what_is_missing() -> None:
     world = World(100)
     world.come(50, every=20)
     world.wait(60_000)
-    assert world.said == [(49 * 20 + 1000, 50, "50 of 100 pods are there")] and world.bound == 0
+    assert (
+        world.said == [(49 * 20 + 1000, 50, "Waiting for 50 of 100 pods of group default/g to be created")]
+        and world.bound == 0
+    )
 
 
 def test_a_gang_that_gathers_for_long_is_told_now_and_then() -> None:
     world = World(1000)
     world.come(100, every=900)
     assert [at for at, _, _ in world.said] == [10_800 + 11_700 * i for i in range(7)]
-    assert world.said[-1][2] == f"{world.said[-1][1]} of 1000 pods are there"
+    assert world.said[-1][2] == (
+        f"Waiting for {1000 - world.said[-1][1]} of 1000 pods of group default/g to be created"
+    )
 
 
 def test_what_is_missing_is_not_told_of_a_gang_that_went() -> None:
@@ -87,4 +92,4 @@ def test_a_gang_that_is_refused_meanwhile_is_told_that() -> None:
     world.scheduler.set_pod(kit.pod("g-1", field="g", scheduler="another"))
     world.cycle()
     world.wait(60_000)
-    assert [(at, "name another scheduler" in reason) for at, _, reason in world.said] == [(10, True)]
+    assert [(at, "have another schedulerName" in reason) for at, _, reason in world.said] == [(10, True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -9,10 +10,9 @@ from fluence import names
 from fluence.model.meta import Condition
 from fluence.model.pod import Pod, PodStatus
 from fluence.model.reason import Code
-from fluence.schedule import recovery
-from fluence.schedule.recovery import Promise
-from fluence.schedule.state import SLICE
-from fluence.schedule.takeover import Takeover, Told
+from fluence.schedule import restart
+from fluence.schedule.changes import SLICE
+from fluence.schedule.restart import PriorPromise, Promise, Takeover
 from fluence.units import rfc3339
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
@@ -36,13 +36,13 @@ def waits(
     made = kit.pod(name, annotations=notes, cpu=cpu, age=age, field=group)
     if told is None:
         return made
-    said = recovery.promise_condition(Promise(NOW + told, limit=HOUR))
-    said["last_transition_time"] = rfc3339((NOW - 1000 * age) * 1000)
-    return replace(made, status=PodStatus(phase="Pending", conditions=[Condition(**said)]))
+    said = restart.promise_condition(Promise(NOW + told, limit=HOUR))
+    said["lastTransitionTime"] = rfc3339((NOW - 1000 * age) * 1000)
+    return replace(made, status=PodStatus(phase="Pending", conditions=[msgspec.convert(said, Condition)]))
 
 
 def runs(name: str = "runs", *, until: int = HOUR) -> Pod:
-    notes = recovery.annotations_for(7, NOW - 1, NOW + until)
+    notes = restart.annotations_for(7, NOW - 1, NOW + until)
     return kit.pod(name, annotations=notes, cpu="2", node="n0", bound=0)
 
 
@@ -129,7 +129,7 @@ def test_a_group_that_grows_while_nobody_looks_is_told_anew(age: int, start: int
     for pod in (runs(), *members, waits("new", age=age, group="g", cpu="500m")):
         driver.set_pod(pod)
     driver.cycle(NOW)
-    assert [each.no_later_than for each in driver.pod_sets.by_key.values() if not each.phase.holds] == [
+    assert [each.no_later_than for each in driver.pod_sets.by_key.values() if not each.state.has_nodes] == [
         NOW + start
     ]
 
@@ -170,14 +170,14 @@ def test_a_cold_start_waits_for_nobody() -> None:
 
 
 def test_what_was_said_is_for_those_who_were_there() -> None:
-    found = Takeover({"ns/a": Told(Promise(5)), "ns/b": Told(Promise(6))})
+    found = Takeover({"ns/a": PriorPromise(Promise(5)), "ns/b": PriorPromise(Promise(6))})
     found.begin(["ns/a", "ns/b"], now=0)
     assert found.holds_back
-    found.remember({"ns/late": Told(Promise(7))})
+    found.remember({"ns/late": PriorPromise(Promise(7))})
     assert "ns/late" not in found.said
-    assert found.told("ns/a", "ns/a", "", ()) == Told(Promise(5))
+    assert found.told("ns/a", "ns/a", "", ()) == PriorPromise(Promise(5))  # type: ignore[arg-type]
     found.took("ns/a", 0)
-    assert found.told("ns/a", "ns/a", "", ()) is None  # it changed
+    assert found.told("ns/a", "ns/a", "", ()) is None  # type: ignore[arg-type]  # it changed
     assert found.holds_back
     found.took("ns/other", 11_000)  # others are not held up for ever
     assert not found.holds_back and found.told("ns/b", "ns/b", "", ()) is None

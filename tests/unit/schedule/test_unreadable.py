@@ -11,11 +11,11 @@ import pytest
 
 from fluence import names
 from fluence.model.reason import Code, Reason
-from fluence.schedule import recovery
-from fluence.schedule.annotations import MAX_CONSTRAINT_BYTES, MAX_TEXT_BYTES, read_constraint
-from fluence.schedule.gang import Gang
-from fluence.schedule.groups import Groups
-from fluence.schedule.unread import KNOWN, unread
+from fluence.schedule import restart
+from fluence.schedule.gangs.annotations import MAX_CONSTRAINT_BYTES, MAX_TEXT_BYTES, read_constraint
+from fluence.schedule.gangs.gang import Gang
+from fluence.schedule.gangs.groups import Groups
+from fluence.schedule.gangs.unknown_annotations import KNOWN, unread
 from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.kit import GROUP, SIZE, group, owner, pod, ranks
 
@@ -139,7 +139,7 @@ def test_constraints_are_parsed_once_and_a_bounded_number_is_kept() -> None:
 
 def test_the_scheduler_writes_no_more_excluded_nodes_than_it_reads() -> None:
     groups = Groups()
-    note = recovery.excluded_note({f"n{i}" for i in range(5000)})
+    note = restart.excluded_note({f"n{i}" for i in range(5000)})
     groups.set_pod(pod("p", annotations=note))
     (gang,) = groups.gangs()
     assert gang.fault is None and len(gang.excluded) == 1000

@@ -14,7 +14,8 @@ from fluence.model.pod import ClaimVolumeSource, NodeSelector, NodeSelectorTerm,
 from fluence.model.reason import Code, Reason
 from fluence.schedule.actions import Bind, ClaimUpdate
 from fluence.schedule.scheduler import cluster_for
-from fluence.schedule.volume_binding import Failed, Ready, VolumeBinding, VolumeBindings, Waits
+from fluence.schedule.volumes import Failed, Ready, VolumeBinding, VolumeBindings, Waits
+from tests.gangs import nominated
 from tests.unit.cluster.build import HOST, node
 from tests.unit.schedule import kit
 
@@ -35,7 +36,7 @@ def cluster(claim: Claim | None = None) -> ClusterGraph:
     found = cluster_for()
     for name in ("n1", "n2"):
         found.set_node(node(name))
-    found.assume(POD, "n1")
+    found.set_pod(nominated(POD, "n1"))
     found.set_claim(*KEY, claim)
     return found
 
@@ -94,7 +95,7 @@ def test_it_fails_where_a_claim_cannot_be_bound_like_this(
 def test_a_volume_out_of_reach_of_a_pod_that_does_not_mount_it_matters_to_nobody() -> None:
     sibling = Bind(kit.pod("b"), "n2", "default/g", {})
     world = cluster(Claim("bound", uid="u", nodes=on("n1")))
-    world.assume(sibling.pod, "n2")
+    world.set_pod(nominated(sibling.pod, "n2"))
     both = VolumeBinding((MADE,), [BIND, sibling], 100)
     assert both.check(world, {**UNBOUND, sibling.uid: "n2"}, 0) == Ready()
 

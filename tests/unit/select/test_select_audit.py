@@ -26,14 +26,9 @@ def test_it_has_the_keys_of_the_original_and_the_time() -> None:
         "chosen": "l4",
         "policy": "min-cost",
         "candidates": [
-            {
-                "name": "l4",
-                "region": "r",
-                "provider": "generic",
-                "attributes": {"cost_usd": 0.8, "memory_gb": 24},
-            }
+            {"name": "l4"},
         ],
-        "dropped": {"t4": "min-cost: cost_usd 0.9 is above the best, 0.8"},
+        "dropped": {"t4": "min-cost"},
         "notes": [
             "scheduler offerings unknown (ConfigMap unavailable); selecting over all provided backends"
         ],
@@ -48,6 +43,18 @@ def test_empty_keys_are_left_out_as_in_the_original() -> None:
         "policy",
         "resolved_at",
     ]
+
+
+def test_no_price_and_no_other_attribute_enters_the_cluster() -> None:
+    numbers = {"cost_usd": 0.87654, "queue_size": 4321.0}
+    backends = {
+        "l4": Backend("l4", attributes=numbers, strings={"account": "team-7"}),
+        "t4": Backend("t4", attributes={"cost_usd": 1.2345}),
+        "old": Backend("old", attributes={"cost_usd": 0.11}),
+    }
+    text = json.dumps(audited("min-cost", backends, ["l4", "t4"]))
+    for private in ("0.87654", "1.2345", "0.11", "4321", "team-7", "cost_usd"):
+        assert private not in text
 
 
 def test_what_a_query_answered_stays_with_the_user() -> None:

@@ -7,10 +7,18 @@ from textwrap import dedent
 import pytest
 
 from fluence.errors import InvalidInput
-from fluence.select.document import Unparsable, load
-from fluence.select.edit import stamp
-from fluence.select.stream import decode, encode, join, split
-from fluence.select.workload import Edit, PodWorkload, find_workloads, may_select, read_wish
+from fluence.select.edit import Unparsable, load, stamp
+from fluence.select.workload import (
+    Edit,
+    PodWorkload,
+    decode,
+    encode,
+    find_workloads,
+    join,
+    may_select,
+    read_wish,
+    split,
+)
 
 P = "fluence.flux-framework.org"
 

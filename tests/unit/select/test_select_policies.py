@@ -242,3 +242,19 @@ class TestOffers:
         assert names(selection) == ["gpu-l4"]
         assert selection.dropped == {}
         assert selection.notes == ["select-candidates names gpu-x, which no provider describes"]
+
+
+def test_a_backend_of_another_type_than_the_work_requests_is_never_chosen() -> None:
+    backends = {"solver": Backend("solver", attributes={"x": 1}), "sv1": Backend("sv1", attributes={"x": 2})}
+    types = {"solver": frozenset({"licence"}), "sv1": frozenset({"qpu", "qubit"})}
+
+    def chosen(*requested: str) -> BackendSelection:
+        request = BackendRequest(types=frozenset(requested))
+        return choose("min-x", parse_pipeline("min-x"), backends, offers=None, types=types, request=request)
+
+    quantum = chosen("qpu")
+    assert quantum.chosen.name == "sv1"
+    assert str(quantum.dropped["solver"]) == "has licence, and the workload requests qpu"
+    assert chosen("licence").chosen.name == "solver"
+    assert chosen().chosen.name == "solver"  # without a request any backend will do
+    assert chosen("qpu", "licence").chosen.name == "sv1"  # a licence is no place to run

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fluence.errors import InvalidInput
 from fluence.select.backend import Backend, BackendRequest, merge, priced
 from fluence.select.providers import BackendAnswer, BackendQuery, ProviderFailed, gather
 from fluence.select.providers.braket import read_device, read_queue_size, region_of
-from fluence.select.providers.configmap import Unreadable, describe, find_names, parse_resources
+from fluence.select.providers.configmap import Unreadable, describe, find_names, find_types, parse_resources
 from fluence.select.providers.file import FileProvider, parse_attributes
 
 
@@ -221,3 +222,16 @@ class TestGather:
 
         with pytest.raises(ProviderFailed, match="provider prices: ZeroDivisionError: division by zero"):
             gather([Broken("prices", BackendAnswer())], BackendRequest(), needs=frozenset())
+
+
+def test_offers_have_their_types_and_those_of_their_parts() -> None:
+    document = yaml.safe_load(
+        """
+        resources:
+        - {type: qpu, name: sv1, with: [{type: qubit, count: 34}]}
+        - {type: licence, name: solver, count: 4, attributes: {vendor: example}}
+        """
+    )
+    assert find_types(document) == {"sv1": {"qpu", "qubit"}, "solver": {"licence"}}
+    assert find_types({"backends": [{"name": "fez"}]}) == {"fez": {"qpu", "qubit"}}
+    assert find_types(["nonsense"]) == {}

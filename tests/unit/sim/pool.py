@@ -10,8 +10,8 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fluence.sim.intake import TraceJob
 from fluence.sim.measure import Record
-from fluence.sim.submission import TraceJob
 
 ROOT = Path(__file__).resolve().parents[3]
 TRACES = Path(os.environ.get("FLUENCE_TRACES") or ROOT.parent / "shared" / "traces").resolve()
@@ -144,5 +144,5 @@ def _record(pool: Pool, i: int, job: TraceJob) -> Record:
         no_later_than=promised,
         expected=None if promised is None else (promised + job.submit) // 2,
         backfilled=i in pool.backfilled,
-        state="pending" if start is None else "running" if is_running else "done",
+        state="pending" if start is None else "running" if is_running else "completed",
     )

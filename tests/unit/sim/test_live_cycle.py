@@ -2,7 +2,7 @@
 
 from fluence.sandbox.nodes import NodeKind, manifests
 from fluence.sim import live_cycle
-from fluence.sim.manifests import Arrival, ManifestWorkload
+from fluence.sim.live_cycle import Arrival, ManifestWorkload
 
 from .test_cluster import job
 

@@ -36,7 +36,7 @@ def test_nothing_measured_is_all_zeros() -> None:
 def test_jobs_that_never_started_have_no_wait() -> None:
     found = measure([record(start=None, run=None), record(submit=0, start=30)], capacity=4)
     assert (found.jobs, found.started, found.finished, found.wait.mean) == (2, 1, 1, 30)
-    assert found.states == {"Pending": 1, "Succeeded": 1}
+    assert found.states == {"Pending": 1, "Completed": 1}
     assert measure([record(start=None, run=None)], capacity=4).utilisation == 0
 
 

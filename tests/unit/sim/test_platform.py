@@ -7,8 +7,8 @@ import pytest
 from fluence.errors import InvalidGraph, InvalidInput
 from fluence.match.matcher import Matcher
 from fluence.match.placement import Never, Placed, Wait
-from fluence.sim import platform, requests
-from fluence.sim.requests import pod
+from fluence.sim import platform
+from fluence.sim.intake import pod_jobspec, processors_jobspec
 from tests.builders import cluster
 
 NODES = """sn,cpu_milli,memory_mib,gpu,model
@@ -28,8 +28,8 @@ def test_shorthand_makes_equal_nodes(text: str) -> None:
 
 def test_a_job_of_processors_can_spread_over_the_nodes_of_shorthand() -> None:
     matcher = Matcher(platform.read("3x2").graph)
-    assert isinstance(matcher.match("allocate", requests.processors(5, "core"), job=1), Placed)
-    assert isinstance(matcher.match("allocate", requests.processors(2, "core"), job=2), Wait)
+    assert isinstance(matcher.match("allocate", processors_jobspec(5, "core"), job=1), Placed)
+    assert isinstance(matcher.match("allocate", processors_jobspec(2, "core"), job=2), Wait)
 
 
 def test_a_graph_in_a_file_is_counted_in_cores_or_as_asked(tmp_path: Path) -> None:
@@ -44,13 +44,13 @@ def test_openb_nodes_are_pools_with_the_model_as_a_property(tmp_path: Path) -> N
     found = platform.read(tmp_path / "nodes.csv")
     assert (found.nodes, found.unit, found.capacity) == (2, "cpu", 128_000)
     matcher = Matcher(found.graph, extensions=found.extensions)
-    half = pod((("cpu", 4000), ("memory", 1024), ("gpu", 500)), ("T4", "V100M16"))
+    half = pod_jobspec((("cpu", 4000), ("memory", 1024), ("gpu", 500)), ("T4", "V100M16"))
     for job in range(4):  # four halves of two GPUs
         assert isinstance(matcher.match("allocate", half, job=job), Placed)
     assert isinstance(matcher.match("allocate", half, job=4), Wait)
-    without = pod((("cpu", 80_000), ("memory", 1024)))
+    without = pod_jobspec((("cpu", 80_000), ("memory", 1024)))
     assert isinstance(matcher.match("allocate", without, job=5), Placed)  # 96 - 4 × 4 cores are left on `big`
-    assert isinstance(matcher.match("satisfiability", pod((("cpu", 1),), ("T4",))), Never)
+    assert isinstance(matcher.match("satisfiability", pod_jobspec((("cpu", 1),), ("T4",))), Never)
 
 
 @pytest.mark.parametrize(

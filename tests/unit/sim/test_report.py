@@ -22,9 +22,9 @@ from matplotlib.colors import to_hex
 from fluence.errors import InvalidInput
 from fluence.sim import gantt, page, pictures, report, workload
 from fluence.sim.intake import IntakeTerms
-from fluence.sim.measure import Record
-from fluence.sim.run import Run
+from fluence.sim.measure import Record, Run
 from fluence.sim.theme import DARK, LIGHT
+from tests.amounts import amount
 from tests.unit.sim.pool import Pool, easy, fcfs, run
 
 RECIPE = b"""generate: {count: 150, arrival: {poisson: 40}, cores: {1: 5, 4: 3, 16: 1},
@@ -222,7 +222,7 @@ sys.modules["matplotlib"] = None
 from fluence.errors import FluenceError
 from fluence.sim import page, report
 from fluence.sim.measure import Record
-from fluence.sim.run import Run
+from fluence.sim.measure import Run
 runs = [Run("easy", [Record("a", "", "", 1, 0, 0, 9, 9, None, None, None, False, "done")], 4)]
 assert report.render(runs)
 try:
@@ -301,7 +301,9 @@ class TestPage:
         assert '<td class="best">' not in both_pages[1]
 
     def test_four_policies_with_thousands_of_jobs_stay_small(self) -> None:
-        found = workload.parse(RECIPE.replace(b"150", b"3200"), terms=IntakeTerms(seed=1))
+        found = workload.parse(
+            RECIPE.replace(b"150", b"%d" % amount(3200, quick=400)), terms=IntakeTerms(seed=1)
+        )
         again = Run("easy", run(found.submissions, 240, easy), 240)
         text = page.render([replace(again, policy=name) for name in ("a", "b", "c", "d")])
         assert len(text) < 2_000_000

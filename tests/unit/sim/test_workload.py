@@ -12,8 +12,7 @@ import pytest
 from fluence.errors import InvalidInput
 from fluence.model.constraint import Constraint
 from fluence.sim import workload
-from fluence.sim.intake import IntakeTerms
-from fluence.sim.submission import TraceJob, TraceWorkload
+from fluence.sim.intake import IntakeTerms, TraceJob, TraceWorkload
 from tests.needs import lacks
 from tests.unit.sim.pool import ROOT, TRACES
 
@@ -60,7 +59,7 @@ class TestSwf:
         records = [f"{i} {i} 0 60 {1 + i % 2} -1 -1 1 90" for i in range(6)]
         found = parse(swf(*records)).submissions
         assert len({id(job.jobspec) for job in found}) == 2
-        slot = found[1].jobspec.to_value()["resources"][0]  # type: ignore[index]
+        slot = found[1].jobspec.to_value()["resources"][0]
         core = {"type": "core", "count": 1}
         assert slot == {"type": "slot", "count": 2, "label": "default", "with": [core]}
         by_node = only(parse(swf(records[0]), unit="node")).jobspec

@@ -10,9 +10,9 @@ from click.testing import CliRunner
 
 from fluence.cli import main
 from fluence.config import load
+from fluence.database_url import find_url, parse_url
 from fluence.errors import InvalidInput
 from fluence.schedule.settings import SchedulerSettings
-from fluence.store.urls import find_url, parse_url
 
 SECRET = "s3cr:t/p@ss"
 

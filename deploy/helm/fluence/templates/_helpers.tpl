@@ -71,8 +71,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $notes = append $notes (printf "scheduler.leaderElect is settings.lease: %v" $old.leaderElect) -}}
 {{- end -}}
 {{- if $old.pullPolicy -}}
+{{- if contains "/" .Values.image.repository -}}
 {{- $_ := set $found "pullPolicy" $old.pullPolicy -}}
 {{- $notes = append $notes (printf "scheduler.pullPolicy is image.pullPolicy: %s" $old.pullPolicy) -}}
+{{- else -}}
+{{- $notes = append $notes (printf "scheduler.pullPolicy %s is not used: the image %s is in no registry; see image.repository" $old.pullPolicy .Values.image.repository) -}}
+{{- end -}}
 {{- end -}}
 {{- if $old.loggingLevel -}}
 {{- $level := ternary "debug" "info" (ge (int $old.loggingLevel) 4) -}}
@@ -80,15 +84,23 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- $notes = append $notes (printf "scheduler.loggingLevel is settings.log-level: %s" $level) -}}
 {{- end -}}
 {{- if $old.image -}}
-{{- if regexMatch "(^|/)(scheduler-plugins|flux-framework|converged-computing)/" $old.image -}}
 {{- $notes = append $notes (printf "scheduler.image %s is another program and is not used: see image.repository" $old.image) -}}
-{{- else -}}
-{{- $_ := set $found "image" $old.image -}}
-{{- $notes = append $notes (printf "scheduler.image is image.repository and image.tag: %s" $old.image) -}}
+{{- end -}}
+{{- $sidecar := default dict .Values.sidecar -}}
+{{- $external := or $old.enableExternalService $sidecar.enableExternalService -}}
+{{- if $external -}}
+{{- $_ := set $found "externalService" true -}}
+{{- $notes = append $notes "enableExternalService is matchService.enabled and matchService.nodePort" -}}
+{{- $port := default $sidecar.port $old.port -}}
+{{- if $port -}}
+{{- $_ := set $found "servicePort" (int $port) -}}
+{{- $notes = append $notes (printf "port is matchService.port: %v" $port) -}}
 {{- end -}}
 {{- end -}}
 {{- $unused := list -}}
-{{- range (list "sidecarimage" "sidecarPullPolicy" "enableExternalService" "port" "ports" "type") -}}
+{{- $ignored := list "sidecarimage" "sidecarPullPolicy" "ports" "type" -}}
+{{- if not $external }}{{ $ignored = append $ignored "port" }}{{ end -}}
+{{- range $ignored -}}
 {{- if hasKey $old . }}{{ $unused = append $unused (printf "scheduler.%s" .) }}{{ end -}}
 {{- end -}}
 {{- range $key := list "controller" "controllerManager" "database" "enableCertManager" "kubernetesClusterDomain" "metricsService" "pluginConfig" "plugins" "postgres" "sidecar" "webhookService" -}}
@@ -101,11 +113,29 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- toYaml $found -}}
 {{- end -}}
 
+{{/* The match service as it is asked for, here or by a value of an earlier chart. */}}
+{{- define "fluence.matchService" -}}
+{{- $found := deepCopy .Values.matchService -}}
+{{- $aliases := include "fluence.aliases" . | fromYaml -}}
+{{- if $aliases.externalService -}}
+{{- $_ := set $found "enabled" true -}}
+{{- $_ := set $found "nodePort" true -}}
+{{- with $aliases.servicePort }}{{ $_ := set $found "port" . }}{{ end -}}
+{{- end -}}
+{{- if and $found.clientCertificates (not $found.tlsSecret) -}}
+{{- fail "matchService.clientCertificates needs matchService.tlsSecret: clients can only show a certificate over TLS" -}}
+{{- end -}}
+{{- toYaml $found -}}
+{{- end -}}
+
 {{/* The settings as the scheduler's file has them. */}}
 {{- define "fluence.settings" -}}
 {{- $settings := deepCopy .Values.settings -}}
 {{- if not (index $settings "lease-namespace") -}}
 {{- $_ := set $settings "lease-namespace" .Release.Namespace -}}
+{{- end -}}
+{{- if and .Values.admission.users (not (index $settings "users-policy")) -}}
+{{- $_ := set $settings "users-policy" (printf "%s-users" (include "fluence.fullname" .)) -}}
 {{- end -}}
 {{- $aliases := include "fluence.aliases" . | fromYaml -}}
 {{- range $key, $value := $aliases.settings -}}
@@ -131,10 +161,7 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- end -}}
 
 {{- define "fluence.image" -}}
-{{- $aliases := include "fluence.aliases" . | fromYaml -}}
-{{- if $aliases.image -}}
-{{- $aliases.image -}}
-{{- else if .Values.image.digest -}}
+{{- if .Values.image.digest -}}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
 {{- else -}}
 {{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
@@ -160,12 +187,26 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- if and $address (not (regexMatch "^(127\\.|localhost:|\\[::1\\]:)" $address)) }}true{{ end -}}
 {{- end -}}
 
+{{/* Whether the view API can be reached from outside the pod. */}}
+{{- define "fluence.view" -}}
+{{- $address := index (include "fluence.settings" . | fromYaml) "view-address" -}}
+{{- if and $address (not (regexMatch "^(127\\.|localhost:|\\[::1\\]:)" $address)) }}true{{ end -}}
+{{- end -}}
+
 {{/* Who applies the rules of admission: policy, webhook or off. */}}
 {{- define "fluence.admission" -}}
 {{- $mode := .Values.admission.mode -}}
 {{- $knows := semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version -}}
 {{- if and (eq $mode "policy") (not $knows) -}}
 {{- fail (printf "admission.mode is policy, which Kubernetes %s does not have: set it to webhook, auto or off" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if eq $mode "off" -}}
+{{- if .Values.admission.users -}}
+{{- fail "admission.users is true and admission.mode is off: nothing would write who created an object; set the mode to auto, policy or webhook" -}}
+{{- end -}}
+{{- if .Values.admission.queueAccess -}}
+{{- fail "admission.queueAccess is true and admission.mode is off: no right would be checked; set the mode to auto, policy or webhook" -}}
+{{- end -}}
 {{- end -}}
 {{- if eq $mode "auto" }}{{ ternary "policy" "webhook" $knows }}{{ else }}{{ $mode }}{{ end -}}
 {{- end -}}
@@ -178,6 +219,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{- with .Values.admission.namespaceSelector }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* The same as a selector. */}}
+{{- define "fluence.admission.all" -}}
+matchExpressions:
+{{- include "fluence.admission.namespaces" . | nindent 2 }}
 {{- end -}}
 
 {{/* Those in which no work is held back. */}}

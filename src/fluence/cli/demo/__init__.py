@@ -1,7 +1,7 @@
-"""`fluence demo`: the example workloads on a cluster: who lands where, who waits, why and until when.
+"""`fluence demo`: the example workloads on a cluster: where they run, which wait, why and until when.
 
 The manifests, the nodes and the files of `fluence match`'s examples are those of the directory `examples` of
-the repository; a wheel has a copy of them, so that they are there wherever Fluence is installed.
+the repository; a wheel has a copy, so that they exist wherever Fluence is installed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,16 @@ from pathlib import Path
 
 import click
 
-from fluence.cli.demo.building import Building
-from fluence.cli.demo.script import FILES, Work, read_real, read_script, where
-from fluence.cli.demo.show import Show
+from fluence.cli.demo.show import FILES, Show, Work, read_real, read_script, where
+from fluence.cli.demo.simulated import Building
 from fluence.cli.demo.simulated import play as play_simulated
-from fluence.cli.ending import cleans_up
 from fluence.cli.progress import Meter, announce_build
+from fluence.commands.running import cleans_up
 from fluence.errors import FluenceError, InvalidInput
-from fluence.sandbox import gobuild
+from fluence.kube.releases import DEFAULT, Release, release
+from fluence.sandbox import programs
 from fluence.sandbox.folders import cache_dir
-from fluence.sandbox.programs import find_programs, missing_programs
-from fluence.sandbox.releases import DEFAULT, NODE, Release, release
+from fluence.sandbox.programs import NODE, find_programs, missing_programs
 
 
 @click.command()
@@ -74,7 +73,7 @@ def demo(live: bool, simulated: bool, real: bool, keep: bool, version: str, file
 
 @dataclass
 class _Shown:
-    """What has been shown already."""
+    """What has already been shown."""
 
     simulated: bool = False
 
@@ -99,8 +98,8 @@ def _simulated(wanted: Release) -> None:
 
 
 def _live(wanted: Release, *, keep: bool, real: bool, insist: bool, shown: _Shown) -> str | None:
-    """Show it on a sandbox; else why that cannot be."""
-    # NB needs more than the base installation
+    """Show it on a sandbox. Returns why that is not possible, or None."""
+    # needs more than the base installation
     from fluence.cli.demo.live import PROGRAMS, REAL_NODES, play, sandbox
     from fluence.sandbox.machine import look
 
@@ -113,7 +112,7 @@ def _live(wanted: Release, *, keep: bool, real: bool, insist: bool, shown: _Show
     except KeyboardInterrupt:
         if insist:
             raise
-        return "the build was interrupted; `fluence sandbox build` goes on with it"
+        return "the build was interrupted; `fluence sandbox build` continues it"
     except (FluenceError, OSError) as error:
         if insist:
             raise
@@ -145,7 +144,7 @@ def _live(wanted: Release, *, keep: bool, real: bool, insist: bool, shown: _Show
 
 
 def _suggest(wanted: Release, *, keep: bool, real: bool, log: Path) -> None:
-    """What may be tried next."""
+    """Suggest what to try next."""
     me, here = _program(), where()
     which = "" if wanted.minor == DEFAULT else f" --version {wanted.minor}"
     if keep:
@@ -175,14 +174,14 @@ def _suggest(wanted: Release, *, keep: bool, real: bool, log: Path) -> None:
 
 
 def _programs(wanted: Release, names: tuple[str, ...], shown: _Shown | None) -> dict[str, Path]:
-    """The sandbox's programs, built if need be and said so; with ``shown``, the simulation runs meanwhile."""
+    """The sandbox's programs, built if necessary. With ``shown``, the simulation runs meanwhile."""
     missing = missing_programs(wanted, names)
     if missing:
-        problem = gobuild.obstacle()
+        problem = programs.obstacle()
         if problem is not None:
             raise InvalidInput(problem)
         announce_build(wanted, missing)
-        click.echo("Ctrl-C skips this; the next build goes on where this one stopped.", err=True)
+        click.echo("Ctrl-C skips this; the next build continues where this one stopped.", err=True)
         if shown is not None:
             with Meter() as meter, Building(wanted, names) as building:
                 shown.simulated = True
@@ -201,12 +200,12 @@ def _go_on(*lines: tuple[str, str]) -> None:
 
 
 def _show(script: Sequence[Work]) -> Show:
-    """As wide as the terminal, within reason; a pipe gets the widest."""
+    """As wide as the terminal, within limits; a pipe gets the maximum."""
     return Show(script, width=min(max(shutil.get_terminal_size((110, 24)).columns, 72), 110))
 
 
 def _program() -> str:
-    """How this program is called from here."""
+    """The command that runs this program from here."""
     local = Path(".venv/bin/fluence")
     return str(local) if shutil.which("fluence") is None and local.exists() else "fluence"
 

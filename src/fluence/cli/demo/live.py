@@ -1,4 +1,5 @@
-"""Live: the examples on a sandbox of their own, bound by `fluence scheduler run`; nothing is left of it."""
+"""Live: the examples on a sandbox of their own, bound by `fluence scheduler run`. The sandbox is removed
+afterwards."""
 
 from __future__ import annotations
 
@@ -12,25 +13,24 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from fluence import event_loop
-from fluence.cli.demo.script import NODES as NODE_FILE
-from fluence.cli.demo.script import Json, Work, where
-from fluence.cli.demo.show import Show
+from fluence.cli.demo.show import NODES as NODE_FILE
+from fluence.cli.demo.show import Json, Show, Work, where
 from fluence.errors import Conflict, FluenceError
 from fluence.kube.client import Client
 from fluence.kube.reflector import Reflector
+from fluence.kube.releases import Release
 from fluence.kube.resource import DEPLOYMENTS, JOBS, NODES, PODS, Resource
 from fluence.model.pod import Pod
 from fluence.sandbox.auditor import ask
 from fluence.sandbox.images import find_busybox, write_busybox
 from fluence.sandbox.nodes import read_nodes
-from fluence.sandbox.releases import Release
 from fluence.sandbox.sandbox import Sandbox, Say, clear_stale, log_tail
 
 PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")
 PREFIX = "demo-"
 REAL_NODES = 2
 _NAMESPACE = "default"
-_PATIENCE_S = 60.0  # far more than anything takes: a machine may be busy
+_PATIENCE_S = 60.0  # far more than anything takes, because the machine may be busy
 _KINDS = {each.kind: each.raw() for each in (PODS, JOBS, DEPLOYMENTS)}
 
 
@@ -38,11 +38,11 @@ _KINDS = {each.kind: each.raw() for each in (PODS, JOBS, DEPLOYMENTS)}
 def sandbox(
     programs: dict[str, Path], release: Release, *, keep: bool, say: Say, real: int = 0
 ) -> Iterator[Sandbox]:
-    """A sandbox with simulated or ``real`` nodes and Fluence's scheduler, taken down in any case unless it is
+    """A sandbox with simulated or ``real`` nodes and Fluence's scheduler. It is always removed unless it is
     to be kept."""
     clear_stale(PREFIX)
     box = Sandbox("demo" if keep else f"{PREFIX}{os.getpid()}")
-    if box.status() in ("up", "degraded"):  # one that was kept; it is not ours to take down
+    if box.status() in ("up", "degraded"):  # it was kept by an earlier run and must not be removed
         raise Conflict(
             f"sandbox {box.name!r} is already up; `fluence sandbox down --name {box.name}` it first"
         )
@@ -73,8 +73,8 @@ def _load_busybox(box: Sandbox) -> None:
 
 
 def play(box: Sandbox, script: Sequence[Work], show: Show, *, real: bool = False) -> None:
-    """Apply the examples one after the other, and watch until everybody has started who ever will; on real
-    nodes, until everybody has ended, and tell what they printed."""
+    """Apply the examples one after the other, and watch until every workload that can start has started. On
+    real nodes, wait until all have ended, and show their output."""
     event_loop.run(lambda: _play(box, script, show, real))
 
 
@@ -148,7 +148,7 @@ def _alive(box: Sandbox) -> None:
 
 @contextlib.contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A second Ctrl-C does not stop the cleaning."""
+    """A second Ctrl-C does not stop the clean-up."""
     before = {
         each: signal.signal(each, signal.SIG_IGN) for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     }

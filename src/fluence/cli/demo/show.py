@@ -1,45 +1,127 @@
-"""Show: what happens to the examples, line by line, and who is where in the end; from pods alone.
+"""Show: prints the example manifests in order, what happens to them line by line, and where everything is at
+the end.
 
-It is given the pods as they are, whoever runs them: an API server's or the embedded cluster's. A workload is
-told about when it starts as a whole, when it is told why it waits, and when it has ended.
+It gets the current pods, from an API server or from the embedded cluster. It prints a line when a workload
+starts as a whole, when its pods get a reason to wait, and when it has ended.
 """
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import click
+import yaml
 
 from fluence import names
-from fluence.act.conditions import POD_SCHEDULED, same
-from fluence.cli import view
-from fluence.cli.demo.script import Work, work_of
-from fluence.messages.queue import CANNOT_HOLD
+from fluence.act.conditions import POD_SCHEDULED
+from fluence.act.wait_report import wait_report
+from fluence.commands import view
 from fluence.model.node import Node
-from fluence.model.pod import Pod
-from fluence.model.resources import add_into, pod_requests
+from fluence.model.pod import Pod, add_into, pod_requests
+from fluence.model.reason import Code
 from fluence.sandbox.audit import AuditReport
 from fluence.sandbox.nodes import GPU, ZONE
+from fluence.schedule.status.status import PodReason
 from fluence.units import format_amount
 
+_PACKAGED, _REPOSITORY = Path(__file__).parent / "files", Path(__file__).parents[4] / "examples"
+FILES = _PACKAGED if _PACKAGED.exists() else _REPOSITORY  # a wheel has a copy; see pyproject.toml
+MANIFESTS = FILES / "cluster"
+REAL = FILES / "real"
+NODES = FILES / "nodes.yaml"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One file: the pods of one gang, marked by the label `app`."""
+
+    name: str
+    path: Path
+    purpose: str  # its first sentence
+    documents: tuple[Json, ...]
+
+    @property
+    def pods(self) -> int:
+        return sum(_pod_count(document) for document in self.documents)
+
+
+def read_script(version: str) -> list[Work]:
+    """The examples for one release, in order of their numbers."""
+    paths = [*MANIFESTS.glob("*.yaml"), *(MANIFESTS / version).glob("*.yaml")]
+    return [_read(path) for path in sorted(paths, key=lambda path: path.name)]
+
+
+def read_real() -> list[Work]:
+    """The examples whose containers run and print."""
+    return [_read(path) for path in sorted(REAL.glob("*.yaml"))]
+
+
+def where() -> str:
+    """The path of the example files from here."""
+    return "examples" if Path("examples/nodes.yaml").exists() else str(FILES)
+
+
+def work_of(pod: Pod) -> str:
+    """The name of the workload that a pod belongs to."""
+    return pod.labels.get("app", "")
+
+
+def purpose(text: str) -> str:
+    """The first sentence of the comment at the beginning of a file."""
+    lines = []
+    for line in text.splitlines():
+        if not line.startswith("#"):
+            break
+        lines.append(line.lstrip("# "))
+    comment = " ".join(lines)
+    end = comment.find(". ")
+    return comment if end < 0 else comment[: end + 1]
+
+
+def _read(path: Path) -> Work:
+    text = path.read_text()
+    documents = tuple(each for each in yaml.safe_load_all(text) if each)
+    return Work(path.stem.partition("-")[2], path, purpose(text), documents)
+
+
+def _pod_count(document: Json) -> int:
+    match document["kind"]:
+        case "Pod":
+            return 1
+        case "Job":
+            return int(document["spec"].get("parallelism", 1))
+        case "Deployment":
+            return int(document["spec"].get("replicas", 1))
+        case _:
+            return 0
+
+
+_WAITS = (PodReason.UNSCHEDULABLE, PodReason.TURN, PodReason.ERROR)
 _COLORS = {"starts": "green", "waits": "yellow", "never": "red", "ended": "blue"}
-_ARROW = "\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}"  # no line breaks here
+_ARROW = "\N{NO-BREAK SPACE}→\N{NO-BREAK SPACE}"  # no line break here
 
 
 class Standing(NamedTuple):
-    """How a workload is doing, in a word and in a sentence."""
+    """The state of a workload, in a word and in a sentence."""
 
     word: str  # starts, waits, never, ended
     text: str
+    meaning: str = ""  # of the text, if numbers in it do not count as a change
 
     def differs(self, other: Standing | None) -> bool:
-        return other is None or self.word != other.word or not same(self.text, other.text)
+        if other is None or self.word != other.word:
+            return True
+        return self.meaning != other.meaning if self.meaning else self.text != other.text
 
 
 class Show:
-    """``opens`` a workload, ``see`` its pods as often as they change, ``summary`` at the end."""
+    """Call ``opens`` for a workload, ``see`` whenever its pods change, and ``summary`` at the end."""
 
     def __init__(
         self, script: Sequence[Work], *, width: int = 110, echo: Callable[[str], object] = click.echo
@@ -54,7 +136,7 @@ class Show:
     # -- the cluster -----------------------------------------------------------------------------------------
 
     def cluster(self, nodes: Iterable[Node]) -> None:
-        """The nodes, those that are alike on one line."""
+        """Print the nodes, equal ones on one line."""
         alike: dict[tuple[str, ...], list[str]] = {}
         for node in nodes:
             size = node.allocatable()
@@ -67,7 +149,7 @@ class Show:
         for line in view.columns(sorted(rows)):
             self._echo(f"  {line}")
 
-    # -- what happens ----------------------------------------------------------------------------------------
+    # -- events ----------------------------------------------------------------------------------------------
 
     def titles(self, where: str) -> None:
         self._echo(f"\nThe manifests of {where}, applied one after the other:\n")
@@ -75,11 +157,11 @@ class Show:
         self._echo(click.style(head, bold=True))
 
     def opens(self, work: Work, at: float) -> None:
-        """A workload is applied."""
+        """Announce a workload that is applied."""
         self._line(work.name, at, work.purpose)
 
     def see(self, pods: Iterable[Pod], at: float) -> None:
-        """Tell what changed."""
+        """Print what changed."""
         of: dict[str, list[Pod]] = {}
         for pod in pods:
             of.setdefault(work_of(pod), []).append(pod)
@@ -90,12 +172,12 @@ class Show:
                 self._line(work.name, at, found.text, word=found.word)
 
     def knows(self, work: Work) -> bool:
-        """Whether something is known of a workload."""
+        """Whether the state of a workload is known."""
         return work.name in self.standing
 
     @property
     def is_over(self) -> bool:
-        """Whether everybody has started who ever will."""
+        """Whether every workload that can start has started."""
         told = [self.standing.get(work.name) for work in self.script]
         return all(each is not None and each.word != "waits" for each in told)
 
@@ -108,7 +190,7 @@ class Show:
         )
 
     def outputs(self, logs: Iterable[tuple[Pod, str]]) -> None:
-        """What containers printed, each line with its pod and node."""
+        """Print the output of containers, each line with its pod and node."""
         self._echo("\n" + click.style("What the containers printed", bold=True))
         rows = [
             [_short(pod), pod.spec.node_name or "", line]
@@ -143,7 +225,7 @@ class Show:
     # -- the end ---------------------------------------------------------------------------------------------
 
     def summary(self, nodes: Iterable[Node], pods: Iterable[Pod], audit: AuditReport) -> None:
-        """Who is where, what waits and why, and what the audit says."""
+        """Print which pods are where, what waits and why, and the result of the audit."""
         pods = list(pods)
         self._echo("\n" + click.style("Who is where", bold=True))
         rows = []
@@ -157,7 +239,7 @@ class Show:
             self._echo(f"  {line}")
         waiting = [(name, told) for name, told in self.standing.items() if told.word in ("waits", "never")]
         if waiting:
-            self._echo("\n" + click.style("What waits, and what its pods are told", bold=True))
+            self._echo("\n" + click.style("Jobs that wait, and why", bold=True))
         for name, told in waiting:
             start = f"  {name}: "
             for line in textwrap.wrap(told.text, self._width, initial_indent=start, subsequent_indent="    "):
@@ -174,13 +256,14 @@ class Show:
 
 
 def message(pod: Pod) -> str:
-    """What a pod is told that waits for room or its turn; not what it is told while its siblings are made."""
+    """The message of a pod that waits for capacity or its turn; empty while its siblings are being
+    created."""
     condition = pod.condition(POD_SCHEDULED)
-    return condition.message if condition is not None and condition.reason == "Unschedulable" else ""
+    return condition.message if condition is not None and condition.reason in _WAITS else ""
 
 
 def _standing(pods: list[Pod], count: int) -> Standing | None:
-    """What there is to say of a workload; None while its pods come, land or go one by one."""
+    """The state of a workload; None while its pods appear, start or end one by one."""
     if len(pods) < count:
         return None
     alive = [pod for pod in pods if not pod.is_terminal]
@@ -192,7 +275,12 @@ def _standing(pods: list[Pod], count: int) -> Standing | None:
     told = [message(pod) for pod in alive]
     if bound or not all(told):
         return None
-    return Standing("never" if told[0].startswith(CANNOT_HOLD) else "waits", told[0])
+    report = wait_report(alive[0].status.conditions)
+    if report is None:
+        return Standing("waits", told[0])
+    never = any(reason.code is Code.CLUSTER_CANNOT_HOLD for reason in report.reasons)
+    meaning = f"{report.meaning} {report.no_later_than} {report.expected}"
+    return Standing("never" if never else "waits", told[0], meaning)
 
 
 def _places(pods: list[Pod]) -> str:
@@ -208,7 +296,7 @@ def _pods(pods: list[Pod]) -> str:
 
 
 def _short(pod: Pod) -> str:
-    """A pod's name; a rank of a Job without the letters that its controller puts behind the index."""
+    """A pod's name; for a rank of a Job, without the letters that its controller appends to the index."""
     index = pod.annotations.get(names.COMPLETION_INDEX)
     owner = next((each.name for each in pod.metadata.owner_references or ()), "")
     return f"{owner}-{index}" if index is not None and owner else pod.metadata.name

@@ -1,18 +1,18 @@
-"""Which nodes are open to a pod: kube-scheduler's filters and scores, for all nodes at once, by plugin.
+"""The filters and scores of kube-scheduler, one module per plugin, for all nodes at once.
 
 | kube-scheduler's plugin | module |
 |---|---|
-| NodeUnschedulable | `unschedulable`: cordoned nodes; nodes that are not ready |
-| TaintToleration | `taints` |
+| NodeUnschedulable, TaintToleration | `taints`: also cordoned nodes, and nodes that are not ready |
 | NodeAffinity | `node_affinity`: nodeSelector and node affinity |
-| NodeResourcesFit | `resources`; the fit itself is `fluence.placer.node_table` |
+| NodeResourcesFit | `fluence.placer.node_table`; `fluence.cluster.diagnosis` says what a node lacks |
+| NodeResourcesFit, of external resources that nodes advertise | `devices` |
 | NodePorts | `ports` |
 | InterPodAffinity | `interpod_affinity` |
 | PodTopologySpread | `topology_spread` |
-| VolumeBinding, VolumeZone, VolumeRestrictions | `volumes`, `volume_matching`, `volume_rules` |
+| VolumeBinding, VolumeZone, VolumeRestrictions | `volumes`, `volume_rules` |
 | NodeVolumeLimits | `csi_limits` |
 
-Two modules put them together. `node_rules`: what a pod asks of its node alone, one mask and one score for
-each distinct rule. `gang_rules`: what the pods of a gang ask of other pods, which changes with each that is
-placed. A mask is a column over `NodeColumns.nodes`: True where a node is open.
+Two modules combine them. `node_rules`: the rules of a pod about its node, with one mask and one score for
+each distinct rule. `gang_rules`: the rules of the pods of a gang about other pods, which change with each
+placed pod. A mask is a column over `NodeColumns.nodes`: True if a node is open.
 """

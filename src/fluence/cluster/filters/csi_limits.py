@@ -1,8 +1,8 @@
-"""How many volumes of each CSI driver a node has attached, and how many it may have (NodeVolumeLimits).
+"""Attached volumes per CSI driver and node, and their limits (NodeVolumeLimits).
 
-The limits are those of CSINode. A claim that several pods of a node mount is one volume, and it counts from
-when its first pod is placed there; who mounts it, and by whose scheduler, does not matter. `volumes` tells
-`CsiLimits` of pods that come and go; `volume_rules` asks `AttachRoom` as it places a gang.
+The limits come from CSINode. A claim that several pods on a node mount is one volume. It counts from the time
+when its first pod is placed there, for pods of any scheduler. `volumes` updates `CsiLimits` with the pods;
+`volume_rules` uses `AttachRoom` while it places a gang.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class CsiLimits:
         self.limited: set[str] = set()  # drivers with a limit somewhere
 
     def set_limits(self, node: str, limits: Mapping[str, int]) -> bool:
-        """Whether something changed."""
+        """Set the limits of a node; returns whether they have changed."""
         if self._limits.get(node, {}) == limits:
             return False
         if limits:
@@ -42,7 +42,7 @@ class CsiLimits:
         return True
 
     def set_driver(self, claim: Key, driver: str) -> None:
-        """Who makes the volume of a claim; empty: nobody whose volumes are counted."""
+        """Set the CSI driver of the volume of a claim; empty: its volumes are not counted."""
         before = self._drivers.pop(claim, "")
         if driver:
             self._drivers[claim] = driver
@@ -52,7 +52,7 @@ class CsiLimits:
                 self._count(driver, node, 1)
 
     def attach(self, claim: Key, node: str) -> None:
-        """Some pod on a node mounts a claim."""
+        """A pod on a node mounts a claim."""
         nodes = self._nodes.setdefault(claim, set())
         if node not in nodes:
             nodes.add(node)
@@ -68,7 +68,7 @@ class CsiLimits:
                 del self._nodes[claim]
 
     def room(self, driver: str, position: Mapping[str, int]) -> Ints:
-        """How many more volumes of a driver each node takes."""
+        """The number of volumes of a driver that can still be attached to each node."""
         free = np.full(len(position), _NO_LIMIT, np.int64)
         for node, limits in self._limits.items():
             if driver in limits and node in position:
@@ -79,7 +79,7 @@ class CsiLimits:
         return free
 
     def nodes(self, claim: Key) -> set[str]:
-        """Where a claim is attached, or about to be."""
+        """The nodes to which a claim is attached, or about to be."""
         return self._nodes.get(claim, set())
 
     def _count(self, driver: str, node: str, change: int) -> None:
@@ -91,7 +91,7 @@ class CsiLimits:
 
 
 class AttachRoom:
-    """How many more volumes each node takes, as a gang is placed."""
+    """The number of volumes that can still be attached to each node, while a gang is placed."""
 
     def __init__(
         self, limits: CsiLimits, attachments: Collection[Attachment], position: Mapping[str, int]
@@ -105,7 +105,7 @@ class AttachRoom:
         }
 
     def open_nodes(self, attachments: Sequence[Attachment]) -> Iterator[tuple[Reason, Mask]]:
-        """For each driver, the nodes that take what one pod adds."""
+        """For each driver, the nodes to which the volumes of one pod can be attached."""
         for driver in {driver for _, driver in attachments}:
             more = np.zeros(self._size, np.int64)
             for claim, its in attachments:

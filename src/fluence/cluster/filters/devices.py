@@ -1,25 +1,43 @@
-"""Devices that belong to no node: why a request for them can never be met, or not now."""
+"""External resources: why a request for them cannot be satisfied, ever, now, or on some nodes.
+
+A kubelet ignores a resource that its node does not advertise. If the node advertises it, the kubelet counts:
+it fails pods that request more than the node offers. A node whose device plugin is gone offers 0.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
+from fluence.cluster.columns import NodeColumns
+from fluence.graph.graph import Mask
 from fluence.match import policy as policies
-from fluence.model.device import DeviceRequest, DeviceTerm
+from fluence.model.external_resources import DeviceRequest, DeviceTerm
 from fluence.model.reason import Code, Reason
+from fluence.names import DEVICE_PREFIX
 from fluence.placer.backends import BackendTable, DeviceNeed
 from fluence.placer.gang import GangRequest
 from fluence.placer.gang_fit import GangFit
 from fluence.placer.profile import FreeView
+from fluence.units import MAX_AMOUNT
 
-_NAMED = 20  # types, keys, values and backends that a reason carries
+_MAX_NAMES = 20  # types, keys, values and backends in a reason
+
+
+def open_nodes(columns: NodeColumns, asked: Sequence[tuple[str, int]]) -> Iterator[tuple[Reason, Mask]]:
+    """For each type that a pod requests, the nodes whose kubelet does not fail the pod."""
+    for type_, amount in asked:
+        resource = DEVICE_PREFIX + type_
+        offers = columns.offers(resource)
+        short = (offers >= 0) & (offers < min(amount, MAX_AMOUNT))
+        if short.any():
+            yield Reason.of(Code.NODE_OFFERS_TOO_LITTLE, resource=resource, wanted=amount), ~short
 
 
 def refusal(table: BackendTable, request: DeviceRequest, needs: Sequence[DeviceNeed]) -> Reason | None:
-    """Why a request cannot be met by the devices as they are, whoever holds them; worked out once."""
+    """Why the existing devices cannot satisfy a request, regardless of their use; computed once."""
     known = table.refusals
-    if request not in known or request.per_pod:  # those depend on how much each pod asks for
+    if request not in known or request.per_pod:  # the answer depends on the amounts of each pod
         known[request] = _refusal(table, request, needs)
     return known[request]
 
@@ -27,7 +45,7 @@ def refusal(table: BackendTable, request: DeviceRequest, needs: Sequence[DeviceN
 def _refusal(table: BackendTable, request: DeviceRequest, needs: Sequence[DeviceNeed]) -> Reason | None:
     for type_, _ in request.needs:
         if not table.of_type(type_):
-            return Reason.of(Code.DEVICE_TYPE_UNKNOWN, type=type_, types=table.types[:_NAMED])
+            return Reason.of(Code.DEVICE_TYPE_UNKNOWN, type=type_, types=table.types[:_MAX_NAMES])
     asked = [type_ for type_, _ in request.needs] or list(table.types)
     for term in request.terms:
         fault = _unknown(table, term, asked)
@@ -39,18 +57,16 @@ def _refusal(table: BackendTable, request: DeviceRequest, needs: Sequence[Device
     return _too_few(table, needs)
 
 
-def busy(
-    seats: GangFit, gang: GangRequest, view: FreeView, *, now: int, duration: int | None
-) -> list[Reason]:
-    """What of a gang's devices is not free, and until when."""
+def busy(fit: GangFit, gang: GangRequest, view: FreeView, *, now: int, duration: int | None) -> list[Reason]:
+    """The devices of a gang that are not free, and until when."""
     policy = policies.find(gang.policy) if isinstance(gang.policy, str) else gang.policy
-    table = seats.backends
+    table = fit.backends
     short = table.lacking(gang.devices, view, policy)
     if not short and next(table.choices(gang.devices, view, policy), None) is None:
-        short = list(gang.devices)  # each by itself is free, and not together
+        short = list(gang.devices)  # each is free separately, but not all together
     found = {}
     for need in short:
-        until = seats.devices_from([need], policy, now=now, duration=duration)
+        until = fit.devices_from([need], policy, now=now, duration=duration)
         found[need.type] = Reason.of(
             Code.DEVICE_BUSY,
             type=need.type,
@@ -62,7 +78,7 @@ def busy(
 
 
 def _unknown(table: BackendTable, term: DeviceTerm, types: Sequence[str]) -> Reason | None:
-    """A term that no device of these types can meet, or that says nothing about any of them."""
+    """A term that no device of these types can satisfy, or that applies to none of them."""
     entries = [entry for type_ in types for entry in table.of_type(type_)]
     known = dict.fromkeys(value for each in entries if (value := table.value(each, term.key)) is not None)
     if not known:
@@ -78,7 +94,7 @@ def _unknown(table: BackendTable, term: DeviceTerm, types: Sequence[str]) -> Rea
 
 
 def _none_suits(table: BackendTable, type_: str, terms: Sequence[DeviceTerm]) -> Reason:
-    """No device of a type is all that is asked for, or those that are, are offline."""
+    """The reason that no device of a type satisfies all terms, or that all such devices are offline."""
     concerned = [term for term in terms if table.concerns(term, type_)]
     right = [each for each in table.of_type(type_) if all(table.meets(each, term) for term in concerned)]
     offline = dict.fromkeys(each.key[0] for each in right if not each.online)
@@ -102,4 +118,4 @@ def _too_few(table: BackendTable, needs: Sequence[DeviceNeed]) -> Reason | None:
 
 
 def _names(given: Iterable[str]) -> tuple[str, ...]:
-    return tuple(given)[:_NAMED]
+    return tuple(given)[:_MAX_NAMES]

@@ -1,8 +1,9 @@
-"""A gang's rules about other pods, put together: what is open to each kind of its pods as they are placed.
+"""The rules of a gang about other pods, combined: the open nodes for each kind of its pods, while they are
+placed.
 
-`requests` makes `InterPodFilters` for a gang that has such rules, or that the anti-affinity of others is
-against; the placer begins an attempt and tells it of each pod that it places
-(`fluence.placer.gang.GangRules`). A start in the future is judged by the pods that will still be there.
+`requests` makes `InterPodFilters` for a gang with such rules, or if the anti-affinity of other pods matches
+it. The placer begins an attempt and reports each pod that it places (`fluence.placer.gang.GangRules`). For a
+start in the future, only pods that will still run count.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from fluence.cluster.filters.interpod_affinity import (
     affinity_order,
     separates_nodes,
 )
-from fluence.cluster.filters.pod_shape import GangContext, PodShape
 from fluence.cluster.filters.ports import PortFilter
-from fluence.cluster.filters.topology_spread import SpreadFilter, SpreadScore
+from fluence.cluster.filters.topology_spread import DefaultSpreadScore, SpreadFilter, SpreadScore
+from fluence.cluster.pod_index import GangContext, PodShape
 from fluence.graph.graph import Ints, Mask
 from fluence.model.reason import Reason
 
@@ -48,10 +49,10 @@ class InterPodFilters:
         return affinity_order(turns, self.context)
 
     def alone(self) -> InterPodFilters | None:
-        """Pods of one kind that have the same port, or keep each other out of a domain: however empty the
-        nodes are, there are only as many seats as nodes, or as domains. Of other rules a search cannot say
-        never: what is there may ease them (a spread, an affinity), or the search may miss a way (several
-        kinds, several terms)."""
+        """Rules that also limit a gang on empty nodes: equal pods with the same host port, or with
+        anti-affinity to each other. Each node or domain can hold only one of them. With other rules, a
+        failed search does not prove that the gang never fits: existing pods may help (a spread, an affinity),
+        or the search may miss a placement (several kinds, several terms)."""
         if len(self.context.shapes) > 1:
             return None
         (shape,) = self.context.shapes
@@ -67,12 +68,14 @@ class InterPodFilters:
             preferred_spread=(),
         )
         everybody = self.context.index.uids
-        context = replace(self.context, shapes=[replace(shape, others=others)], leaving=everybody)
+        context = replace(
+            self.context, shapes=[replace(shape, others=others)], leaving=everybody, siblings=()
+        )
         return InterPodFilters(context, lambda at: everybody)
 
 
 def once_per_node(shape: PodShape, context: GangContext) -> bool:
-    """Whether two pods like this one can never share a node."""
+    """Whether two equal pods of this kind can never share a node."""
     return bool(shape.others.ports) or any(
         separates_nodes(term, shape, context) for term in shape.others.anti_affinity
     )
@@ -84,7 +87,7 @@ class InterPodAttempt:
     def __init__(self, context: GangContext) -> None:
         self._size = len(context.columns)
         self._filters = [list(_filters(number, context)) for number in range(len(context.shapes))]
-        self._scores = [list(_scores(shape, context)) for shape in context.shapes]
+        self._scores = [list(_scores(number, context)) for number in range(len(context.shapes))]
 
     def one_at_a_time(self, members: int) -> bool:
         return any(each.one_at_a_time for each in self._filters[members]) or any(
@@ -103,7 +106,7 @@ class InterPodAttempt:
         return np.asarray(sum(scores)) if scores else None
 
     def required_free(self, members: int) -> None:
-        """Nobody must follow anybody to a node: affinity knows domains."""
+        """Always None: affinity is about domains, so no pod must follow another to its node."""
 
     def reasons(self, members: int) -> Iterator[tuple[Reason, Mask]]:
         """Each reason with the nodes that it leaves open, in the order of kube-scheduler's filters."""
@@ -129,8 +132,12 @@ def _filters(number: int, context: GangContext) -> Iterator[_Filter]:
     yield AffinityFilter(number, context)
 
 
-def _scores(shape: PodShape, context: GangContext) -> Iterator[AffinityScore | SpreadScore]:
+def _scores(number: int, context: GangContext) -> Iterator[AffinityScore | SpreadScore | DefaultSpreadScore]:
+    shape = context.shapes[number]
     if shape.others.preferred_affinity:
         yield AffinityScore(shape, context)
     if shape.others.preferred_spread:
         yield SpreadScore(shape, context)
+    siblings = context.siblings[number] if context.siblings else None
+    if siblings is not None:
+        yield DefaultSpreadScore(siblings, shape, context)

@@ -1,9 +1,10 @@
-"""Pod affinity and anti-affinity (InterPodAffinity), as a gang is placed: each pod counts for the next.
+"""Pod affinity and anti-affinity (InterPodAffinity), while a gang is placed: each placed pod counts for the
+next.
 
-Counts are kept per *domain*, the nodes that share a value of a topology label, so a pod that is placed costs
-a few additions. Required terms are a filter, of the pod's own and of pods on nodes against it; preferred ones
-a score with kube-scheduler's weight. What pods that are there would prefer of one that comes is not asked.
-`gang_rules` asks for both, for each kind of pod in a gang.
+Counts are kept per *domain*, the nodes with one value of a topology label, so placing a pod costs a few
+additions. Required terms, of the pod itself and of pods on nodes that match it, are a filter. Preferred terms
+are a score with kube-scheduler's weight. Preferences of existing pods about the new pod are not considered.
+`gang_rules` uses both, for each kind of pod in a gang.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fluence.cluster.columns import Column
-from fluence.cluster.filters.pod_shape import GangContext, PodShape
+from fluence.cluster.pod_index import GangContext, PodShape
 from fluence.cluster.pod_terms import AffinityTerm, selector_text
 from fluence.graph.graph import Ints, Mask
 from fluence.model.reason import Code, Reason
@@ -24,12 +25,12 @@ _WEIGHT = 2  # in kube-scheduler's default profile
 
 @dataclass(slots=True, eq=False)
 class _Domains:
-    """The domains of one topology label that have, or must not have, some pods."""
+    """The domains of one topology label that contain some pods, as required or as forbidden."""
 
-    reason: Reason  # against the nodes that they close
+    reason: Reason  # for the nodes that they close
     column: Column
     marked: Mask  # by domain; the last entry, for nodes without the label, is never marked
-    counted: list[bool]  # per kind of pod in the gang: whether it marks the domain that it is placed in
+    counted: list[bool]  # per kind of pod in the gang: whether it marks its domain
 
     def assigned(self, members: int, node: int) -> None:
         if self.counted[members] and self.column.of[node] >= 0:
@@ -47,7 +48,7 @@ class AffinityFilter:
     def __init__(self, number: int, context: GangContext) -> None:
         shape = context.shapes[number]
         self._affinity = _affinity(shape, context)
-        # The first of a series of pods that want each other may start anywhere.
+        # The first of several pods with affinity to each other may be placed anywhere.
         self._may_be_first = (
             bool(self._affinity)
             and not any(each.marked.any() for each in self._affinity)
@@ -81,7 +82,7 @@ class AffinityFilter:
 
 
 def _affinity(shape: PodShape, context: GangContext) -> list[_Domains]:
-    """Every term must find its domain among the pods that all terms match."""
+    """The domains that satisfy each term; only pods that match all terms count."""
     terms = shape.others.affinity
     if not terms:
         return []
@@ -92,7 +93,7 @@ def _affinity(shape: PodShape, context: GangContext) -> list[_Domains]:
 
 
 def _anti(shape: PodShape, context: GangContext) -> list[_Domains]:
-    """The pod's own terms: domains with such pods are closed."""
+    """The terms of the pod itself: domains with matching pods are closed."""
     found = []
     for term in shape.others.anti_affinity:
         counts = context.index.matching(term, context.leaving)
@@ -102,7 +103,7 @@ def _anti(shape: PodShape, context: GangContext) -> list[_Domains]:
 
 
 def _against(shape: PodShape, context: GangContext) -> list[_Domains]:
-    """The terms of others against this pod: of pods on nodes, and of those of its gang as they are placed."""
+    """The terms of other pods that match this pod: of pods on nodes, and of placed pods of its gang."""
     code = Code.EXISTING_ANTI_AFFINITY
     kinds = len(context.shapes)
     found = []
@@ -118,7 +119,7 @@ def _against(shape: PodShape, context: GangContext) -> list[_Domains]:
 
 
 def separates_nodes(term: AffinityTerm, shape: PodShape, context: GangContext) -> bool:
-    """Whether a term of anti-affinity keeps pods of this kind on different nodes, and does nothing else."""
+    """Whether a term of anti-affinity means only that pods of this kind are on different nodes."""
     column = context.columns.label(term.topology_key)
     return (
         term.matches(shape.pod, context.index.labels_of) and bool(column.present.all()) and column.is_unique
@@ -126,7 +127,7 @@ def separates_nodes(term: AffinityTerm, shape: PodShape, context: GangContext) -
 
 
 def affinity_order(turns: list[int], context: GangContext) -> list[int]:
-    """Kinds of pods with affinity come after those that they want to be near."""
+    """Kinds of pods with affinity come after the kinds that their affinity matches."""
     labels_of = context.index.labels_of
     done: list[int] = []
     left = list(turns)
@@ -140,7 +141,7 @@ def affinity_order(turns: list[int], context: GangContext) -> list[int]:
             if not waits:
                 break
         else:
-            turn = left[0]  # they want each other: one begins
+            turn = left[0]  # they match each other: start with one of them
         done.append(turn)
         left.remove(turn)
     return done
@@ -148,10 +149,10 @@ def affinity_order(turns: list[int], context: GangContext) -> list[int]:
 
 @dataclass(slots=True, eq=False)
 class _Weighted:
-    """One preferred term: what each of its domains is worth."""
+    """One preferred term, with the value of each of its domains."""
 
     column: Column
-    weight: int  # below 0: rather not
+    weight: int  # negative: anti-affinity
     worth: Ints  # by domain
     counted: list[bool]  # per kind of pod in the gang
 
@@ -161,7 +162,7 @@ class _Weighted:
 
 
 class AffinityScore:
-    """What one kind of pod prefers to be near, as its gang is placed."""
+    """The preferred affinity of one kind of pod, while its gang is placed."""
 
     def __init__(self, shape: PodShape, context: GangContext) -> None:
         terms = shape.others.preferred_affinity
@@ -196,12 +197,12 @@ def _weighted(term: AffinityTerm, weight: int, context: GangContext) -> _Weighte
 def _domains(
     code: Code, term: AffinityTerm, counts: Ints, counted: list[bool], context: GangContext
 ) -> _Domains:
-    """The domains of a term that have some of the pods that were counted on each node."""
+    """The domains of a term that contain counted pods."""
     column = context.columns.label(term.topology_key)
     marked = np.zeros(len(column.codes) + 1, np.bool_)
     marked[column.of[counts > 0]] = True
     marked[-1] = False
-    if code is Code.EXISTING_ANTI_AFFINITY:  # of somebody else: what it looks for is theirs to know
+    if code is Code.EXISTING_ANTI_AFFINITY:  # of another user's pod: its selector is not shown
         reason = Reason.of(code, key=column.key)
     else:
         reason = Reason.of(code, key=column.key, selector=selector_text(term.selector))

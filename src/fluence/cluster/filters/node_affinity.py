@@ -1,7 +1,8 @@
-"""nodeSelector and node affinity (NodeAffinity): the nodes that labels and names select, and those preferred.
+"""nodeSelector and node affinity (NodeAffinity): the nodes that labels and names select, and the preferred
+ones.
 
-An expression such as `zone in (a, b)` is a comparison of one column of labels, whatever the number of nodes.
-`node_rules` asks for the rules of pods, `volumes` for the nodes from which a volume can be reached.
+An expression such as `zone in (a, b)` is a comparison of one column of labels, for any number of nodes.
+`node_rules` uses it for the rules of pods, and `volumes` for the nodes that can reach a volume.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def with_labels(columns: NodeColumns, labels: Mapping[str, str]) -> Mask:
 
 
 def selected(columns: NodeColumns, selector: NodeSelector | None) -> Mask:
-    """The nodes that any term of a selector matches; without a selector, all."""
+    """The nodes that any term of a selector matches; without a selector, all nodes."""
     if selector is None:
         return np.ones(len(columns), np.bool_)
     mask = np.zeros(len(columns), np.bool_)
@@ -37,7 +38,7 @@ def selected(columns: NodeColumns, selector: NodeSelector | None) -> Mask:
 
 
 def score(columns: NodeColumns, preferred: Iterable[PreferredSchedulingTerm]) -> Ints | None:
-    """Nodes that match terms of more weight are better; None: all are equal."""
+    """A higher score for nodes that match terms with more weight; None: all are equal."""
     weights = np.zeros(len(columns), np.int64)
     for each in preferred:
         weights += each.weight * _term(columns, each.preference)
@@ -46,7 +47,8 @@ def score(columns: NodeColumns, preferred: Iterable[PreferredSchedulingTerm]) ->
 
 
 def _term(columns: NodeColumns, term: NodeSelectorTerm) -> Mask:
-    """An empty term matches no node; matchFields knows metadata.name only."""
+    """The nodes that a term matches. An empty term matches no node; matchFields supports only
+    metadata.name."""
     if not term.match_expressions and not term.match_fields:
         return np.zeros(len(columns), np.bool_)
     mask = np.ones(len(columns), np.bool_)

@@ -1,7 +1,7 @@
-"""What a pod asks of its node alone, put together: one mask and one score over all nodes.
+"""The rules of a pod about its node, combined into one mask and one score over all nodes.
 
-Pods made from one template share their rules, so the answer is kept by the distinct rule until a node says
-something else. `requests` asks when it makes a gang, `diagnosis` when a gang finds no seats.
+Pods from one template share their rules, so the results are cached per distinct rule until a node changes.
+`requests` uses it when it compiles a gang, `diagnosis` when a gang does not fit.
 """
 
 from __future__ import annotations
@@ -15,22 +15,24 @@ import numpy as np
 from cachetools import LRUCache
 
 from fluence.cluster.columns import NodeColumns
-from fluence.cluster.filters import node_affinity, taints, unschedulable
+from fluence.cluster.filters import devices, node_affinity, taints
+from fluence.cluster.filters.taints import open_nodes
 from fluence.graph.graph import Ints, Mask
+from fluence.model.external_resources import asked_by
 from fluence.model.pod import NodeSelector, Pod, PreferredSchedulingTerm, Toleration
 from fluence.model.reason import Code, Reason
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
-_KEPT = 1024  # distinct rules
+_MAX_RULES = 1024  # distinct rules
 _AFFINITY = Reason.of(Code.NODE_AFFINITY_MISMATCH)
 _Column = TypeVar("_Column")
 
-VolumeNodes = tuple[tuple[Reason, NodeSelector], ...]  # where volumes can be; why not on other nodes
+VolumeNodes = tuple[tuple[Reason, NodeSelector], ...]  # the nodes of each volume; the reason for others
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeRules:
-    """What a pod asks of its node; ``key`` is equal for equal rules."""
+    """The rules of a pod about its node; ``key`` is equal for equal rules."""
 
     key: bytes
     selector: dict[str, str]
@@ -38,12 +40,14 @@ class NodeRules:
     preferred: tuple[PreferredSchedulingTerm, ...]
     tolerations: tuple[Toleration, ...]
     volumes: VolumeNodes = ()
+    devices: tuple[tuple[str, int], ...] = ()  # external resources that the pod requests, by type
 
     @classmethod
     def of(cls, pod: Pod, volumes: VolumeNodes = ()) -> NodeRules:
         spec = pod.spec
         affinity = spec.affinity.node_affinity if spec.affinity else None
-        key = _encode((spec.node_selector, affinity, spec.tolerations, volumes))
+        asked = tuple(sorted(asked_by(pod).items()))
+        key = _encode((spec.node_selector, affinity, spec.tolerations, volumes, asked))
         return cls(
             key,
             spec.node_selector or {},
@@ -51,25 +55,26 @@ class NodeRules:
             tuple(affinity.preferred or ()) if affinity else (),
             tuple(spec.tolerations or ()),
             volumes,
+            asked,
         )
 
 
 class NodeFilters:
-    """Masks and scores by distinct rule; the least recently asked for are forgotten."""
+    """Masks and scores by distinct rule; the least recently used are dropped."""
 
     def __init__(self, columns: NodeColumns) -> None:
         self._columns = columns
         self._generation = -1
-        self._masks: LRUCache[bytes, Mask] = LRUCache(_KEPT)
-        self._selected: LRUCache[bytes, Mask] = LRUCache(_KEPT)
-        self._scores: LRUCache[bytes, Ints | None] = LRUCache(_KEPT)
+        self._masks: LRUCache[bytes, Mask] = LRUCache(_MAX_RULES)
+        self._selected: LRUCache[bytes, Mask] = LRUCache(_MAX_RULES)
+        self._scores: LRUCache[bytes, Ints | None] = LRUCache(_MAX_RULES)
 
     def allowed(self, rules: NodeRules) -> Mask:
         """The nodes on which a pod with these rules may run."""
         return self._known(self._masks, rules, self._allowed)
 
     def selected(self, rules: NodeRules) -> Mask:
-        """The nodes that the selector and the required affinity match; taints and state aside."""
+        """The nodes that the selector and the required affinity match, regardless of taints and state."""
         return self._known(self._selected, rules, self._select)
 
     def tolerated(self, rules: NodeRules) -> Mask:
@@ -77,13 +82,13 @@ class NodeFilters:
         return taints.tolerated(self._columns, rules.tolerations)
 
     def score(self, rules: NodeRules) -> Ints | None:
-        """Higher is better; None where all nodes are equal."""
+        """A score per node, higher is better; None if all nodes are equal."""
         return self._known(self._scores, rules, self._score)
 
     def open_nodes(self, rules: NodeRules) -> Iterator[tuple[Reason, Mask]]:
         """Each reason with the nodes that it leaves open, in the order of kube-scheduler's filters."""
         columns = self._columns
-        yield from unschedulable.open_nodes(columns, rules.tolerations)
+        yield from open_nodes(columns, rules.tolerations)
         yield from taints.closed_nodes(columns, rules.tolerations)
         if rules.selector:
             labels = tuple(rules.selector.items())
@@ -93,14 +98,17 @@ class NodeFilters:
             yield _AFFINITY, node_affinity.selected(columns, rules.required)
         for reason, selector in rules.volumes:
             yield reason, node_affinity.selected(columns, selector)
+        yield from devices.open_nodes(columns, rules.devices)
 
     def _allowed(self, rules: NodeRules) -> Mask:
         columns = self._columns
         mask = self.selected(rules) & taints.tolerated(columns, rules.tolerations)
-        for _, each in unschedulable.open_nodes(columns, rules.tolerations):
+        for _, each in open_nodes(columns, rules.tolerations):
             mask &= each
         for _, selector in rules.volumes:
             mask &= node_affinity.selected(columns, selector)
+        for _, open_ in devices.open_nodes(columns, rules.devices):
+            mask &= open_
         mask.setflags(write=False)
         return mask
 

@@ -1,6 +1,7 @@
-"""Host ports (NodePorts): who has which port of which node, and where the pods of a gang find theirs free.
+"""Host ports (NodePorts): the ports in use on each node, and the nodes with free ports for a gang.
 
-`HostPorts` follows the pods on nodes; `gang_rules` asks for a `PortFilter` for each kind of pod in a gang.
+`HostPorts` is updated with the pods on nodes; `gang_rules` makes a `PortFilter` for each kind of pod in a
+gang.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class HostPorts:
         pods.watchers.append(self._changed)
 
     def free(self, ports: Ports, leaving: Collection[str]) -> Mask:
-        """The nodes on which nobody has any of some host ports, pods that will be gone aside."""
+        """The nodes on which all these host ports are free, without pods that will be gone."""
         mask = np.ones(len(self._columns), np.bool_)
         for node, held in self._ports.items():
             at = self._columns.position.get(node)
@@ -49,9 +50,9 @@ class HostPorts:
 
 
 class PortFilter:
-    """The nodes with free ports for one kind of pod, as its gang is placed."""
+    """The nodes with free ports for one kind of pod, while its gang is placed."""
 
-    one_at_a_time = False  # two of a kind never share a node: that is `Members.most`
+    one_at_a_time = False  # two pods of a kind never share a node, by `Members.most`
 
     def __init__(
         self, ports: Ports, gang: Sequence[Ports], host_ports: HostPorts, leaving: Collection[str]

@@ -1,7 +1,10 @@
-"""Taints and tolerations (TaintToleration): which nodes keep a pod away, and which would rather not have it.
+"""Nodes that repel pods: taints (TaintToleration), cordons (NodeUnschedulable), nodes that are not ready.
 
-Nodes have few distinct sets of taints, so each set is judged once and the answers are spread over the nodes.
-`node_rules` asks for masks and scores, `diagnosis` for the taint of each node.
+Nodes have few distinct sets of taints, so each set is evaluated once. `node_rules` uses the masks and scores,
+`diagnosis` the taint of each node.
+
+Controllers add a taint to a node shortly after it is cordoned or becomes unready. So a pod that tolerates the
+taint may use the node, as in kube-scheduler.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ import numpy as np
 
 from fluence.cluster.columns import NodeColumns
 from fluence.graph.graph import Ints, Mask
-from fluence.model.node import Taint, untolerated
+from fluence.model.node import CORDONED, NOT_READY, Taint, untolerated
 from fluence.model.pod import Toleration
 from fluence.model.reason import Code, Reason
 
@@ -21,7 +24,7 @@ _WEIGHT = 3  # in kube-scheduler's default profile
 
 
 def tolerated(columns: NodeColumns, tolerations: Sequence[Toleration]) -> Mask:
-    """The nodes without a taint that keeps such a pod away."""
+    """The nodes without a taint that repels such a pod."""
     found = _judged(columns, lambda taints: untolerated(taints, tolerations, REFUSING) is None)
     return found.astype(np.bool_)
 
@@ -43,7 +46,7 @@ def closed_nodes(columns: NodeColumns, tolerations: Sequence[Toleration]) -> Ite
 
 
 def score(columns: NodeColumns, tolerations: Sequence[Toleration]) -> Ints | None:
-    """Nodes with fewer PreferNoSchedule taints that are not tolerated are better; None: all are equal."""
+    """A higher score for nodes with fewer untolerated PreferNoSchedule taints; None: all are equal."""
 
     def avoided(taints: Sequence[Taint]) -> int:
         return sum(untolerated((each,), tolerations, ("PreferNoSchedule",)) is not None for each in taints)
@@ -54,6 +57,18 @@ def score(columns: NodeColumns, tolerations: Sequence[Toleration]) -> Ints | Non
 
 
 def _judged(columns: NodeColumns, judge: Callable[[Sequence[Taint]], int]) -> Ints:
-    """What is said of the set of taints of each node."""
+    """The value of ``judge`` for the taints of each node."""
     table = np.array([judge(taints) for taints in columns.taint_sets], np.int64)
     return table[columns.taint_set] if len(table) else np.zeros(len(columns), np.int64)
+
+
+_CORDONED = Reason.of(Code.NODE_UNSCHEDULABLE)
+_NOT_READY = Reason.of(Code.NODE_NOT_READY)
+
+
+def open_nodes(columns: NodeColumns, tolerations: Sequence[Toleration]) -> Iterator[tuple[Reason, Mask]]:
+    """The schedulable nodes and the ready nodes, unless the pod tolerates the others."""
+    if untolerated((CORDONED,), tolerations, REFUSING) is not None:
+        yield _CORDONED, columns.schedulable
+    if untolerated((NOT_READY,), tolerations, REFUSING) is not None:
+        yield _NOT_READY, columns.ready

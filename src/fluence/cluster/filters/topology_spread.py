@@ -1,7 +1,12 @@
-"""Topology spread (PodTopologySpread): how many of the pods that count each domain has, as a gang is placed.
+"""Topology spread (PodTopologySpread): the number of counted pods in each domain, while a gang is placed.
 
 Required constraints (DoNotSchedule) are filters, the others (ScheduleAnyway) a score with kube-scheduler's
-weight. `gang_rules` asks for both, for each kind of pod in a gang.
+weight. `gang_rules` uses both, for each kind of pod in a gang.
+
+`DefaultSpreadScore` is for pods without constraints. By its system defaults, kube-scheduler gives these pods
+two soft constraints: host names with a maxSkew of 3, zones with 5. They forbid nothing, so this is only a
+score, with kube-scheduler's weight. Nodes without a zone are one zone; kube-scheduler prefers these nodes and
+packs them first. `gang_rules` uses it for gangs that are spread.
 """
 
 from __future__ import annotations
@@ -13,7 +18,8 @@ from math import log
 import numpy as np
 
 from fluence.cluster.columns import Column, NodeColumns
-from fluence.cluster.filters.pod_shape import GangContext, PodShape
+from fluence.cluster.layout import ZONE
+from fluence.cluster.pod_index import GangContext, PodShape, SiblingCount
 from fluence.cluster.pod_terms import SpreadConstraint
 from fluence.graph.graph import Ints, Mask
 from fluence.model.reason import Code, Reason
@@ -26,17 +32,17 @@ class SpreadCounts:
     """One constraint of one kind of pod."""
 
     column: Column
-    unlabelled: tuple[Reason, Mask] | None  # what is against nodes without the label, if there are any
+    unlabelled: tuple[Reason, Mask] | None  # the reason for nodes without the label, if there are any
     counts: Ints  # by domain
-    domains: Mask  # that take part
-    included: Mask  # nodes that take part
+    domains: Mask  # that are counted
+    included: Mask  # nodes that are counted
     max_skew: int
     min_domains: int | None
     counts_self: bool
     counted: list[bool]  # per kind of pod in the gang
 
     def open_nodes(self) -> Iterator[tuple[Reason, Mask]]:
-        """The nodes that are in a domain, and those on which one more keeps the skew."""
+        """The nodes in a domain, and the nodes on which one more pod keeps the skew."""
         if self.unlabelled is not None:
             yield self.unlabelled
         skew = self._skew()
@@ -47,13 +53,13 @@ class SpreadCounts:
         yield why, np.asarray(fits[self.column.of])
 
     def mask(self) -> Mask:
-        """The nodes that are open, without the reasons: it is asked for every pod that is placed."""
+        """The open nodes without the reasons, because it is called for every placed pod."""
         fits = self._skew() <= self.max_skew
         fits[-1] = False
         return np.asarray(fits[self.column.of])
 
     def _skew(self) -> Ints:
-        """By domain, the skew that there would be with one more."""
+        """By domain, the skew with one more pod."""
         least = int(self.counts[self.domains].min()) if self.domains.any() else 2**31
         if self.min_domains is not None and int(self.domains.sum()) < self.min_domains:
             least = 0
@@ -84,7 +90,7 @@ class SpreadFilter:
 
 
 class SpreadScore:
-    """The constraints of one kind of pod that forbid nothing."""
+    """The soft constraints of one kind of pod."""
 
     def __init__(self, shape: PodShape, context: GangContext) -> None:
         limits = shape.others.preferred_spread
@@ -93,7 +99,7 @@ class SpreadScore:
         self.counts_self = any(each.counts_self for each in self._limits)
 
     def score(self) -> Ints:
-        """Higher is better: nodes in domains with few such pods. Nodes without the labels have none."""
+        """A higher score for nodes in domains with few such pods. Nodes without the labels have no score."""
         load = np.zeros(len(self._labelled))
         for limit in self._limits:
             weight = log(int(limit.domains.sum()) + 2)  # many domains have few pods each
@@ -111,7 +117,7 @@ class SpreadScore:
 
 
 def _labelled(limits: Sequence[SpreadConstraint], columns: NodeColumns) -> Mask:
-    """Only nodes with all the labels take part."""
+    """The nodes with all labels; only these are counted."""
     found = np.ones(len(columns), np.bool_)
     for each in limits:
         found &= columns.label(each.constraint.topology_key).present
@@ -155,3 +161,34 @@ def _counted(limits: Sequence[SpreadConstraint], shape: PodShape, context: GangC
 def _unlabelled(column: Column) -> tuple[Reason, Mask] | None:
     present = column.present
     return None if present.all() else (Reason.of(Code.TOPOLOGY_LABEL_MISSING, key=column.key), present)
+
+
+_HOST_SKEW, _ZONE_SKEW = 3, 5
+
+
+class DefaultSpreadScore:
+    """A score for nodes and zones with few siblings, while a gang is placed."""
+
+    counts_self = True
+
+    def __init__(self, siblings: SiblingCount, shape: PodShape, context: GangContext) -> None:
+        selected = context.node_filters.selected(shape.node)
+        self._on_node = siblings(context.leaving) * selected
+        self._zone = context.columns.label(ZONE).of + 1  # 0: none
+        zones = int(np.count_nonzero(np.bincount(self._zone[selected])))
+        # Many domains have few pods each. A single zone makes no difference.
+        self._host_weight = log(int(selected.sum()) + 2)
+        self._zone_weight = log(zones + 2) if zones > 1 else None
+
+    def score(self) -> Ints:
+        """Higher is better."""
+        load = self._on_node * self._host_weight + (_HOST_SKEW - 1)
+        if self._zone_weight is not None:
+            in_zone = np.bincount(self._zone, self._on_node)[self._zone]
+            load += in_zone * self._zone_weight + (_ZONE_SKEW - 1)
+        whole = np.round(load).astype(np.int64)
+        least, most = int(whole.min(initial=2**31)), int(whole.max(initial=1))
+        return np.asarray(_WEIGHT * (100 * (most + least - whole) // most))
+
+    def assigned(self, members: int, node: int, count: int) -> None:
+        self._on_node[node] += count

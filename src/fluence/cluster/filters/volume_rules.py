@@ -1,8 +1,8 @@
-"""The rules of a gang about volumes, as it is placed: which claims share a node, which volumes are left.
+"""The rules of a gang about volumes, while it is placed: claims that share a node, and volumes that are left.
 
-Pods that share a ReadWriteOnce claim are placed on one node, with those that have it already. `requests`
-makes `VolumeRules` for a gang whose claims have rules about others, around its rules about other pods; the
-placer begins an attempt and tells it of each pod that it places (`fluence.placer.gang.GangRules`).
+Pods that share a ReadWriteOnce claim are placed on one node, together with the pods that already use it.
+`requests` makes `VolumeRules` for a gang whose claims depend on other pods; they wrap its rules about other
+pods. The placer begins an attempt and reports each pod that it places (`fluence.placer.gang.GangRules`).
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _TOO_FEW = Reason.of(Code.TOO_FEW_VOLUMES)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClaimNeeds:
-    """What the claims of one kind of pod ask for."""
+    """The requirements of the claims of one kind of pod."""
 
     one_node: tuple[Key, ...]  # claims that keep pods on one node
-    choices: tuple[tuple[Key | None, Claim], ...]  # that may need a volume that is there; None: each its own
-    required_free: Mapping[str, int]  # what all who share their claims need of a node
-    attach: tuple[tuple[Key | None, str], ...] = ()  # the limited drivers of their claims; None: each its own
+    choices: tuple[tuple[Key | None, Claim], ...]  # that may need an existing volume; None: one per pod
+    required_free: Mapping[str, int]  # what all pods that share the claims need of a node
+    attach: tuple[tuple[Key | None, str], ...] = ()  # the limited drivers of their claims; None: one per pod
 
 
 class VolumeRules:
-    """The rules of one gang about volumes, and those about other pods."""
+    """The rules of one gang about volumes and about other pods."""
 
     def __init__(
         self, index: ClaimIndex, needs: Sequence[ClaimNeeds], others: InterPodFilters | None
@@ -68,7 +68,7 @@ class VolumeAttempt:
         position = self._columns.position
         attach = {each for needed in needs for each in needed.attach}
         self._attach = AttachRoom(index.csi_limits, attach, position)
-        self._nodes: dict[Key, set[int]] = {}  # of claims that keep pods on one node; -1: not known
+        self._nodes: dict[Key, set[int]] = {}  # of claims that keep pods on one node; -1: unknown
         for key in {key for needed in needs for key in needed.one_node}:
             for node in index.users.get(key, {}).values():
                 self._nodes.setdefault(key, set()).add(position.get(node, -1))
@@ -113,7 +113,7 @@ class VolumeAttempt:
         self._attach.assign(needs.attach, node)
 
     def _is_first(self, needs: ClaimNeeds) -> bool:
-        """Whether the next pod chooses the node of a claim that others share."""
+        """Whether the next pod decides the node of a shared claim."""
         return any(key not in self._nodes for key in needs.one_node)
 
     def _own_reasons(self, members: int) -> Iterator[tuple[Reason, Mask]]:
@@ -132,13 +132,13 @@ class VolumeAttempt:
             yield _TOO_FEW, self._all_at_once([claim for key, claim in needs.choices if key is None])
 
     def _provisions(self, claim: Claim) -> Mask:
-        """The nodes on which a volume can be made for a claim that has choices."""
+        """The nodes on which a volume can be provisioned for a claim with choices."""
         if not claim.provisions:
             return np.zeros(len(self._columns), np.bool_)
         return selected(self._columns, claim.nodes)
 
     def _all_at_once(self, claims: Sequence[Claim]) -> Mask:
-        """The nodes on which one pod can have a volume for each of its claims."""
+        """The nodes on which one pod can get a volume for each of its claims."""
         provisions = [self._provisions(claim) for claim in claims]
         mask = np.ones(len(self._columns), np.bool_)
         for claim, made in zip(claims, provisions, strict=True):

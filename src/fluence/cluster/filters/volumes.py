@@ -1,49 +1,159 @@
-"""Claims and their volumes (VolumeBinding): what is known of claims, who mounts them, what they ask of nodes.
+"""Claims and their volumes (VolumeBinding): the state of claims, the pods that mount them, and their nodes.
 
-A claim that waits for its first consumer follows its pod: to a node where its class makes volumes, or where
-one lies that nobody else is to have. `requests` asks when it makes a gang, the scheduler when a gang has its
-seats and its claims must be decided before it is bound.
+A claim that waits for its first consumer follows its pod: to a node where its class can provision a volume,
+or where an existing volume is free. `requests` uses it when it compiles a gang, and the scheduler when a gang
+is placed and its claims must be decided before it is bound.
+
+Existing volumes are matched exactly, one for each claim (VolumeBinding's static volumes). A claim can switch
+to another volume within reach of its node if another claim needs the first one. So all claims get volumes if
+that is possible at all. `volumes` keeps a matching of the decisions, `volume_rules` one for each attempt to
+place a gang.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from fluence.cluster.claims import Claim
+import numpy as np
+from cachetools import LRUCache
+
+from fluence.cluster.claims import Choice, Claim
 from fluence.cluster.columns import NodeColumns
 from fluence.cluster.filters.csi_limits import CsiLimits
+from fluence.cluster.filters.node_affinity import selected
 from fluence.cluster.filters.node_rules import VolumeNodes
-from fluence.cluster.filters.volume_matching import VolumeMatching, VolumeReach
 from fluence.cluster.pods import PodEntry, PodTable
 from fluence.cluster.unsupported import Refused
+from fluence.graph.graph import Ints, Mask
 from fluence.model.pod import NodeSelector, Pod
 from fluence.model.reason import Code, Reason
 from fluence.model.volume import Key
+
+_KEPT_MASKS = 4096  # volumes
+_KEPT_TABLES = 64  # distinct lists of volumes
+
+
+class VolumeReach:
+    """The nodes from which volumes can be reached."""
+
+    def __init__(self, columns: NodeColumns) -> None:
+        self.columns = columns
+        self._masks: LRUCache[str, tuple[NodeSelector, Mask]] = LRUCache(_KEPT_MASKS)
+        # By the identity of a list, which equal claims share. An entry keeps its list, so that its id is not
+        # reused.
+        self._tables: LRUCache[int, tuple[Sequence[Choice], Mask, Ints]] = LRUCache(_KEPT_TABLES)
+        self._generation = -1
+
+    def table(self, choices: Sequence[Choice]) -> tuple[Mask, Ints]:
+        """The nodes that can reach each volume, one row per volume; and the number of volumes that each node
+        can reach."""
+        if self._generation != self.columns.generation:
+            self._generation = self.columns.generation
+            self._masks.clear()
+            self._tables.clear()
+        known = self._tables.get(id(choices))
+        if known is None:
+            table = np.array([self._mask(each) for each in choices], np.bool_)
+            known = self._tables[id(choices)] = (choices, table, table.sum(axis=0))
+        return known[1:]
+
+    def _mask(self, choice: Choice) -> Mask:
+        if choice.nodes is None:
+            return np.ones(len(self.columns), np.bool_)
+        known = self._masks.get(choice.volume)
+        if known is None or known[0] is not choice.nodes:
+            known = self._masks[choice.volume] = (choice.nodes, selected(self.columns, choice.nodes))
+        return known[1]
+
+
+class VolumeMatching:
+    """A matching of existing volumes to claims, whose pods are on one node or on several."""
+
+    def __init__(self, reach: VolumeReach) -> None:
+        self._reach = reach
+        self._holders: dict[str, Hashable] = {}  # volume -> the claim that has it
+        # Per claim: the choices within reach of its nodes; its nodes.
+        self._claims: dict[Hashable, tuple[list[Choice], tuple[int, ...]]] = {}
+
+    @property
+    def volumes(self) -> dict[Hashable, str]:
+        """The volume of each claim."""
+        return {claim: volume for volume, claim in self._holders.items()}
+
+    def assign(self, claim: Hashable, choices: Sequence[Choice], *nodes: int) -> bool:
+        """Give a claim one of these volumes within reach of its nodes, old and new, if possible."""
+        everywhere = (*self._claims[claim][1], *nodes) if claim in self._claims else nodes
+        self.remove(claim)
+        self._claims[claim] = (self._within_reach(choices, everywhere), everywhere)
+        path = self._augmenting_path(claim, set())
+        for volume, holder in path or ():
+            self._holders[volume] = holder
+        return path is not None
+
+    def remove(self, claim: Hashable) -> None:
+        if self._claims.pop(claim, None) is not None:
+            self._holders = {volume: holder for volume, holder in self._holders.items() if holder != claim}
+
+    def open_nodes(self, choices: Sequence[Choice], claim: Hashable = None) -> Mask:
+        """The nodes on which one more claim could get one of these volumes; or an existing claim, in addition
+        to its nodes."""
+        if claim in self._claims:
+            choices = self._claims[claim][0]
+        if not choices:
+            return np.zeros(len(self._reach.columns), np.bool_)
+        taken = []
+        for row, choice in enumerate(choices):
+            holder = self._holders.get(choice.volume)
+            if holder not in (None, claim) and self._augmenting_path(holder, {choice.volume}) is None:
+                taken.append(row)
+        table, counts = self._reach.table(choices)
+        return np.asarray(counts > table[taken].sum(axis=0))
+
+    def _within_reach(self, choices: Sequence[Choice], nodes: tuple[int, ...]) -> list[Choice]:
+        """The volumes that all these nodes can reach."""
+        if not choices:
+            return []
+        table, _ = self._reach.table(choices)
+        rows = np.flatnonzero(table[:, list(nodes)].all(axis=1)).tolist()
+        return [choices[row] for row in rows]
+
+    def _augmenting_path(self, claim: Hashable, seen: set[str]) -> list[tuple[str, Hashable]] | None:
+        """The changes of volumes that give this claim a volume."""
+        for choice in self._claims[claim][0]:
+            if choice.volume in seen:
+                continue
+            seen.add(choice.volume)
+            holder = self._holders.get(choice.volume)
+            further = [] if holder is None else self._augmenting_path(holder, seen)
+            if further is not None:
+                return [*further, (choice.volume, claim)]
+        return None
+
 
 _UNBOUND = Reason.of(Code.CLAIM_UNBOUND)
 
 
 @dataclass(frozen=True, slots=True)
 class VolumeDecision:
-    """A claim that is to have its volume on a node: one that is there, or one that is made."""
+    """The decision about a claim on a node: an existing volume, or a new one."""
 
     claim: Key
     uid: str
     node: str
-    volume: str | None  # None: it is made
-    pods: tuple[str, ...]  # uids of those that wait for it
+    volume: str | None  # None: it is provisioned
+    pods: tuple[str, ...]  # uids of the pods that wait for it
 
 
 def mounts(pod: Pod) -> tuple[Key, ...]:
-    """The claims that a pod mounts; most pods have volumes and no claims."""
+    """The claims that a pod mounts. Most pods have volumes, but no claims."""
     if not pod.spec.volumes:
         return ()
     return tuple(dict.fromkeys((pod.metadata.namespace, name) for name, _ in _claims_of(pod)))
 
 
 def _claims_of(pod: Pod) -> Iterator[tuple[str, bool]]:
-    """The names of the claims that a pod mounts, and whether each is made for this pod alone."""
+    """The names of the claims that a pod mounts, and whether each is an ephemeral volume of this pod."""
     for volume in pod.spec.volumes or ():
         if volume.persistent_volume_claim is not None:
             yield volume.persistent_volume_claim.claim_name, False
@@ -52,17 +162,17 @@ def _claims_of(pod: Pod) -> Iterator[tuple[str, bool]]:
 
 
 class ClaimIndex:
-    """What is known of claims, and who mounts them."""
+    """The state of claims, and the pods that mount them."""
 
     def __init__(self, pods: PodTable, columns: NodeColumns) -> None:
         self.claims: dict[Key, Claim] = {}
         self.users: dict[Key, dict[str, str]] = {}  # claim -> uid -> node
         self.csi_limits = CsiLimits()
-        self.held: dict[Key, str] = {}  # claims that were told their volume: nobody else is to have it
+        self.held: dict[Key, str] = {}  # volumes that are reserved for a claim
         self.columns = columns
         self.reach = VolumeReach(columns)
         self._pods = pods
-        self._waiting: set[Key] = set()  # claims that may need one of the volumes that are there
+        self._waiting: set[Key] = set()  # claims that may need an existing volume
         pods.watchers.append(self._changed)
 
     def set_claim(self, key: Key, claim: Claim | None) -> bool:
@@ -82,7 +192,7 @@ class ClaimIndex:
     # -- what pods ask for -----------------------------------------------------------------------------------
 
     def nodes_for(self, pod: Pod) -> VolumeNodes | Refused:
-        """Where the volumes of a pod can be, each with the reason against other nodes; or what is missing."""
+        """The nodes of each volume of a pod, with the reason for other nodes; or what is missing."""
         found: list[tuple[Reason, NodeSelector]] = []
         for name, ephemeral in _claims_of(pod):
             claim = self.claims.get((pod.metadata.namespace, name))
@@ -100,13 +210,14 @@ class ClaimIndex:
             if claim.state == "bound":
                 found.append((Reason.of(Code.VOLUME_OUT_OF_REACH, claim=name), reach))
             else:
-                # NB not the claim's name: pods whose claims differ in nothing else are alike.
+                # NB without the name of the claim, so that pods whose claims differ only in their names are
+                # equal.
                 reason = Reason.of(Code.VOLUME_NOT_PROVIDED, storage_class=claim.class_name)
                 found.append((reason, reach))
         return tuple(found)
 
     def needs_rules(self, pods: Iterable[Pod]) -> bool:
-        """Whether some claim of these pods has rules about others."""
+        """Whether a claim of these pods has rules about other pods."""
         seen: set[Key] = set()
         for pod in pods:
             for key in mounts(pod):
@@ -119,7 +230,7 @@ class ClaimIndex:
         return False
 
     def used_by_another(self, pods: Iterable[Pod]) -> Refused | None:
-        """A claim that one pod alone may use, and another one uses, or wants too."""
+        """A claim for one pod only that another pod uses, or needs too."""
         wanted: dict[Key, Pod] = {}
         for pod in pods:
             for key in mounts(pod):
@@ -137,7 +248,7 @@ class ClaimIndex:
         return None
 
     def shared(self, pods: Sequence[Pod]) -> frozenset[Key]:
-        """The claims that tie these pods to each other, or to others."""
+        """The claims that keep these pods on one node, with each other or with other pods."""
         counts: dict[Key, int] = {}
         for pod in pods:
             for key in mounts(pod):
@@ -153,7 +264,7 @@ class ClaimIndex:
     # -- deciding --------------------------------------------------------------------------------------------
 
     def decisions(self, nodes: Mapping[str, str], pods: Mapping[str, Pod]) -> list[VolumeDecision]:
-        """What is to be done for the claims of pods that have seats, both by uid."""
+        """The decisions about the claims of placed pods; both arguments are by uid."""
         waiting: dict[Key, list[str]] = {}
         for uid in nodes:
             for key in mounts(pods[uid]):
@@ -164,7 +275,7 @@ class ClaimIndex:
             return []
         matching = self.matching(without=waiting)
         position = self.columns.position
-        # Those that can have nothing else choose first.
+        # Claims without an alternative choose first.
         order = sorted(
             waiting, key=lambda key: (not self.claims[key].may_need_choice, self.claims[key].provisions, key)
         )
@@ -177,7 +288,7 @@ class ClaimIndex:
         ]
 
     def matching(self, *, without: Iterable[Key] = ()) -> VolumeMatching:
-        """The volumes that are there, with those that claims of placed pods are to have."""
+        """A matching of the existing volumes, with the volumes that claims of placed pods will get."""
         matching = VolumeMatching(self.reach)
         position = self.columns.position
         for key in (self._waiting & self.users.keys()) - set(without):

@@ -1,13 +1,14 @@
-"""Providers: who knows which backends there are, and what they are like.
+"""Providers: the sources of backends and their attributes.
 
-They are asked in order, and each is told what the ones before it have said:
+They are called in order, and each gets the results of the earlier ones:
 
-    configmap      what the scheduler offers, with the attributes its configuration holds
-    file           the user's own file of attributes: prices, capabilities, anything
+    configmap      the offers of the scheduler, with the attributes of its configuration
+    file           a file of the user with attributes: prices, capabilities, anything
     (others)       entry points of the group ``fluence.select.providers``, by name
     braket-live    queue depth and status of AWS Braket devices, asked only when a policy reads them
 
-A provider that cannot answer says so in a note and the choice goes on; one whose input is wrong raises.
+A provider that cannot answer adds a note, and the choice continues without it; a provider with invalid input
+raises.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from fluence.select.backend import Backend, BackendRequest, merge
 
 
 class ProviderSettings(msgspec.Struct, frozen=True):
-    """What the user has set for all providers."""
+    """The settings of the user for all providers."""
 
     attributes_file: str | None = None
     namespace: str = RESOURCES_NAMESPACE
@@ -33,16 +34,16 @@ class ProviderSettings(msgspec.Struct, frozen=True):
 
 
 class BackendQuery(msgspec.Struct, frozen=True):
-    """One question: what is known that these policies need for this request."""
+    """One query: the attributes that these policies need for this request."""
 
     request: BackendRequest
     needs: frozenset[str] = frozenset()
     known: Mapping[str, Backend] = {}
-    """What the providers before have said, without what the scheduler does not offer."""
+    """The results of earlier providers, without backends that the scheduler does not offer."""
 
 
 class BackendAnswer(msgspec.Struct, frozen=True):
-    """Backends and their attributes; *notes* say what could not be found out."""
+    """Backends and their attributes; *notes* list what could not be determined."""
 
     backends: Sequence[Backend] = ()
     notes: Sequence[str] = ()
@@ -51,6 +52,8 @@ class BackendAnswer(msgspec.Struct, frozen=True):
     """For the user's eyes only."""
     offers: frozenset[str] | None = None
     """The names of all backends that the scheduler offers; None if this provider does not know."""
+    types: Mapping[str, frozenset[str]] = {}
+    """The types of these offers: their own, and those of their parts."""
 
 
 class Provider(Protocol):
@@ -61,38 +64,40 @@ class Provider(Protocol):
 
     @property
     def supplies(self) -> frozenset[str] | None:
-        """It is asked only if a policy needs one of these; None: always."""
+        """It is called only if a policy needs one of these; None: always."""
 
     def fetch(self, ask: BackendQuery) -> BackendAnswer: ...
 
 
 class GatheredBackends(msgspec.Struct, frozen=True):
-    """What all providers together say."""
+    """The merged results of all providers."""
 
     backends: dict[str, Backend]
     offers: frozenset[str] | None
     notes: list[str]
     warnings: list[str]
+    types: dict[str, frozenset[str]] = {}
 
 
 class ProviderFailed(FluenceError):
-    """A provider broke."""
+    """A provider failed."""
 
 
 def gather(
     providers: Sequence[Provider], request: BackendRequest, *, needs: frozenset[str], only: Sequence[str] = ()
 ) -> GatheredBackends:
-    """Ask the providers that matter, in order, and merge their answers."""
-    said: list[tuple[str, list[Backend]]] = []
+    """Call the providers that are needed, in order, and merge their results."""
+    described: list[tuple[str, list[Backend]]] = []
     offers: frozenset[str] | None = None
     notes: list[str] = []
     warnings: list[str] = []
+    types: dict[str, frozenset[str]] = {}
     for provider in providers:
         if provider.supplies is not None and not (provider.supplies & needs):
             continue
         known = {
             name: backend
-            for name, backend in merge(said).items()
+            for name, backend in merge(described).items()
             if (not only or name in only) and (offers is None or name in offers)
         }
         try:
@@ -100,11 +105,12 @@ def gather(
         except FluenceError:
             raise
         except Exception as error:
-            # Somebody else's code: name it, so that the user knows whom to ask.
+            # Code of a plug-in: name it, so that the user knows where the fault is.
             raise ProviderFailed(f"provider {provider.name}: {type(error).__name__}: {error}") from error
-        said.append((provider.name, list(answer.backends)))
+        described.append((provider.name, list(answer.backends)))
         notes += answer.notes
         warnings += answer.warnings
+        types |= answer.types
         if answer.offers is not None:
             offers = answer.offers
-    return GatheredBackends(merge(said), offers, notes, warnings)
+    return GatheredBackends(merge(described), offers, notes, warnings, types)

@@ -1,8 +1,8 @@
 """The `braket-live` provider: queue depth and status of AWS Braket devices, with the user's own credentials.
 
-All devices are asked at once, through boto3 if it is installed and else through the `aws` program, and all
-have to answer within one time limit. A device that does not is not an error: its status is UNKNOWN, which
-``online-only`` drops, it has no queue size, and the user is told why.
+All devices are queried at once, through boto3 if it is installed, else through the `aws` program, with one
+time limit for all. A device that does not answer is not an error: its status is UNKNOWN, which
+``online-only`` drops, it has no queue size, and a note says why.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from fluence.select.providers import BackendAnswer, BackendQuery
 
 UNKNOWN: Final = "UNKNOWN"
 UNREADABLE_QUEUE: Final = 1e9
-"""Ranks last whatever the others have."""
+"""Always ranks last."""
 
 # Braket's simulators have no region in their ARN; they live here unless the user says otherwise.
 DEFAULT_REGION: Final = "us-east-1"
 
 GetDevice = Callable[[str], Mapping[str, Any]]
-"""An ARN to Braket's GetDevice answer; raises whatever it likes."""
+"""From an ARN to the GetDevice answer of Braket; may raise any exception."""
 
 
 class NoBraketClient(Exception):
-    """Neither boto3 nor the `aws` program is there."""
+    """Neither boto3 nor the `aws` program is installed."""
 
 
 class BraketLiveProvider:
-    """Asks each device once per run, however many workloads want to know."""
+    """Queries each device once per run, for any number of workloads."""
 
     name = "braket-live"
     supplies: frozenset[str] | None = frozenset({QUEUE, STATUS})
@@ -47,7 +47,7 @@ class BraketLiveProvider:
     def fetch(self, ask: BackendQuery) -> BackendAnswer:
         devices = {b.device_arn: b for b in ask.known.values() if b.device_arn}
         if not devices:
-            # Somebody else may know already.
+            # Another provider may have given the queue size or the status.
             is_known = any(b.number(QUEUE) is not None or b.text(STATUS) for b in ask.known.values())
             note = "braket-live: no candidate has a device_arn, so no device was asked"
             return BackendAnswer(notes=[] if is_known else [note])
@@ -68,7 +68,7 @@ class BraketLiveProvider:
 
 
 def region_of(backend: Backend) -> str | None:
-    """The region to ask: the one given, else the one in the ARN, else the user's default."""
+    """The region to query: the given one, else the one in the ARN, else the user's default."""
     arn = (backend.device_arn or "").split(":")
     return backend.region or (arn[3] if len(arn) > 3 and arn[3] else None)
 
@@ -100,7 +100,7 @@ def read_queue_size(text: str) -> float:
 
 
 def ask_all(devices: Mapping[str, str | None], *, timeout_s: float) -> dict[str, Mapping[str, Any] | str]:
-    """Ask every device, given as ARN and region, at once: its answer, or in words why there is none."""
+    """Ask every device, given as ARN and region, at once: its answer, or the reason why it has none."""
     deadline = time.monotonic() + timeout_s
     answers: dict[str, Mapping[str, Any] | str] = {}
     arrived: SimpleQueue[tuple[str, Mapping[str, Any] | str]] = SimpleQueue()
@@ -136,7 +136,8 @@ def ask_all(devices: Mapping[str, str | None], *, timeout_s: float) -> dict[str,
 
 
 def asker(region: str | None, *, timeout_s: float) -> GetDevice:
-    """How to ask a device of *region*; made one after the other, for boto3 sessions are not thread-safe."""
+    """The function that queries devices of *region*; made one after the other, because boto3 sessions are not
+    thread-safe."""
     try:
         import boto3
         from botocore.config import Config

@@ -1,4 +1,4 @@
-"""The `configmap` provider: what the scheduler offers, read with the user's own `kubectl`.
+"""The `configmap` provider: the offers of the scheduler, read with the `kubectl` of the user.
 
 The ConfigMap ``fluence-resources`` has two schemas. The newer is a tree; children inherit attributes, an
 attribute set to "" is cleared, and a set of attributes can be kept under a name:
@@ -9,7 +9,7 @@ attribute set to "" is cleared, and a set of attributes can be kept under a name
       braket: {vendor: aws, qubits: 34}
 
 The older is a list: ``backends: [{name: sv1, num_qubits: 34, vendor: aws, qrmi_type: braket}]``. Every name
-anywhere in either is an offer; those with attributes are backends that can be chosen without a file.
+in either schema is an offer; those with attributes are backends that can be chosen without a file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Unreadable(Exception):
 
 
 class ConfigMapProvider:
-    """Reads the ConfigMap once; if it cannot, the choice goes on over all that others describe."""
+    """Reads the ConfigMap once. If it cannot be read, all backends of other providers can be chosen."""
 
     name = "configmap"
     supplies: frozenset[str] | None = None
@@ -69,7 +69,8 @@ class ConfigMapProvider:
             )
             for b in described
         ]
-        return BackendAnswer(backends, offers=frozenset(find_names(self._resources)))
+        offers = frozenset(find_names(self._resources))
+        return BackendAnswer(backends, offers=offers, types=find_types(self._resources))
 
 
 def read_configmap(namespace: str, kubectl_flags: Sequence[str], *, timeout_s: float) -> str:
@@ -92,7 +93,7 @@ def read_configmap(namespace: str, kubectl_flags: Sequence[str], *, timeout_s: f
     if not any(flag.startswith("--request-timeout") for flag in kubectl_flags):
         command.append(f"--request-timeout={max(1, math.ceil(timeout_s))}s")
     try:
-        # A kubectl that cannot reach its server asks again a few times, each for the request's time.
+        # If kubectl cannot reach its server, it retries a few times, each with the timeout of a request.
         done = subprocess.run(
             command,
             capture_output=True,
@@ -131,7 +132,8 @@ def parse_resources(body: str) -> object:
 
 
 def find_names(value: object) -> Iterator[str]:
-    """Every ``name`` anywhere; those of racks and nodes do no harm, nobody describes them as backends."""
+    """Every ``name`` at any level; names of racks and nodes do no harm, because no provider describes them as
+    backends."""
     if isinstance(value, dict):
         if isinstance(name := value.get("name"), str):
             yield name
@@ -142,14 +144,39 @@ def find_names(value: object) -> Iterator[str]:
             yield from find_names(inner)
 
 
+def find_types(value: object) -> dict[str, frozenset[str]]:
+    """By the name of each offer, its type and those of its parts."""
+    found: dict[str, frozenset[str]] = {}
+    if isinstance(value, dict):
+        for entry in _list(value.get("backends")):
+            if isinstance(entry, dict) and isinstance(name := entry.get("name"), str):
+                found[name] = frozenset(("qpu", "qubit"))
+        _collect_types(_list(value.get("resources")), found)
+    return found
+
+
+def _collect_types(resources: Sequence[object], found: dict[str, frozenset[str]]) -> set[str]:
+    """All types of some entries, those of their parts included."""
+    every: set[str] = set()
+    for resource in resources:
+        if isinstance(resource, dict):
+            types = _collect_types(_list(resource.get("with")), found)
+            if isinstance(type_ := resource.get("type"), str):
+                types.add(type_)
+            if isinstance(name := resource.get("name"), str):
+                found[name] = frozenset(types)
+            every |= types
+    return every
+
+
 def describe(value: object) -> list[Backend]:
     """The backends that the ConfigMap gives attributes for."""
     if not isinstance(value, dict):
         return []
-    found = [_older(entry) for entry in _list(value.get("backends")) if isinstance(entry, dict)]
+    backends = [_older(entry) for entry in _list(value.get("backends")) if isinstance(entry, dict)]
     sets = value.get("attributes")
-    found += _newer(_list(value.get("resources")), sets if isinstance(sets, dict) else {}, {})
-    return [backend for backend in found if backend.name and backend.is_described]
+    backends += _newer(_list(value.get("resources")), sets if isinstance(sets, dict) else {}, {})
+    return [backend for backend in backends if backend.name and backend.is_described]
 
 
 def _older(entry: Mapping[str, object]) -> Backend:

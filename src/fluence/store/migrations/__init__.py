@@ -1,1 +1,1 @@
-"""Revisions of the tables, one module each, forward and back; alembic runs them (`fluence.store.schema`)."""
+"""Revisions of the tables, one module each; alembic runs them (`fluence.store.database`)."""

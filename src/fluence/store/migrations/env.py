@@ -1,4 +1,4 @@
-"""What alembic runs revisions with: the connection that `fluence.store.schema` gives it."""
+"""What alembic runs revisions with: the connection that `fluence.store.database` gives it."""
 
 from __future__ import annotations
 

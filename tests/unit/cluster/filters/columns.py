@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from fluence.cluster.columns import NodeColumns
 from fluence.cluster.filters.node_rules import NodeFilters, NodeRules
-from fluence.cluster.filters.pod_shape import GangContext, PodShape
 from fluence.cluster.filters.ports import HostPorts
 from fluence.cluster.layout import DEFAULT
-from fluence.cluster.pod_index import PodIndex
+from fluence.cluster.pod_index import GangContext, PodIndex, PodShape
 from fluence.cluster.pod_terms import InterPodRules
 from fluence.cluster.pods import PodTable
 from fluence.model.node import Node

@@ -102,7 +102,7 @@ def test_an_attempt_puts_all_filters_of_a_kind_together() -> None:
     gang = [red("p", port=80, affinity=apart("red"))]
     attempt = InterPodAttempt(context(NODES, [pod("proxy", on="n4", port=80)], gang))
     assert attempt.open_nodes(0).tolist() == [True, True, True, False]
-    assert attempt.one_at_a_time(0) and attempt.score(0) is None and attempt.required_free(0) is None
+    assert attempt.one_at_a_time(0) and attempt.score(0) is None and attempt.required_free(0) is None  # type: ignore[func-returns-value]
     attempt.assign(0, 0, 1)
     assert attempt.open_nodes(0).tolist() == [False, False, True, False]
     codes = [Code.HOST_PORTS_IN_USE, Code.POD_ANTI_AFFINITY, Code.EXISTING_ANTI_AFFINITY]

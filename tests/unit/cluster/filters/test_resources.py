@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fluence.cluster.filters import resources
+from fluence.cluster.diagnosis import resource_reasons
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.layout import DEFAULT
 from fluence.model.reason import Code, Reason
-from fluence.units import MOST
+from fluence.units import MAX_AMOUNT
 from tests.unit.cluster.build import node, pod
 
 
@@ -15,8 +15,8 @@ def lacking(needs: dict[str, int]) -> list[tuple[tuple[Reason, ...], list[bool]]
     cluster.load(
         [node("n1"), node("n2", cpu="8", gpu="1"), node("n3", cpu="1")], [pod("x", on="n1", cpu="3")]
     )
-    seats = cluster.seats
-    found = resources.open_nodes(needs, seats, seats.look(0), DEFAULT)
+    seats = cluster.fit
+    found = resource_reasons(needs, seats, seats.look(0), DEFAULT)
     return [(dict(reason.params)["resources"], mask.tolist()) for reason, mask in found]  # type: ignore[misc]
 
 
@@ -41,5 +41,5 @@ def test_all_that_a_node_lacks_is_one_reason_in_kubernetes_words() -> None:
 
 
 def test_beyond_counting_the_largest_node_is_told() -> None:
-    found = (short(Code.RESOURCE_TOO_SMALL, "cpu", MOST + 1, 8000),)
-    assert lacking({"cpu": MOST + 1}) == [(found, [False, False, False])]
+    found = (short(Code.RESOURCE_TOO_SMALL, "cpu", MAX_AMOUNT + 1, 8000),)
+    assert lacking({"cpu": MAX_AMOUNT + 1}) == [(found, [False, False, False])]

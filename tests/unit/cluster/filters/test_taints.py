@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fluence.cluster.filters import taints, unschedulable
+from fluence.cluster.filters import taints
+from fluence.cluster.filters.taints import open_nodes
 from fluence.model.node import Taint
 from fluence.model.pod import Toleration
 from fluence.model.reason import Code, Reason
@@ -42,11 +43,11 @@ def test_fewer_taints_that_prefer_nobody_are_better() -> None:
 
 def test_cordons_and_silent_nodes_count_as_their_taints() -> None:
     columns = columns_of(node("n1"), node("n2", unschedulable=True), node("n3", ready=False))
-    found = [(reason.code, mask.tolist()) for reason, mask in unschedulable.open_nodes(columns, ())]
+    found = [(reason.code, mask.tolist()) for reason, mask in open_nodes(columns, ())]
     assert found == [
         (Code.NODE_UNSCHEDULABLE, [True, False, True]),
         (Code.NODE_NOT_READY, [True, True, False]),
     ]
     for code, key in (("NodeNotReady", "unschedulable"), ("NodeUnschedulable", "not-ready")):
         tolerant = (Toleration(key=f"node.kubernetes.io/{key}", operator="Exists"),)
-        assert [reason.code for reason, _ in unschedulable.open_nodes(columns, tolerant)] == [code]
+        assert [reason.code for reason, _ in open_nodes(columns, tolerant)] == [code]

@@ -26,7 +26,7 @@ def web(name: str, on: str | None = None, **limit: Any) -> Pod:
 def mask(found: SpreadFilter) -> list[bool]:
     codes, masks = zip(*((reason.code, open_) for reason, open_ in found.open_nodes()), strict=True)
     assert codes in ((Code.TOPOLOGY_SPREAD,), (Code.TOPOLOGY_LABEL_MISSING, Code.TOPOLOGY_SPREAD))
-    return np.all(masks, axis=0).tolist()  # type: ignore[no-any-return]
+    return np.all(masks, axis=0).tolist()
 
 
 def test_one_more_must_keep_the_skew() -> None:

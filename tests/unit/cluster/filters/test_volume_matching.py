@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fluence.cluster.claims import Choice
-from fluence.cluster.filters.volume_matching import VolumeMatching, VolumeReach
+from fluence.cluster.filters.volumes import VolumeMatching, VolumeReach
 from fluence.model.meta import Requirement
 from fluence.model.pod import NodeSelector, NodeSelectorTerm
 from tests.unit.cluster.build import HOST, node

@@ -10,7 +10,9 @@ from fluence.cluster.graph import ClusterGraph, Refused
 from fluence.messages import text
 from fluence.model.meta import Requirement
 from fluence.model.pod import ClaimVolumeSource, NodeSelector, NodeSelectorTerm, Pod, PodVolume
-from fluence.placer.gang import Seated
+from fluence.placer.gang import GangPlacement
+from tests.gangs import compiled
+from tests.gangs import why as why_not
 from tests.unit.cluster.build import HOST, ZONE, bound, node, pod
 
 
@@ -49,10 +51,10 @@ def cluster_of(*names: str, **claims: Claim) -> ClusterGraph:
 def seat(
     cluster: ClusterGraph, *pods: Pod, job: int = 1, minimum: int | None = None
 ) -> dict[str, str] | None:
-    gang = cluster.gang(pods, minimum=minimum)
+    gang = compiled(cluster, pods, minimum=minimum or 0)
     assert not isinstance(gang, Refused), gang
-    seated = cluster.seat(gang, job=job, now=0)
-    if not isinstance(seated, Seated):
+    seated = cluster.allocate(gang, job=job, now=0)
+    if not isinstance(seated, GangPlacement):
         return None
     return {str(uid).removeprefix("uid-"): node for uid, node in seated.nodes.items()}
 
@@ -70,7 +72,7 @@ def test_a_claim_that_waits_can_be_made_where_its_class_allows() -> None:
 
 def test_pods_whose_claims_differ_in_name_only_are_alike() -> None:
     cluster = cluster_of("n1", "n2", **{f"data-{i}": made(at(ZONE, "a", "b")) for i in range(4)})
-    gang = cluster.gang([mounting(f"p{i}", f"data-{i}") for i in range(4)])
+    gang = compiled(cluster, [mounting(f"p{i}", f"data-{i}") for i in range(4)])
     assert not isinstance(gang, Refused) and len(gang.members) == 1 and gang.rules is None
 
 
@@ -91,8 +93,11 @@ def test_volumes_of_pods_on_their_way_are_taken() -> None:
     assert seat(cluster, mounting("p", "a"), job=1) == {"p": "n1"}
     assert seat(cluster, mounting("q", "b"), job=2) == {"q": "n2"}
     assert seat(cluster, mounting("r", "c"), job=3) is None
-    why = cluster.why([mounting("r", "c")], now=0)
-    assert "2 volumes of storage class local are taken" in text(why[0])
+    why = why_not(cluster, [mounting("r", "c")], now=0)
+    assert (
+        "2 node(s) didn't find available persistent volumes to bind (storage class local: all in use)"
+        in text(why[0])
+    )
     cluster.release(1)
     assert seat(cluster, mounting("r", "c"), job=3) == {"r": "n1"}
 
@@ -142,8 +147,8 @@ def test_a_claim_in_use_pins_those_who_come_later(state: str) -> None:
     cluster = cluster_of("n1", "n2", data=Claim(state, one_node=True))  # type: ignore[arg-type]
     cluster.set_pod(bound(mounting("there", "data"), "n2"))
     assert seat(cluster, mounting("p", "data")) == {"p": "n2"}
-    why = cluster.why([mounting("q", "data", cpu="4")], now=0)
-    assert "1 claim data is used on another node" in text(why[0])
+    why = why_not(cluster, [mounting("q", "data", cpu="4")], now=0)
+    assert '1 node(s) unavailable due to persistentvolumeclaim "data" in use on another node' in text(why[0])
 
 
 def test_a_claim_that_many_nodes_may_mount_keeps_nobody_together() -> None:
@@ -179,8 +184,8 @@ def test_a_node_takes_no_more_volumes_than_its_driver_can_attach() -> None:
     homes = seat(cluster, *pods[:3])
     assert homes is not None and sorted(homes.values()) == ["n1", "n2", "n2"]
     assert seat(cluster, pods[3], job=2) is None
-    why, *_ = cluster.why([pods[3]], now=0)
-    assert "2 no more volumes of csi.example can be attached" in text(why)
+    why, *_ = why_not(cluster, [pods[3]], now=0)
+    assert "2 node(s) exceed max volume count (csi.example)" in text(why)
     assert seat(cluster, pod("plain"), job=3) is not None
     cluster.release(1)
     assert seat(cluster, pods[3], job=2) is not None
@@ -201,25 +206,25 @@ def test_a_volume_that_is_attached_already_counts_once() -> None:
 
 def test_two_pods_of_a_gang_cannot_both_have_a_claim_for_one_pod() -> None:
     cluster = cluster_of("n1", data=Claim("waits", one_pod=True))
-    refused = cluster.gang([mounting("p", "data"), mounting("q", "data")])
-    assert isinstance(refused, Refused) and "pod d/p wants it too" in text(refused.reason)
+    refused = compiled(cluster, [mounting("p", "data"), mounting("q", "data")])
+    assert isinstance(refused, Refused) and "pod d/p requests it too" in text(refused.reason)
 
 
 def test_a_claim_made_for_a_pod_must_be_its_own() -> None:
     cluster = cluster_of("n1", **{"p-scratch": Claim("waits", owner="uid-other")})
     p = pod("p", volumes=[PodVolume(name="scratch", ephemeral={})])
-    refused = cluster.gang([p])
-    assert isinstance(refused, Refused) and "'p-scratch' was not made for this pod" in text(refused.reason)
+    refused = compiled(cluster, [p])
+    assert isinstance(refused, Refused) and '"p-scratch" was not created for this pod' in text(refused.reason)
     cluster.set_claim("d", "p-scratch", Claim("waits", owner="uid-p"))
     assert seat(cluster, p) == {"p": "n1"}
-    missing = cluster.gang([pod("q", volumes=[PodVolume(name="scratch", ephemeral={})])])
-    assert isinstance(missing, Refused) and "it is made soon" in text(missing.reason)
+    missing = compiled(cluster, [pod("q", volumes=[PodVolume(name="scratch", ephemeral={})])])
+    assert isinstance(missing, Refused) and "waiting for ephemeral volume controller" in text(missing.reason)
 
 
 def test_pods_with_other_volumes_pay_nothing() -> None:
     cluster = cluster_of("n1")
     token = pod("p", volumes=[PodVolume(name="token")])
     assert cluster.equivalence_key([token]) is not None
-    gang = cluster.gang([token])
+    gang = compiled(cluster, [token])
     assert not isinstance(gang, Refused) and gang.rules is None
     assert np.asarray(gang.members[0].allowed).all()

@@ -21,7 +21,7 @@ _TEXTS = ("devices", "codes")
 # fluxqueue's numbers of kinds, and how it names a FluxJob of each.
 _TYPE = """CASE kind WHEN 'Pod' THEN 0 WHEN 'Job' THEN 1 WHEN 'Deployment' THEN 2 WHEN 'ReplicaSet' THEN 3
   WHEN 'StatefulSet' THEN 4 ELSE 0 END"""
-# Its jobspec, too: a node for each pod, with the cores that a pod asks for, at least one.
+# The jobspec too: a node for each pod, with the cores that a pod requests, at least one.
 _JOBSPEC = """'{"version":1,"resources":[{"type":"node","count":' || pods ||
   ',"with":[{"type":"slot","count":1,"label":"default","with":[{"type":"core","count":' ||
   (CASE WHEN cpu > 0 THEN (cpu + pods * 1000 - 1) / (pods * 1000) ELSE 1 END) ||
@@ -79,9 +79,9 @@ def downgrade() -> None:
 
 
 def _fill_in() -> None:
-    """The sums of the jobs that are there already, from what they asked for."""
+    """Compute the sums of existing jobs from their requests."""
     jobs = sa.table(
-        "jobs", *(sa.column(each) for each in ("job", "run", "requests", "cpu", "memory", "gpus"))
+        "jobs", *(sa.column(name) for name in ("job", "run", "requests", "cpu", "memory", "gpus"))
     )
     connection = op.get_bind()
     last: tuple[int, int] | None = None
@@ -89,10 +89,10 @@ def _fill_in() -> None:
         page = sa.select(jobs.c.job, jobs.c.run, jobs.c.requests).order_by(jobs.c.job, jobs.c.run).limit(1000)
         if last is not None:
             page = page.where(sa.tuple_(jobs.c.job, jobs.c.run) > sa.tuple_(*map(sa.literal, last)))
-        found = connection.execute(page).all()
-        if not found:
+        rows = connection.execute(page).all()
+        if not rows:
             return
-        for job, run, text in found:
+        for job, run, text in rows:
             asked = json.loads(text)
             gpus = sum(value for name, value in asked.items() if name.endswith("/gpu"))
             connection.execute(
@@ -100,4 +100,4 @@ def _fill_in() -> None:
                 .where(jobs.c.job == job, jobs.c.run == run)
                 .values(cpu=asked.get("cpu", 0), memory=asked.get("memory", 0), gpus=gpus)
             )
-        last = (found[-1][0], found[-1][1])
+        last = (rows[-1][0], rows[-1][1])

@@ -1,0 +1,193 @@
+"""Turns: the order of waiting jobs if queues have guarantees and weights.
+
+Jobs are sorted by priority, then by whether the guarantee of their queue covers them, then by how little of
+their share their queue and user have used, then by age. A new order breaks no promise: a job that would start
+later than promised keeps its place in front of jobs of its priority (`keep_promises`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from fluence.model.queues import Resource
+from fluence.queue.allocations import Allocation
+from fluence.queue.fair_share import FairShare, dominant_share
+from fluence.queue.job import JobRecord, Order, Submission
+from fluence.queue.quota import QuotaBook, add_amounts
+
+_PROMISED, _WITHIN, _BEYOND = -1, 0, 1
+_LAST: Final = 1 << 62
+_PLACE: Final = 4  # trailing numbers of an order: its age
+_MAX_TRIES: Final = 4  # to find an order that keeps promises; then the old order stays
+
+
+class Turns:
+    """The order of one queue's waiting jobs."""
+
+    def __init__(self, quotas: QuotaBook, shares: FairShare) -> None:
+        self.shares = shares
+        self._quotas = quotas
+        self._promised: dict[JobRecord, int] = {}  # jobs that keep their place
+        self._moved = True  # a task has started or ended, or the queues have changed
+
+    def use(self, quotas: QuotaBook) -> None:
+        """Other queues are in force."""
+        self._quotas = quotas
+        self._moved = True
+        self.shares.use(quotas.tree)
+
+    def started(self, record: JobRecord, held: Allocation, capacities: Mapping[str, int]) -> None:
+        """A task of a job has started."""
+        claim = self._quotas.claims[record.key]
+        amounts = {resource.name: amount for resource, amount in claim.amounts.items()}
+        share = dominant_share(amounts, capacities)
+        self.shares.started(held.task, (claim.leaf, claim.user), share, held.start)
+        self._moved = True
+
+    def ended(self, task: str, now: int) -> None:
+        self.shares.ended(task, now)
+        self._moved = True
+
+    def recounted(self, record: JobRecord, task: str, capacities: Mapping[str, int], now: int) -> None:
+        """A task of a job uses more or less than before."""
+        claim = self._quotas.claims[record.key]
+        amounts = {resource.name: amount for resource, amount in claim.amounts.items()}
+        self.shares.changed(task, dominant_share(amounts, capacities), now)
+        self._moved = True
+
+    def of_new(self, job: Submission) -> tuple[int, int]:
+        """The turn of a new job: behind all jobs of its priority, until the next cycle sorts it."""
+        self.shares.rank((job.queue, job.charged))
+        return _BEYOND, _LAST
+
+    # -- ordering --------------------------------------------------------------------------------------------
+
+    @staticmethod
+    def begin(records: Iterable[JobRecord]) -> None:
+        """Add the turn of a new job to orders without turns, so that the sequence stays the same."""
+        for record in records:
+            record.order = (record.order[0], _BEYOND, _LAST, *record.order[-_PLACE:])
+
+    @staticmethod
+    def end(pending: Sequence[JobRecord], others: Iterable[JobRecord]) -> None:
+        """Remove turns from orders. Waiting jobs keep their sequence, so that no promise breaks: they
+        exchange their places by age accordingly."""
+        for record in others:
+            record.order = (record.order[0], *record.order[-_PLACE:])
+        by_rank: dict[int, list[JobRecord]] = {}
+        for record in pending:
+            by_rank.setdefault(record.order[0], []).append(record)
+        for rank, some in by_rank.items():
+            places = sorted(record.order[-_PLACE:-1] for record in some)
+            for place, record in zip(places, some, strict=True):
+                record.order = (rank, *place, record.order[-1])
+
+    def order(self, records: Sequence[JobRecord], now: int, *, renewed: bool) -> list[JobRecord] | None:
+        """The jobs in the order of guarantees and shares; None: the order has not changed. ``renewed``: some
+        of them are new."""
+        ranked = self.shares.update(now)
+        if not ranked and not renewed and not self._moved:
+            return None
+        self._moved = False
+        self._promised = {
+            record: place
+            for record, place in self._promised.items()
+            if record.waiting and record.no_later_than is not None
+        }
+        return self._sorted(records)
+
+    def keep_promises(
+        self, records: list[JobRecord], plan: Callable[[Sequence[JobRecord]], list[int | None]]
+    ) -> list[JobRecord]:
+        """The same order, or one in which fewer jobs move back, so that it breaks no promise.
+
+        ``plan`` returns the starts of jobs that are planned in an order."""
+        before, promised = sorted(records, key=lambda record: record.order), self._promised
+        for _ in range(_MAX_TRIES):
+            first = _through_promises(records)  # jobs behind the last promise do not delay it
+            if before[: len(first)] == first:
+                return records
+            late = {record for record in _late(first, plan(first)) if record not in self._promised}
+            if not late:
+                return records
+            late |= self._promised.keys()
+            places = (record for record in before if record in late)
+            self._promised = {record: place for place, record in enumerate(places)}
+            records = self._sorted(records)
+        self._promised = promised
+        return before
+
+    def apply(self, records: Sequence[JobRecord]) -> bool:
+        """Store the order of some jobs in their records; returns whether it has changed."""
+        keys = self._keys(records)
+        if sorted(records, key=keys.__getitem__) != records:
+            return False  # the order stays as it was
+        changed = sorted(records, key=lambda record: record.order) != records
+        for record in records:
+            record.order = keys[record]
+        return changed
+
+    def _sorted(self, records: Sequence[JobRecord]) -> list[JobRecord]:
+        keys = self._keys(records)
+        return sorted(records, key=keys.__getitem__)
+
+    def _keys(self, records: Sequence[JobRecord]) -> dict[JobRecord, Order]:
+        """The order of each job: its own, with its turn."""
+        ranks = {record: self._rank(record) for record in records}
+        within = self._within(records, ranks)
+        keys: dict[JobRecord, Order] = {}
+        for record in records:
+            turn = (_WITHIN if record in within else _BEYOND, ranks[record])
+            if record in self._promised:
+                turn = (_PROMISED, self._promised[record])
+            keys[record] = (record.order[0], *turn, *record.order[-_PLACE:])
+        return keys
+
+    def _rank(self, record: JobRecord) -> int:
+        job = record.job
+        return self.shares.rank((job.queue, job.charged))
+
+    def _within(self, records: Sequence[JobRecord], ranks: Mapping[JobRecord, int]) -> set[JobRecord]:
+        """The jobs that the guarantee of their queue, or of one above it, covers in addition to running jobs
+        and the jobs before them."""
+        tree = self._quotas.tree
+        if not any(tree.entitled.values()):
+            return set()
+        used: dict[str, dict[Resource, int]] = {name: {} for name in tree.queues}
+        for leaf, amounts in self._quotas.usage().items():
+            for name in tree.paths.get(leaf, ()):
+                add_amounts(used[name], amounts)
+        covered: set[JobRecord] = set()
+        for record in sorted(records, key=lambda one: (one.order[0], ranks[one], *one.order[-_PLACE:])):
+            claim = self._quotas.claims[record.key]
+            path = tree.paths.get(claim.leaf, ())
+            if any(_covers(tree.entitled[name], used[name], claim.amounts) for name in path):
+                covered.add(record)
+                for name in path:
+                    add_amounts(used[name], claim.amounts)
+        return covered
+
+
+def _through_promises(records: list[JobRecord]) -> list[JobRecord]:
+    """The jobs up to the last one with a promise."""
+    end = len(records)
+    while end and records[end - 1].no_later_than is None:
+        end -= 1
+    return records[:end]
+
+
+def _late(records: Sequence[JobRecord], starts: Sequence[int | None]) -> list[JobRecord]:
+    return [
+        record
+        for record, start in zip(records, starts, strict=True)
+        if record.no_later_than is not None and (start is None or start > record.no_later_than)
+    ]
+
+
+def _covers(
+    entitled: Mapping[Resource, int], used: Mapping[Resource, int], amounts: Mapping[Resource, int]
+) -> bool:
+    """Whether a guarantee has a resource that a job requests, and enough left of all such resources."""
+    named = [resource for resource in amounts if resource in entitled]
+    return bool(named) and all(used.get(one, 0) + amounts[one] <= entitled[one] for one in named)

@@ -1,0 +1,1 @@
+"""Eligibility: whether a gang may be planned at all, apart from free capacity."""

@@ -1,0 +1,1 @@
+"""External resources, and gates of pods that wait for a producer."""

@@ -1,0 +1,1 @@
+"""Which pods start together: groups, their members, sizes and rules."""

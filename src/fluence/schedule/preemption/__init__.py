@@ -1,0 +1,1 @@
+"""Preemption: running work of lower priority is ended so that a gang of higher priority can start."""

@@ -1,0 +1,1 @@
+"""The status of waiting work: states, reasons, warnings and advice."""

@@ -1,0 +1,1 @@
+"""The real controllers of JobSet, LeaderWorkerSet and Ray, for tests."""
