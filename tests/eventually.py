@@ -8,6 +8,8 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
+from fluence.kube.errors import ServerFault
+
 T = TypeVar("T")
 SOON_S = 45.0  # on a machine that is busy
 
@@ -43,13 +45,20 @@ async def eventually(
     pause_s: float = 0.05,
 ) -> T:
     """Look again and again until what is seen is ``wanted``: equal to it or, if it is a function, what it
-    says yes to. Returns what was seen. If time is up, the failure says what was seen last."""
+    says yes to. Returns what was seen. If time is up, the failure says what was seen last.
+
+    A server that fails has not answered: with a mutating policy, for example, it answers 503 until it has
+    read the schema of a new custom resource."""
     wait = _Wait(wanted, what, timeout_s)
     while True:
-        found = look()
-        seen: Any = await found if inspect.isawaitable(found) else found
-        if wait.is_over(seen):
-            return seen  # type: ignore[no-any-return]
+        try:
+            found = look()
+            seen: Any = await found if inspect.isawaitable(found) else found
+        except ServerFault as fault:
+            wait.fails(fault)
+        else:
+            if wait.is_over(seen):
+                return seen  # type: ignore[no-any-return]
         await asyncio.sleep(pause_s)
 
 
@@ -77,7 +86,11 @@ class _Wait:
         """Whether what is seen is what is wanted; fails when time is up."""
         if self._wanted(seen) if callable(self._wanted) else seen == self._wanted:
             return True
+        self.fails(seen)
+        return False
+
+    def fails(self, seen: Any) -> None:
+        """Raise when time is up."""
         if time.monotonic() >= self._end:
             what = self._what or ("it is so" if callable(self._wanted) else repr(self._wanted))
             raise AssertionError(f"not within {self._timeout_s:g} s: {what}; there is {seen!r}")
-        return False

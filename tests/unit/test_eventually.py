@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 
 import pytest
 
+from fluence.kube.errors import ServerFault, Status
 from tests.eventually import eventually, wait_until
 
 
@@ -25,6 +27,21 @@ async def test_when_time_is_up_it_says_what_there_was() -> None:
         await eventually(lambda: ["n1"], lambda nodes: len(nodes) == 2, what="two nodes", timeout_s=0.01)
     with pytest.raises(AssertionError, match="not within 0 s: 'b'; there is 'a'"):
         await eventually(lambda: "a", "b", timeout_s=0)
+
+
+async def test_a_server_that_fails_is_asked_again() -> None:
+    fault = ServerFault("GET /x", Status(code=503, message="not yet"))
+    answers: Iterator[ServerFault | str] = iter([fault, fault, "there"])
+
+    async def ask() -> str:
+        answer = next(answers, fault)
+        if isinstance(answer, ServerFault):
+            raise answer
+        return answer
+
+    assert await eventually(ask, "there", pause_s=0) == "there"
+    with pytest.raises(AssertionError, match=r"not within 0 s: it answers; there is .*503 not yet"):
+        await eventually(ask, what="it answers", timeout_s=0)
 
 
 def test_without_an_event_loop_it_is_the_same() -> None:
