@@ -86,7 +86,7 @@ class Prometheus:
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
                 server = cls(port, session)
-                await eventually(server._ready, True, what="Prometheus is ready", timeout_s=60)
+                await eventually(server._ready, True, what="Prometheus is ready")
                 yield server
         finally:
             process.kill()

@@ -324,4 +324,4 @@ async def test_a_namespace_can_be_deleted_while_no_scheduler_runs(kube: Kube) ->
                 return False
             return True
 
-        await eventually(is_there, False, what="the namespace is gone", timeout_s=90, pause_s=0.2)
+        await eventually(is_there, False, what="the namespace is gone", pause_s=0.2)

@@ -141,7 +141,7 @@ async def test_a_restarted_server_is_found_again(kube: Kube, part: str, own_sand
             await until(reflector.synced.is_set)
             await asyncio.to_thread(own_sandbox.sandbox.restart, part)
             await client.create(PODS, body("after"), namespace=own_sandbox.namespace)
-            await until(lambda: reflector.store.get("after", own_sandbox.namespace), timeout_s=30)
+            await until(lambda: reflector.store.get("after", own_sandbox.namespace))
             assert reflector.store.get("before", own_sandbox.namespace)
         finally:
             task.cancel()

@@ -28,7 +28,7 @@ from tests.unit.kube.serving import until
 
 CANDIDATE = candidate.__file__
 TERMS = candidate.TERMS
-PATIENCE_S = 60.0  # for what is not measured
+PATIENCE_S = 120.0  # for what is not measured
 
 
 class Race:

@@ -19,12 +19,11 @@ from fluence.kube.access import Access
 from fluence.kube.errors import Missing
 from fluence.kube.lease import LeaseObject, LeaseTerms
 from fluence.kube.resource import LEASES
-from tests.eventually import eventually
+from tests.eventually import SOON_S, eventually
 from tests.integration.schedule.field import Field
 
 LEASE = "leader"
 TERMS = LeaseTerms(duration_s=4.0, renew_s=2.0, retry_s=0.4)
-SOON_S = 45.0  # for what is not measured
 
 # A site's queue policy (docs/queue.md): it keeps the processor busy for as long as a file says, once, then
 # does what `easy` does. It holds Python's lock as any cycle does: a sleep would not.

@@ -88,7 +88,7 @@ async def test_whatif_imports_what_the_lease_names_only_if_it_may(kube: Kube, tm
 
         async def ask(*more: str) -> subprocess.CompletedProcess[str]:
             return await asyncio.to_thread(
-                subprocess.run, [*words, *more], capture_output=True, text=True, env=environ, timeout=60
+                subprocess.run, [*words, *more], capture_output=True, text=True, env=environ, timeout=300
             )
 
         refused, allowed = await ask(), await ask("--plugin", REFERENCE)

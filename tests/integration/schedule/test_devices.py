@@ -83,7 +83,7 @@ async def test_two_want_one_machine_and_a_third_goes_first(kube: Kube, audited: 
             await f.add(asks(f, "third", limit=20, runs=1))
             pods = await f.until_bound(["third"])
             assert pods["second"].spec.node_name is None, "the third went first"
-            pods = await f.until_bound(["second"], timeout_s=60)
+            pods = await f.until_bound(["second"])
             assert backend(pods["second"]) == "marrakesh"
             assert pods["first"].is_terminal
 

@@ -179,7 +179,7 @@ async def test_a_fresh_process_goes_on_where_the_last_one_was(kube: Kube, audite
             await asyncio.sleep(1)
             pods = await f.pods()
             assert pods["slow"].annotations[names.WARNED] == warned, "it is not warned again"
-            await f.until(gone("slow"), "evicted", timeout_s=15)
+            await f.until(gone("slow"), "evicted")
 
 
 async def test_a_pod_that_somebody_else_bound_is_not_ended(kube: Kube, audited: None) -> None:

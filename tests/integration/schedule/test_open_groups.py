@@ -107,7 +107,7 @@ async def test_nine_groups_of_two_jobs_start_as_a_whole_or_not_at_all(kube: Kube
             ran = [pod for pod in pods.values() if pod.labels[names.GROUP_LABEL] in exact and pod.is_terminal]
             return len(ran) == 12
 
-        pods = await f.until(done, "the groups that fit run", timeout_s=90)
+        pods = await f.until(done, "the groups that fit run")
         assert len(pods) == 5 * 5 + 4 * 3
         for group in large:
             assert not watched.most.get(group), f"a part of {group} had nodes"

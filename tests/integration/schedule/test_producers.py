@@ -150,7 +150,7 @@ async def test_two_classical_groups_run_one_after_the_other(kube: Kube) -> None:
         await f.add(f.pod("later", **later), f.pod("soon", **soon))
         pods = await f.until_bound(["soon"])
         assert pods["later"].spec.node_name is None
-        pods = await f.until_bound(["later"], timeout_s=60)
+        pods = await f.until_bound(["later"])
         done = await f.client.get(JOBS, "prepare", namespace=f.namespace)
         assert done.succeeded == 2
         assert pods["later"].annotations[names.GATE_OPENED] == "finished"

@@ -196,7 +196,7 @@ async def test_watches_that_break_lose_nothing(kube: Kube, audited: None) -> Non
                 await f.add_group(f"g{group}", 2)
                 await f.add(*(f.pod(f"g{group}-{i}", group=f"g{group}") for i in range(2)))
                 await asyncio.sleep(0.5)
-            await f.until_bound(6, timeout_s=60)
+            await f.until_bound(6)
             await eventually(lambda: holds(live), lambda jobs: len(jobs) == 3)
 
 

@@ -83,7 +83,7 @@ class User:
         command = [sys.executable, "-c", "from fluence.kubectl import main; main()", verb, *arguments]
         where = ["--kubeconfig", str(self._path), "-n", self._namespace]
         return await asyncio.to_thread(
-            subprocess.run, [*command, *where], capture_output=True, text=True, timeout=120, check=False
+            subprocess.run, [*command, *where], capture_output=True, text=True, timeout=300, check=False
         )
 
 

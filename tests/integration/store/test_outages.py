@@ -29,7 +29,7 @@ from fluence.store.queries import JobFilter
 from tests.integration.store.entries import entry, open_store, over, running
 from tests.postgres import PostgresServer
 
-_SOON_S = 30.0
+_SOON_S = 120.0
 
 
 class Counted:
