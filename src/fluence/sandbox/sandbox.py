@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import shutil
 import socket
 import time
@@ -58,6 +59,7 @@ _MODULES = (  # parts that run in Python
 )
 # The first process of a real node, and its wrappers: all others end with it.
 _HOLDERS = ("pause", "unshare", "nsenter")
+_OUR_PORTS = range(20_000, 30_000)  # below those of connections and of NodePorts
 
 Say = Callable[[str], None]
 
@@ -180,7 +182,7 @@ class Sandbox:
         real_nodes: int,
     ) -> SandboxState:
         """Choose ports and addresses, and write every file."""
-        etcd, peer, api, health, view = _free_ports(5)
+        etcd, peer, api, health, view = free_ports(5)
         ports, real = Ports(etcd, peer, api, health, view), None
         if machine is not None:
             network = make_network(self._dir)
@@ -464,14 +466,18 @@ def log_tail(log: Path) -> str:
     return " | ".join(errors[-3:])[-600:] or "it said nothing"
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now. All are held until the last is found, so that they differ."""
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now. All are held until the last is found, so that they differ. None is one that
+    the kernel gives to connections, which could take it before our program listens."""
     with contextlib.ExitStack() as stack:
         ports: list[int] = []
-        for _ in range(count):
+        for port in random.sample(_OUR_PORTS, len(_OUR_PORTS)):
+            if len(ports) == count:
+                break
             holder = stack.enter_context(socket.socket())
-            holder.bind(("127.0.0.1", 0))
-            ports.append(holder.getsockname()[1])
+            with contextlib.suppress(OSError):
+                holder.bind(("127.0.0.1", port))
+                ports.append(port)
         return ports
 
 

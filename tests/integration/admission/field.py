@@ -23,7 +23,7 @@ from fluence.admission.manifests import (
 from fluence.admission.scopes import AdmissionOptions, AdmissionScope, DoorMode, scopes
 from fluence.admission.server import Webhook, WebhookPlace
 from fluence.kube.client import Client
-from fluence.kube.errors import ApiConflict, ApiError, Forbidden, Missing
+from fluence.kube.errors import ApiConflict, ApiError, Forbidden, Missing, ServerFault
 from fluence.kube.operators import CustomResource
 from fluence.kube.resource import (
     DEPLOYMENTS,
@@ -178,13 +178,19 @@ async def webhook_for(
 
 
 async def attempt(client: Client, namespace: str, found: dict[str, Any]) -> tuple[str, Any]:
-    """What the server would make of an object, or why it refuses it."""
-    try:
-        made = await client.create(RESOURCES[found["kind"]], found, namespace=namespace, dry_run=True)
-    except ApiError as error:
-        told = str(error).replace(namespace, "NAMESPACE")
-        return "refused", re.sub(r'"[pw]-[a-z0-9]{5}"', '"GENERATED"', told)
-    return "made", plainly(made)
+    """What the server would make of an object, or why it refuses it. A server that fails is asked again."""
+
+    async def ask() -> tuple[str, Any]:
+        try:
+            made = await client.create(RESOURCES[found["kind"]], found, namespace=namespace, dry_run=True)
+        except ServerFault:
+            raise
+        except ApiError as error:
+            told = str(error).replace(namespace, "NAMESPACE")
+            return "refused", re.sub(r'"[pw]-[a-z0-9]{5}"', '"GENERATED"', told)
+        return "made", plainly(made)
+
+    return await eventually(ask, what="the server judges it")
 
 
 def plainly(made: Any) -> Any:

@@ -27,6 +27,7 @@ from fluence.kube.resource import PODS
 from fluence.sandbox.sandbox import Sandbox
 from tests.integration.admission.field import Field, field
 from tests.integration.admission.program import UNVERIFIED, Program, program
+from tests.integration.adversary.tenants import busy
 from tests.integration.rights import let_edit
 
 ATTACK_S = float(os.environ.get("FLUENCE_SOAK", "0")) or 6.0
@@ -84,7 +85,9 @@ class Arena:
         finally:
             until.set()
             await good
-        assert max(self.took) < WITHIN_S, f"of {len(self.took)} the slowest took {max(self.took):.2f} s"
+        slowest = max(self.took)
+        is_late = slowest >= WITHIN_S and slowest >= WITHIN_S * busy()
+        assert not is_late, f"of {len(self.took)} the slowest took {slowest:.2f} s"
         assert self.hook.peak_mib() < MOST_MIB
         assert self.hook.process.returncode is None
         assert "Traceback" not in self.log.read_text()
@@ -140,7 +143,7 @@ async def test_what_is_sent_to_the_port_holds_nobody_up(sandbox: Sandbox, tmp_pa
             while time.monotonic() < ends:
                 began = time.monotonic()
                 status, said = await a.hook.post("/mutate/pods", body)
-                assert time.monotonic() - began < 8
+                assert (took := time.monotonic() - began) < 8 or took < 8 * busy()
                 if b"try again" not in said:  # behind other large ones
                     assert (status, wanted[1] in said) == (wanted[0], True), (status, said[:300])
 
@@ -167,14 +170,14 @@ async def test_idle_and_half_sent_requests_at_the_port_hold_nobody_up(
             while time.monotonic() < ends:
                 tls = UNVERIFIED if number % 2 else None
                 try:
-                    async with asyncio.timeout(15):
+                    async with asyncio.timeout(60):
                         reader, writer = await asyncio.open_connection("127.0.0.1", a.hook.port, ssl=tls)
                         with contextlib.closing(writer):
                             writer.write(sent[number // 2 % 2] if tls else b"")
                             await writer.drain()
                             await reader.read()
                 except TimeoutError:
-                    pytest.fail("a connection that says nothing was kept for 15 s")
+                    pytest.fail("a connection that says nothing was kept for a minute")
                 except OSError:
                     await asyncio.sleep(0.05)
 

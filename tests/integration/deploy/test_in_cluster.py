@@ -289,8 +289,10 @@ def test_seed_000_the_quantum_quick_start(user: HelmUser) -> None:
         user.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=240s", f"pod/{name}")
         return user.get("pod", name)["metadata"]["annotations"][key], logged(user, name, wanted=bool)
 
+    # The server reads the attributes later than the leader writes them.
     until(
-        lambda: "QRMI_BACKEND" in dry(user, EXAMPLES.parent / "quantum-pod.yaml"), "the policies are in force"
+        lambda: "FLUXION_VENDOR" in dry(user, EXAMPLES.parent / "quantum-pod.yaml"),
+        "the policies are in force, and know the attributes",
     )
     user.kubectl("apply", "--filename", str(EXAMPLES.parent / "quantum-pod.yaml"))
     backend, said = sampled("sampler")
@@ -352,9 +354,9 @@ def test_the_device_plugin_lets_kube_scheduler_place_what_asks_for_devices(
         user.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=240s", f"pod/{name}")
     assert scheduled_by(user, "asks") == ["default-scheduler"]
     assert scheduled_by(user, "late") == ["fluence"]
+    for kind in ("qpu", "qubit"):
+        until(lambda kind=kind: offered(user, kind), f"both kubelets offer a {kind}", {"1k"})  # type: ignore[misc]
     assert "offered-resources" not in doctor(box)
-
-    until(lambda: offered(user, "qubit"), "both kubelets offer them", {"1k"})
     user.kubectl("delete", "pod", "asks", "late", "--grace-period=0", "--force")
 
 
@@ -383,13 +385,16 @@ def test_seed_002_what_is_submitted_is_held_queued_and_let_go(admin: HelmUser, u
     user.kubectl("label", "namespace", "held", "fluence.flux-framework.org/doors=enabled")
     folder = EXAMPLES.parent / "fluxqueue"
 
-    def is_held() -> bool:
-        found = user.kubectl(
-            "create", *space, "--dry-run=server", "--output", "json", "--filename", str(folder / "job.yaml")
+    def held(name: str) -> dict[str, Any]:
+        made = user.kubectl(
+            "create", *space, "--dry-run=server", "--output", "json", "--filename", str(folder / name)
         )
-        return json.loads(found)["spec"].get("suspend") is True
+        spec: dict[str, Any] = json.loads(made)["spec"]
+        return spec
 
-    until(is_held, "the doors are in force")
+    # Jobs and pods are held by a policy each.
+    until(lambda: held("job.yaml").get("suspend"), "Jobs are held")
+    until(lambda: held("pod.yaml").get("schedulingGates"), "pods are held")
     user.kubectl("apply", *space, "--filename", str(folder))
 
     def ended() -> bool:

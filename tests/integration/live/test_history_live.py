@@ -46,7 +46,7 @@ async def until(database: Path, condition: Callable[[dict[str, dict[str, Any]]],
 
 @contextlib.asynccontextmanager
 async def keeping(f: Field, folder: Path, database: Path) -> AsyncIterator[Replica]:
-    replica = Replica(f, folder, f.proxy.access, "--database-url", str(database), lease=False)
+    replica = Replica(f, folder, f.proxy.access, "--database-url", str(database), lease=None)
     try:
         await replica.start()
         await replica.leads()

@@ -33,9 +33,9 @@ async def nothing_overbooked(f: Field, cpu: int) -> None:
 
 async def test_a_leader_that_loses_its_lease_in_a_burst_sends_nothing_more(kube: Kube, audited: None) -> None:
     """Checklist 32: with a real lease and a real successor, who completes what was begun."""
-    slow = Rule(verb="create", path="binding$", latency_s=0.5)
+    slow = Rule(verb="create", path="binding$", latency_s=1.0)
     lease = {"lease": True, "lease_name": "fluence", "lease_namespace": kube.namespace}
-    terms = {"lease_duration": 4.0, "lease_renew": 2.5, "lease_retry": 0.5}
+    terms = {"lease_duration": 8.0, "lease_renew": 6.0, "lease_retry": 0.5}
     names = [f"g-{index}" for index in range(12)]
     with pytest.RaisesGroup(LeaseLost):  # the first: its process would end
         async with (

@@ -189,7 +189,7 @@ async def world(kube: Kube, folder: Path) -> AsyncIterator[World]:
         await stack.enter_async_context(registered(f.client, kube.namespace, port))
         replica = Replica(f, folder, proxy.access, "--view-address", f"0.0.0.0:{port}")
         replica.flags += ["--database-url", str(folder / "history.db")]
-        replica.flags += ["--lease-duration", "60", "--lease-renew", "40", "--queue-policy", "conservative"]
+        replica.flags += ["--queue-policy", "conservative"]
         stack.push_async_callback(replica.end)
         await replica.start()
         await replica.leads()
@@ -751,9 +751,8 @@ async def test_a_replica_that_follows_hands_on_to_the_leader(kube: Kube, tmp_pat
     tls = ssl.create_default_context()
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     async with field(kube, 1) as f, Proxy(kube.access()) as proxy, aiohttp.ClientSession() as session:
-        steady = ["--lease-duration", "60", "--lease-renew", "40"]
         replicas = [
-            Replica(f, tmp_path / str(port), proxy.access, *steady, "--view-address", f"127.0.0.2:{port}")
+            Replica(f, tmp_path / str(port), proxy.access, "--view-address", f"127.0.0.2:{port}")
             for port in ports
         ]
         admin = await token(f.client, f.namespace, "boss")
