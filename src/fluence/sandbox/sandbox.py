@@ -47,7 +47,7 @@ from fluence.sandbox.realnodes import (
 )
 from fluence.sandbox.registry import add_image
 
-READY_S = 60.0
+READY_S = 180.0
 NODE_PARTS = ("real", "containerd", "kubelet")
 PARTS = (
     *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "audit", "fluence"),
@@ -389,7 +389,7 @@ class Sandbox:
 
     @staticmethod
     async def _is_ready(client: Client) -> None:
-        await client.request("GET", "/readyz", timeout_s=2.0, retry=ONCE)
+        await client.request("GET", "/readyz", timeout_s=10.0, retry=ONCE)
 
     async def _register_view(self, ports: Ports) -> None:
         async with Client(self.access()) as client:
@@ -400,7 +400,7 @@ class Sandbox:
         """Check that Fluence's scheduler has seen the cluster."""
         try:
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2.0)) as session,
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(10.0)) as session,
                 session.get(f"http://127.0.0.1:{self.require().ports.fluence}/readyz") as answer,
             ):
                 if answer.status != 200:
@@ -416,7 +416,7 @@ class Sandbox:
     @staticmethod
     async def _has_account(client: Client) -> None:
         path = "/api/v1/namespaces/default/serviceaccounts/default"
-        await client.request("GET", path, timeout_s=2.0, retry=ONCE)
+        await client.request("GET", path, timeout_s=10.0, retry=ONCE)
 
     async def _has_real_nodes(self, client: Client) -> None:
         real = self.require().real
