@@ -14,6 +14,8 @@ REAL ?=
 SESSIONS ?= 1000
 COMPARE ?=
 E2E ?=
+# Programs start sooner when modules are compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help run test unit coverage explore check e2e compare bench bench-cluster soak docs image image-lock manifests stubs setup clean
 

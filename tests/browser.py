@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from axe_playwright_python.async_playwright import Axe  # type: ignore[import-untyped]
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, Page, async_playwright, expect
 
 from fluence.errors import FluenceError
 from fluence.sandbox.packages import can_install, install
+from tests.eventually import SOON_S
 from tests.needs import lacks
 
-_TIMEOUT_MS = 45_000  # on a machine that is busy
+_TIMEOUT_MS = 1000 * SOON_S
+expect.set_options(timeout=_TIMEOUT_MS)  # else five seconds, whatever the default of the page
 
 
 def find_chromium() -> Path:
@@ -59,11 +61,15 @@ class Reader:
 
     async def open(self, address: str, view: str) -> None:
         await self.page.goto(f"{address}#/{view}")
+        # Where only the part after the # is another, the page draws a little later.
+        await self.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
         await self.page.wait_for_selector("main [aria-busy]", state="detached")
 
     async def rows(self, label: str) -> list[list[str]]:
         """The cells of a table, by the name that assistive technology reads."""
-        lines = self.page.get_by_role("table", name=label).locator("tbody tr:not(.space)")
+        table = self.page.get_by_role("table", name=label)
+        await table.wait_for()
+        lines = table.locator("tbody tr:not(.space)")
         return [
             [(await cell.inner_text()).strip() for cell in await line.locator("td").all()]
             for line in await lines.all()

@@ -11,6 +11,7 @@ import atexit
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from typing import Any
 
@@ -42,6 +43,11 @@ if _PROFILE != "explore":
         _made(self, *parent, **given)
 
     settings.__init__ = _make  # type: ignore[assignment,method-assign]
+
+# Compiled modules are kept: without them each worker, and each program that a test starts, compiles all of
+# the code and of the tests anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # Schedulers that tests start keep their history here, not in the home of whoever runs the tests.
 if "PYTEST_XDIST_WORKER" not in os.environ:

@@ -10,7 +10,6 @@ import asyncio
 import os
 import pwd
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from fluence.sandbox.folders import cache_dir, locked
+from fluence.sandbox.sandbox import free_ports
 from tests.needs import lacks
 
 _NAMES = count(1)
@@ -65,9 +65,7 @@ class PostgresServer:
         if os.getuid() == 0:
             user = "postgres" if any(each.pw_name == "postgres" for each in pwd.getpwall()) else "nobody"
             shutil.chown(folder, user)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        (port,) = free_ports(1)
         server = cls(programs, folder, port, user)
         server._call("initdb", "-D", str(folder / "data"), "-A", "trust", "-U", "fluence", "--no-sync")
         return server

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import AsyncIterator
@@ -19,6 +18,7 @@ import yaml
 from fluence.errors import FluenceError
 from fluence.sandbox.folders import cache_dir, locked
 from fluence.sandbox.packages import unpack
+from fluence.sandbox.sandbox import free_ports
 from tests.eventually import eventually
 from tests.needs import lacks
 
@@ -72,9 +72,7 @@ class Prometheus:
         }
         (folder / "rules.yaml").write_text(yaml.safe_dump(rules))
         (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
+        (port,) = free_ports(1)
         with (folder / "log").open("wb") as log:
             process = await asyncio.create_subprocess_exec(
                 str(program),
@@ -86,7 +84,7 @@ class Prometheus:
         try:
             async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=10)) as session:
                 server = cls(port, session)
-                await eventually(server._ready, True, what="Prometheus is ready", timeout_s=60)
+                await eventually(server._ready, True, what="Prometheus is ready")
                 yield server
         finally:
             process.kill()
@@ -112,5 +110,5 @@ class Prometheus:
         series = await self.query('ALERTS{alertstate="firing"}')
         return {each["metric"]["alertname"] for each in series}
 
-    async def fires(self, alert: str, *, timeout_s: float = 180.0) -> None:
+    async def fires(self, alert: str, *, timeout_s: float = 300.0) -> None:
         await eventually(self.firing, lambda now: alert in now, what=f"{alert} fires", timeout_s=timeout_s)

@@ -42,7 +42,7 @@ from tests.unit.schedule.test_promised_starts import node
 
 T0 = int(kit.T0.timestamp() * 1000)
 SECOND = 1000
-HISTORIES = amount(30, quick=8, soak="FLUENCE_HISTORIES")
+HISTORIES = amount(30, quick=4, soak="FLUENCE_HISTORIES")
 
 
 @dataclass

@@ -85,7 +85,7 @@ async def work():
 @pytest.mark.parametrize("moment", [MAKING, CLOSING, MAKING_THE_COROUTINE, WITH_A_THREAD, TWICE])
 def test_an_interrupt_is_raised_and_nothing_is_printed(moment: str) -> None:
     command = [sys.executable, "-c", PROGRAM.format(moment)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
 
 

@@ -49,7 +49,7 @@ from fluence.sandbox.plane import PlaneDirectories
 
 FENCE_NAMESPACE = "kube-system"
 FENCE = "audit-fence-"
-FENCE_S = 20.0
+FENCE_S = 120.0  # on a machine that is starved
 LOOK_S = 5.0  # between two checks for operators that are installed later
 
 
@@ -80,7 +80,7 @@ class Auditor:
         await self._look_for_operators()
         for reflector in self._before_pods:
             self._start(reflector)
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             for reflector in self._before_pods:
                 await reflector.synced.wait()
             self._pods.store.on_change(self._on_pod)

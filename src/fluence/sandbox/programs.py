@@ -57,7 +57,7 @@ def go_version(go: Path) -> tuple[int, int] | None:
     """(1, 26), or None if it is unknown."""
     try:
         output = subprocess.run(
-            [go, "version"], capture_output=True, text=True, timeout=30, check=False
+            [go, "version"], capture_output=True, text=True, timeout=120, check=False
         ).stdout
     except (OSError, subprocess.TimeoutExpired):
         return None
@@ -354,7 +354,7 @@ def version_of(path: Path, name: str) -> tuple[int, ...] | None:
     """(1, 36, 4), or None if it is unknown."""
     arguments = ["version", "--client"] if name == "kubectl" else ["--version"]
     try:
-        done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=20, check=False)
+        done = subprocess.run([path, *arguments], capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
     match = re.search(r"v?(\d+)\.(\d+)\.(\d+)", done.stdout)

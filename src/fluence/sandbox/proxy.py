@@ -42,7 +42,7 @@ class Rule(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     after: int = 0  # let this many through first
     every: int = 1
 
-    latency_s: float = 0.0  # before anything else
+    latency_s: float = 0.0  # before anything else; it may be lowered while requests wait
     status: int | None = None  # answer this; the server never gets the request
     retry_after: float | None = None
     cut_after: int | None = None  # bytes of the answer; 0 drops the answer of a request that was carried out
@@ -160,8 +160,9 @@ class Proxy:
             next((candidate for candidate in self.rules if candidate.applies(verb, request.path)), None)
             or Rule()
         )
-        if rule.latency_s:
-            await asyncio.sleep(rule.latency_s)
+        began = asyncio.get_running_loop().time()
+        while (left := began + rule.latency_s - asyncio.get_running_loop().time()) > 0:
+            await asyncio.sleep(min(left, 0.05))
         if rule.status is not None:
             self.seen.append(SeenRequest(verb, request.path, rule.status))
             return _refusal(rule.status, rule.retry_after)

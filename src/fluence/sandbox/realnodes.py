@@ -23,7 +23,7 @@ from fluence.sandbox.machine import Machine
 from fluence.sandbox.process import Process, spawn
 from fluence.sandbox.realnode import MAX_REAL_NODES, Network, RealNode, bridge, cgroup, mark
 
-_READY_S = 30.0
+_READY_S = 120.0
 _CONTROLLERS = ("cpu", "cpuset", "memory", "pids", "hugetlb")  # the controllers that kubelets know
 _CHOICE = range(128, 255)  # of 10.K.0.0/16
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import shutil
 import socket
 import time
@@ -46,7 +47,7 @@ from fluence.sandbox.realnodes import (
 )
 from fluence.sandbox.registry import add_image
 
-READY_S = 60.0
+READY_S = 180.0
 NODE_PARTS = ("real", "containerd", "kubelet")
 PARTS = (
     *("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok", "audit", "fluence"),
@@ -58,6 +59,7 @@ _MODULES = (  # parts that run in Python
 )
 # The first process of a real node, and its wrappers: all others end with it.
 _HOLDERS = ("pause", "unshare", "nsenter")
+_OUR_PORTS = range(20_000, 30_000)  # below those of connections and of NodePorts
 
 Say = Callable[[str], None]
 
@@ -180,7 +182,7 @@ class Sandbox:
         real_nodes: int,
     ) -> SandboxState:
         """Choose ports and addresses, and write every file."""
-        etcd, peer, api, health, view = _free_ports(5)
+        etcd, peer, api, health, view = free_ports(5)
         ports, real = Ports(etcd, peer, api, health, view), None
         if machine is not None:
             network = make_network(self._dir)
@@ -387,7 +389,7 @@ class Sandbox:
 
     @staticmethod
     async def _is_ready(client: Client) -> None:
-        await client.request("GET", "/readyz", timeout_s=2.0, retry=ONCE)
+        await client.request("GET", "/readyz", timeout_s=10.0, retry=ONCE)
 
     async def _register_view(self, ports: Ports) -> None:
         async with Client(self.access()) as client:
@@ -398,7 +400,7 @@ class Sandbox:
         """Check that Fluence's scheduler has seen the cluster."""
         try:
             async with (
-                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(2.0)) as session,
+                aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(10.0)) as session,
                 session.get(f"http://127.0.0.1:{self.require().ports.fluence}/readyz") as answer,
             ):
                 if answer.status != 200:
@@ -414,7 +416,7 @@ class Sandbox:
     @staticmethod
     async def _has_account(client: Client) -> None:
         path = "/api/v1/namespaces/default/serviceaccounts/default"
-        await client.request("GET", path, timeout_s=2.0, retry=ONCE)
+        await client.request("GET", path, timeout_s=10.0, retry=ONCE)
 
     async def _has_real_nodes(self, client: Client) -> None:
         real = self.require().real
@@ -464,14 +466,18 @@ def log_tail(log: Path) -> str:
     return " | ".join(errors[-3:])[-600:] or "it said nothing"
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that are free now. All are held until the last is found, so that they differ."""
+def free_ports(count: int) -> list[int]:
+    """Ports that are free now. All are held until the last is found, so that they differ. None is one that
+    the kernel gives to connections, which could take it before our program listens."""
     with contextlib.ExitStack() as stack:
         ports: list[int] = []
-        for _ in range(count):
+        for port in random.sample(_OUR_PORTS, len(_OUR_PORTS)):
+            if len(ports) == count:
+                break
             holder = stack.enter_context(socket.socket())
-            holder.bind(("127.0.0.1", 0))
-            ports.append(holder.getsockname()[1])
+            with contextlib.suppress(OSError):
+                holder.bind(("127.0.0.1", port))
+                ports.append(port)
         return ports
 
 

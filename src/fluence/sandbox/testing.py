@@ -172,7 +172,7 @@ def namespace_in(sandbox: Sandbox) -> Iterator[Kube]:
             body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
             await client.create(NAMESPACES, body)
             path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default"
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while True:  # pods are refused until the account exists
                     try:
                         await client.request("GET", path)

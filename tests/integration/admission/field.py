@@ -23,7 +23,7 @@ from fluence.admission.manifests import (
 from fluence.admission.scopes import AdmissionOptions, AdmissionScope, DoorMode, scopes
 from fluence.admission.server import Webhook, WebhookPlace
 from fluence.kube.client import Client
-from fluence.kube.errors import ApiConflict, ApiError, Forbidden, Missing
+from fluence.kube.errors import ApiConflict, ApiError, Forbidden, Missing, ServerFault
 from fluence.kube.operators import CustomResource
 from fluence.kube.resource import (
     DEPLOYMENTS,
@@ -170,7 +170,7 @@ async def webhook_for(
             await hooks.enter_async_context(refusals)
             await _effective(client, at)
             # A Service leads only to those that have read the parameters.
-            await eventually(hook.unready, lambda why: "parameters" not in why, timeout_s=60)
+            await eventually(hook.unready, lambda why: "parameters" not in why)
             yield hook
         finally:
             await client.delete(WEBHOOK_CONFIGURATIONS, at.run)
@@ -178,13 +178,19 @@ async def webhook_for(
 
 
 async def attempt(client: Client, namespace: str, found: dict[str, Any]) -> tuple[str, Any]:
-    """What the server would make of an object, or why it refuses it."""
-    try:
-        made = await client.create(RESOURCES[found["kind"]], found, namespace=namespace, dry_run=True)
-    except ApiError as error:
-        told = str(error).replace(namespace, "NAMESPACE")
-        return "refused", re.sub(r'"[pw]-[a-z0-9]{5}"', '"GENERATED"', told)
-    return "made", plainly(made)
+    """What the server would make of an object, or why it refuses it. A server that fails is asked again."""
+
+    async def ask() -> tuple[str, Any]:
+        try:
+            made = await client.create(RESOURCES[found["kind"]], found, namespace=namespace, dry_run=True)
+        except ServerFault:
+            raise
+        except ApiError as error:
+            told = str(error).replace(namespace, "NAMESPACE")
+            return "refused", re.sub(r'"[pw]-[a-z0-9]{5}"', '"GENERATED"', told)
+        return "made", plainly(made)
+
+    return await eventually(ask, what="the server judges it")
 
 
 def plainly(made: Any) -> Any:
@@ -220,7 +226,7 @@ async def _kind(client: Client) -> None:
             return str(error)
         return ""
 
-    await eventually(served, "", what="the kind is served", timeout_s=60)
+    await eventually(served, "", what="the kind is served")
 
 
 def _probe(at: Field) -> dict[str, Any]:
@@ -240,7 +246,6 @@ async def _effective(client: Client, at: Field) -> None:
         where = at.namespace(held)
         await eventually(
             lambda held=held: is_effective(client, at, held),  # type: ignore[misc]
-            timeout_s=60,
             what=f"pods are changed in {where}",
         )
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "probe"}}
@@ -250,11 +255,9 @@ async def _effective(client: Client, at: Field) -> None:
         made: Any = await client.create(RESOURCES["Job"], body, namespace=at.namespace(True), dry_run=True)
         return made["spec"]["suspend"]
 
-    await eventually(suspended, timeout_s=60, what=f"Jobs are suspended in {at.namespace(True)}")
+    await eventually(suspended, what=f"Jobs are suspended in {at.namespace(True)}")
     if at.options.users:
-        await eventually(
-            lambda: is_named(client, at), timeout_s=60, what=f"objects are named in {at.namespace(False)}"
-        )
+        await eventually(lambda: is_named(client, at), what=f"objects are named in {at.namespace(False)}")
 
 
 async def is_named(client: Client, at: Field) -> bool:
@@ -277,6 +280,5 @@ async def gone(client: Client, at: Field) -> None:
         await eventually(
             lambda held=held: is_effective(client, at, held),  # type: ignore[misc]
             False,
-            timeout_s=60,
             what="nothing is changed",
         )

@@ -21,7 +21,7 @@ from fluence.sandbox.sandbox import Sandbox
 from tests.eventually import eventually
 from tests.integration.admission import field as fields
 from tests.integration.admission.field import Field, policies_for, webhook_for
-from tests.integration.rights import let_edit, resource_of
+from tests.integration.rights import let_edit, resource_of, until_allowed
 
 pytestmark = pytest.mark.release
 KEY = names.SUBMITTED_BY
@@ -133,6 +133,9 @@ async def world(sandbox: Sandbox, form: str, **options: Any) -> AsyncIterator[Wo
             access = replace(sandbox.access(), impersonate=user)
             found.clients[user] = await stack.enter_async_context(Client(access))
             await _let_edit(admin, user, found.namespace, f"u{number}")
+        may = [{"apiGroups": [""], "resources": ["pods"], "verbs": ["create", "patch"]}]
+        for user in USERS:
+            await until_allowed(admin, user, may, namespace=found.namespace)
         put_in_force = policies_for if form == "policy" else webhook_for
         await stack.enter_async_context(put_in_force(admin, at))
         yield found

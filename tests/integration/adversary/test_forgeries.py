@@ -21,6 +21,7 @@ from fluence.kube.errors import Missing
 from fluence.kube.resource import Json
 from fluence.model.grant import PodGrant
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.adversary.tenants import Tenancy, tenancy
 from tests.integration.adversary.test_tenants import (
     FINALIZER,
@@ -175,12 +176,7 @@ def forgeries(rng: random.Random) -> list[Forgery]:
 
 
 async def until_free(t: Tenancy, expected: dict[str, int], what: object) -> None:
-    free: dict[str, int] = {}
-    for _ in range(100):
-        if (free := t.free()) == expected:
-            return
-        await asyncio.sleep(0.05)
-    raise AssertionError(f"free are {free}, not {expected}: {what}")
+    await eventually(t.free, expected, what=f"nothing is held: {what}")
 
 
 async def round_of(t: Tenancy, target: Target, policy: str, rng: random.Random) -> None:

@@ -110,7 +110,8 @@ async def test_a_note_that_a_tenant_writes_holds_nothing(
             for index in range(20):
                 renewed = note(t.f.nodes) | {names.JOBID: str(index)}
                 await t.patch("Job", "forged", {"metadata": {"annotations": renewed}})
-                assert sum(t.free().values()) >= sum(empty.values()) - 100  # some innocent pods
+                # Some innocent pods of 10m; a seat of the Job would be 2000m.
+                assert sum(t.free().values()) > sum(empty.values()) - 2000
             await fill(t.f, "good")
             for kind, name in (("Job", "forged"), ("Pod", "none")):
                 with pytest.raises(Forbidden):
@@ -324,4 +325,4 @@ async def test_a_namespace_can_be_deleted_while_no_scheduler_runs(kube: Kube) ->
                 return False
             return True
 
-        await eventually(is_there, False, what="the namespace is gone", timeout_s=90, pause_s=0.2)
+        await eventually(is_there, False, what="the namespace is gone", pause_s=0.2)

@@ -27,7 +27,7 @@ from fluence.sandbox.testing import needs_sandbox
 
 DOCS = Path(__file__).parents[3] / "docs"
 REFRESH = os.environ.get("FLUENCE_REFRESH_TOUR") == "1"
-PATIENCE_S = 30.0  # until what is printed is what stands there: the scheduler tells when it has decided
+PATIENCE_S = 120.0  # until what is printed is what stands there: the scheduler tells when it has decided
 QUIET_S = 5.0  # what was printed for so long is what is written into the page
 
 _ASIDE = (
@@ -139,7 +139,7 @@ class Shell:
 
     def close(self) -> None:
         self.run("fluence sandbox down --all")
-        self._bash.communicate("exit\n", timeout=30)
+        self._bash.communicate("exit\n", timeout=120)
 
 
 @contextlib.contextmanager

@@ -96,7 +96,7 @@ def test_it_shows_the_same_on_a_control_plane_as_simulated_and_leaves_nothing(no
     home, began = nobodys_home, time.monotonic()
     done = home.run("demo", "--live", "--version", VERSION)
     assert done.returncode == 0, done.stderr
-    assert time.monotonic() - began < 120  # 20 s on a machine that does nothing else
+    assert time.monotonic() - began < 240  # 20 s on a machine that does nothing else
     assert done.stdout.startswith(f"Kubernetes v{VERSION}.")
     real, simulated = timeline(done.stdout), timeline(home.run("demo", "--simulated").stdout)
     # NB a gang's pods may be dealt out over its nodes in another order: what was there first differs
@@ -125,7 +125,7 @@ def test_ctrl_c_at_any_time_leaves_nothing(home: Home, number: signal.Signals, m
         if moment in line:
             break
     demo.send_signal(number)
-    demo.communicate(timeout=60)
+    demo.communicate(timeout=300)
     assert demo.returncode == 128 + number
     assert home.leftovers == []
 

@@ -45,7 +45,7 @@ async def waiting(kube: Kube) -> AsyncIterator[Field]:
 async def ask(f: Field, config: Path, *words: str) -> Any:
     where = ["--kubeconfig", str(config), "-n", f.namespace, "-o", "json"]
     done = await asyncio.to_thread(
-        subprocess.run, [*FLUENCE, *words, *where], capture_output=True, text=True, check=False, timeout=60
+        subprocess.run, [*FLUENCE, *words, *where], capture_output=True, text=True, check=False, timeout=300
     )
     assert done.returncode in (0, 3), done.stderr
     return {**json.loads(done.stdout), "stderr": done.stderr}

@@ -86,12 +86,14 @@ def test_the_live_graph_shows_nodes_and_what_runs_on_them(kube: Kube, audited: N
         "nodes": [node],
         "holds": {"cpu": 1500, "memory": 2**30, "nvidia.com/gpu": 1, "pods": 1},
     }
+    # Other tests have nodes of their own there meanwhile.
     used = {each["resource"]: each for each in value["usage"]}
-    assert used["cpu"]["size"] == 320_000 and used["cpu"]["used"] >= 1500
-    assert used["nvidia.com/gpu"]["size"] == 40 and used["nvidia.com/gpu"]["used"] >= 1
+    assert used["cpu"]["size"] >= 320_000 and used["cpu"]["used"] >= 1500
+    assert used["nvidia.com/gpu"]["size"] >= 40 and used["nvidia.com/gpu"]["used"] >= 1
 
     text = fluence(kube)
-    assert any(line.split()[:2] == ["nvidia.com/gpu", "40"] for line in text.splitlines())
+    sizes = {line.split()[0]: line.split()[1] for line in text.splitlines() if len(line.split()) > 1}
+    assert int(sizes["nvidia.com/gpu"]) >= 40
     assert any(kube.namespace in line and "Pod/solver" in line for line in text.splitlines())
 
     tree = fluence(kube, "-o", "tree", "--level", LEVEL)
@@ -99,11 +101,11 @@ def test_the_live_graph_shows_nodes_and_what_runs_on_them(kube: Kube, audited: N
     assert "(rack)" in tree or "rack" in tree
 
     graph = ResourceGraph.parse(fluence(kube, "-o", "jgf", "--level", LEVEL))
-    assert len(graph.vertices_of_type("node")) == 10
-    assert len(graph.vertices_of_type("gpu")) == 40
-    assert len(graph.vertices_of_type("rack")) == 2
+    assert len(graph.vertices_of_type("node")) >= 10
+    assert len(graph.vertices_of_type("gpu")) >= 40
+    assert len(graph.vertices_of_type("rack")) >= 2
     # The jobspecs of the predecessors ask for cores.
-    assert len(graph.vertices_of_type("core")) == 320
+    assert len(graph.vertices_of_type("core")) >= 320
     assert isinstance(Matcher(graph).match("allocate", Jobspec.parse(CORES), job=1, now=0), Placed)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -128,14 +127,9 @@ async def flux_job(f: Field, name: str) -> FluxJob | None:
 async def until_flux_job(
     f: Field, name: str, done: Callable[[FluxJob | None], bool], what: str, *, timeout_s: float = SOON_S
 ) -> FluxJob | None:
-    found = None
-    try:
-        async with asyncio.timeout(timeout_s):
-            while not done(found := await flux_job(f, name)):
-                await asyncio.sleep(0.1)
-    except TimeoutError:
-        raise AssertionError(f"not within {timeout_s} s: {name} {what}; there is {found}") from None
-    return found
+    return await eventually(
+        lambda: flux_job(f, name), done, what=f"{name} {what}", timeout_s=timeout_s, pause_s=0.1
+    )
 
 
 async def until_phase(f: Field, name: str, *phases: str) -> FluxJob:

@@ -77,7 +77,6 @@ async def test_killed_at_random_points_of_all_doors(
                 await f.until(
                     lambda pods: len(pods) >= run.made and all(pod.is_terminal for pod in pods.values()),
                     "all end",
-                    timeout_s=90,
                 )
                 found = await f.client.list(JOBS.raw(), namespace=f.namespace)
                 jobs: list[Any] = list(found.items or ())

@@ -46,7 +46,7 @@ async def test_a_gated_pod_is_let_go_to_its_node_and_its_flux_job_says_so(kube: 
         assert found.status.allocation == pod.labels[names.FLUXQUEUE_JOBID]
         assert "type: node" in found.spec.jobspec
         await f.end("pod")
-        await until_flux_job(f, "pod-pod", lambda each: each is None, "is gone with its pod", timeout_s=90)
+        await until_flux_job(f, "pod-pod", lambda each: each is None, "is gone with its pod")
         await until_free(f)
 
 
@@ -63,7 +63,7 @@ async def test_an_indexed_job_starts_whole_and_each_index_has_its_node(kube: Kub
         found = await until_phase(f, "j-job", "Completed")
         assert found.status.nodes and len(found.status.nodes) == 3
         await f.client.delete(JOBS, "j", namespace=f.namespace)
-        await until_flux_job(f, "j-job", lambda each: each is None, "is gone with its Job", timeout_s=90)
+        await until_flux_job(f, "j-job", lambda each: each is None, "is gone with its Job")
         await until_free(f)
 
 
@@ -121,7 +121,7 @@ async def test_sets_start_whole_scale_and_free_everything(kube: Kube, audited: N
         )
         await f.client.delete(KINDS[kind], "web", namespace=f.namespace)
         await f.end("wide", "more")
-        await until_flux_job(f, name, lambda each: each is None, "is gone with its owner", timeout_s=90)
+        await until_flux_job(f, name, lambda each: each is None, "is gone with its owner")
         await until_free(f)
 
 

@@ -79,4 +79,4 @@ async def completed(client: Client, kube: Kube, wanted: set[str]) -> None:
         page = await client.list(FLUX_JOBS, namespace=kube.namespace)
         return {each.metadata.name: each.status.phase for each in page.items or ()}
 
-    await eventually(phases, dict.fromkeys(wanted, "Completed"), timeout_s=90, pause_s=0.2)
+    await eventually(phases, dict.fromkeys(wanted, "Completed"), pause_s=0.2)

@@ -50,7 +50,7 @@ def installed(box: Sandbox, folder: Path, *, values: Mapping[str, Any] | None = 
     user = HelmUser(box, SPACE, VERSION, folder)
     user.kubectl("create", "namespace", SPACE)
     user.kubectl("label", "namespace", SPACE, "pod-security.kubernetes.io/enforce=restricted")
-    more = ("--set", "view.apiService=true", "--wait", "--timeout", "170s")
+    more = ("--set", "view.apiService=true", "--wait", "--timeout", "240s")
     user.install("fluence", *more, values=values)
     return user
 

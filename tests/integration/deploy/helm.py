@@ -85,7 +85,7 @@ class HelmUser:
     def _run(self, command: list[str], text: str | None = None, env: Mapping[str, str] | None = None) -> str:
         more = {**self._env, **(env or {})}
         done = subprocess.run(
-            command, env=more, input=text, capture_output=True, text=True, check=False, timeout=180
+            command, env=more, input=text, capture_output=True, text=True, check=False, timeout=300
         )
         if done.returncode != 0:
             raise Refused(done.stderr.strip())

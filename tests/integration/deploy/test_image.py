@@ -49,10 +49,20 @@ def blob(archive: Path, name: str) -> bytes:
     return content
 
 
-def manifest(archive: Path) -> dict[str, Any]:
+def manifest_digest(archive: Path) -> str:
     (only,) = json.loads(read(archive, "index.json"))["manifests"]
-    found: dict[str, Any] = json.loads(blob(archive, only["digest"]))
+    return str(only["digest"])
+
+
+def manifest(archive: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(blob(archive, manifest_digest(archive)))
     return found
+
+
+def packages(archive: Path) -> set[tuple[str, str]]:
+    """Names and versions of all that is in an image."""
+    bill = json.loads(archive.with_suffix(".spdx.json").read_text())
+    return {(each["name"], each.get("versionInfo", "")) for each in bill["packages"]}
 
 
 @pytest.fixture(scope="module")
@@ -67,9 +77,13 @@ def rootfs(image: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_same_tree_gives_the_same_bytes(image: Path, tmp_path: Path) -> None:
-    """Twice now: Debian may have newer packages than when the image of the other tests was built."""
-    one, again = tmp_path / "one.tar", tmp_path / "again.tar"
-    assert build_image(one) == build_image(again)
+    """A third image is made only if Debian has newer packages than when that of the other tests was built."""
+    one, again = image, tmp_path / "again.tar"
+    made = build_image(again)
+    if packages(one) != packages(again):
+        one = tmp_path / "one.tar"
+        build_image(one)
+    assert manifest_digest(one) == manifest_digest(again) == made
     assert one.read_bytes() == again.read_bytes()
     bills = [each.with_suffix(".spdx.json").read_bytes() for each in (one, again)]
     assert bills[0] == bills[1]

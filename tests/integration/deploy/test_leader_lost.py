@@ -116,15 +116,18 @@ class Terms:
     def __init__(self, client: Client) -> None:
         self._client = client
         self.held: dict[str, tuple[datetime, datetime]] = {}
+        self.slowest_s = 0.0  # that a look at the lease took: the machine may be starved
 
     async def follow(self) -> None:
         while True:
+            began = asyncio.get_running_loop().time()
             lease: Any = await self._client.get(LEASES, "fluence", namespace=SPACE)
             said = lease["spec"]
             if said.get("holderIdentity"):
                 times = [datetime.fromisoformat(said[key]) for key in ("acquireTime", "renewTime")]
                 self.held[said["holderIdentity"]] = (times[0], times[1])
             await asyncio.sleep(0.1)
+            self.slowest_s = max(self.slowest_s, asyncio.get_running_loop().time() - began)
 
     def gaps(self) -> list[float]:
         """Seconds from the last renewal of one until the next one has it."""
@@ -196,7 +199,7 @@ async def test_the_other_replica_goes_on_and_no_gang_is_started_in_part(
         assert not following.done(), following.exception()
         following.cancel()
         assert len(terms.held) == 3, terms.held
-        assert max(terms.gaps()) <= DURATION_S, terms.gaps()
+        assert max(terms.gaps()) <= DURATION_S + terms.slowest_s, (terms.gaps(), terms.slowest_s)
 
         await asyncio.to_thread(box.restart, f"kubelet-{node.removeprefix('real-')}")
         await asyncio.to_thread(kubectl, "uncordon", node)

@@ -126,7 +126,7 @@ class Doctor:
     def __init__(self, box: Sandbox) -> None:
         self._config = str(box.at.kubeconfig())
         command = [sys.executable, "-m", "fluence.cli", "doctor", "-o", "json", "--kubeconfig", self._config]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
         assert done.stdout, done.stderr
         self.found = [each for each in json.loads(done.stdout)["findings"] if each["check"] in OF_ADMISSION]
 
@@ -175,7 +175,7 @@ def test_its_pods_are_ready_with_the_rights_of_the_chart_and_the_server_trusts_e
 def test_a_container_is_told_its_backend_through_the_service(user: HelmUser) -> None:
     until(lambda: "FLUXION_VENDOR" in told(user), "the webhook knows the attributes")
     user.kubectl("apply", "--filename", str(SAMPLER))
-    user.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=120s", "pod/sampler")
+    user.kubectl("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=240s", "pod/sampler")
     assert user.get("pod", "sampler")["metadata"]["annotations"][names.BACKEND] == "ibm_marrakesh"
     wanted = "submitting sampler job to ibm_marrakesh of ibm, a ibm-quantum-system\n"
     logged(user, "sampler", wanted=wanted)
@@ -220,7 +220,7 @@ def test_a_namespace_that_nobody_serves_is_found_and_the_cure_has_its_work_held(
     doctor = until_complains(box, "doors")
     assert doctor.of("doors")["object"] == "namespace held"
     doctor.cure(doctor.of("doors"))
-    admin.kubectl("rollout", "status", WEBHOOK, "--timeout=170s")
+    admin.kubectl("rollout", "status", WEBHOOK, "--timeout=240s")
 
     def is_held() -> bool:
         made = user.kubectl("create", *space, "--dry-run=server", "--output", "json", "--filename", str(HELD))
@@ -229,8 +229,8 @@ def test_a_namespace_that_nobody_serves_is_found_and_the_cure_has_its_work_held(
     until(is_held, "new work is held back through the Service")
     until_complains(box)
     user.kubectl("apply", *space, "--filename", str(HELD))
-    user.kubectl("wait", *space, "--for=condition=complete", "--timeout=120s", "job/job")
-    user.kubectl("delete", "namespace", "held", "--timeout=120s")
+    user.kubectl("wait", *space, "--for=condition=complete", "--timeout=240s", "job/job")
+    user.kubectl("delete", "namespace", "held", "--timeout=240s")
 
 
 def test_nobody_is_missed_while_its_pods_and_then_their_certificates_are_replaced(
@@ -238,7 +238,7 @@ def test_nobody_is_missed_while_its_pods_and_then_their_certificates_are_replace
 ) -> None:
     with Asking(box) as asking:
         admin.kubectl("set", "env", WEBHOOK, f"WEBHOOK_CERTIFICATE_LIFE={LIFE_S}s")
-        admin.kubectl("rollout", "status", WEBHOOK, "--timeout=170s")
+        admin.kubectl("rollout", "status", WEBHOOK, "--timeout=240s")
         until(lambda: len(webhooks(admin)) == 2, "the former pods are gone")
         replaced = asking.count
         mine = {each["metadata"]["uid"] for each in webhooks(admin)}
@@ -256,7 +256,7 @@ def test_nobody_is_missed_while_its_pods_and_then_their_certificates_are_replace
     assert all(each["status"]["containerStatuses"][0]["restartCount"] == 0 for each in now)
     until_complains(box)
     admin.kubectl("set", "env", WEBHOOK, "WEBHOOK_CERTIFICATE_LIFE-")
-    admin.kubectl("rollout", "status", WEBHOOK, "--timeout=170s")
+    admin.kubectl("rollout", "status", WEBHOOK, "--timeout=240s")
 
 
 def test_a_drain_takes_one_at_a_time_and_nobody_is_missed(box: Sandbox, admin: HelmUser) -> None:
@@ -273,7 +273,7 @@ def test_a_drain_takes_one_at_a_time_and_nobody_is_missed(box: Sandbox, admin: H
 
     with Asking(box) as asking:
         asyncio.run(drain())
-        admin.kubectl("rollout", "status", WEBHOOK, "--timeout=170s")
+        admin.kubectl("rollout", "status", WEBHOOK, "--timeout=240s")
         until(lambda: first.metadata.uid not in {each["metadata"]["uid"] for each in webhooks(admin)}, "gone")
     assert asking.missed == [] and asking.count
 
@@ -290,13 +290,13 @@ def test_without_it_the_server_goes_on_and_the_doctor_knows_the_cure(
         f"no endpoint of its Service {SPACE}/fluence-webhook is ready: new pods are left as they are"
     )
     doctor.cure(doctor.of("webhook"))
-    admin.kubectl("rollout", "status", WEBHOOK, "--timeout=170s")
+    admin.kubectl("rollout", "status", WEBHOOK, "--timeout=240s")
     until(lambda: "FLUXION_BACKEND" in told(user), "it serves again")
     until_complains(box)
 
 
 def test_an_uninstall_takes_it_away(box: Sandbox, admin: HelmUser, user: HelmUser) -> None:
-    admin.helm("uninstall", "fluence", "--wait", "--timeout", "170s")
+    admin.helm("uninstall", "fluence", "--wait", "--timeout", "240s")
     assert admin.get("mutatingwebhookconfiguration", "fluence-webhook") is None
     assert admin.get("clusterrole", "fluence-webhook") is None
     until(lambda: told(user), "the server does not call it any more", set())

@@ -1,11 +1,13 @@
 """The device plugin beside a real kubelet, and what a kubelet and kube-scheduler make of its absence."""
 
 import contextlib
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,17 @@ THREE = BOTH[:-1] + ", {type: licence, count: 3}]"
 ASKS = {"resources": {"limits": {QPU: "1"}}}
 
 
+def offers(kubectl: Kubectl, node: str) -> dict[str, str]:
+    """How many of which external resources a node has."""
+    text = kubectl.ok("get", "node", node, "-o", "yaml")
+    allocatable: dict[str, str] = yaml.safe_load(text)["status"]["allocatable"]
+    return {
+        key.removeprefix(names.DEVICE_PREFIX): value
+        for key, value in allocatable.items()
+        if key.startswith(names.DEVICE_PREFIX) and value != "0"
+    }
+
+
 class Node:
     """One real node as the API server shows it, and programs that run in it."""
 
@@ -38,13 +51,7 @@ class Node:
         self.name = f"real-{number}"
 
     def offers(self) -> dict[str, str]:
-        text = self.kubectl.ok("get", "node", self.name, "-o", "yaml")
-        allocatable: dict[str, str] = yaml.safe_load(text)["status"]["allocatable"]
-        return {
-            key.removeprefix(names.DEVICE_PREFIX): value
-            for key, value in allocatable.items()
-            if key.startswith(names.DEVICE_PREFIX) and value != "0"
-        }
+        return offers(self.kubectl, self.name)
 
     def until_offers(self, **wanted: str) -> None:
         soon(self.offers, f"{self.name} offers {wanted}", wanted)
@@ -65,7 +72,7 @@ def running(process: subprocess.Popen[bytes]) -> Iterator[None]:
         assert process.poll() is None, "it ended by itself"
     finally:
         process.terminate()
-        assert process.wait(30) is not None
+        assert process.wait(120) is not None
 
 
 def until_says(log: Path, text: str, times: int = 1) -> None:
@@ -178,7 +185,9 @@ def test_kube_scheduler_needs_the_numbers_and_advertise_keeps_them(real_kube: Ku
             assert node.offers() == {"token": "1k"}
             config_map["data"] = {names.RESOURCES_KEY: "resources: [{type: channel, count: 2}]"}
             system.apply(config_map)
-            node.until_offers(channel="1k")
+            for each in json.loads(kubectl.ok("get", "nodes", "-o", "json"))["items"]:
+                name = each["metadata"]["name"]
+                soon(partial(offers, kubectl, name), f"{name} offers a channel", {"channel": "1k"})
     once = subprocess.run([*program, "--once"], env=env, capture_output=True, text=True, check=True)
     assert once.stdout == "0 nodes changed\n"
     system.ok("delete", "configmap", names.RESOURCES_CONFIGMAP)

@@ -86,7 +86,7 @@ def ask(kube: Kube, *arguments: str, kubeconfig: Path | None = None, name: str |
     config = kubeconfig or kube.sandbox.at.kubeconfig()
     words = [*DOCTOR, "-o", "json", "-n", kube.namespace, "--kubeconfig", str(config)]
     words += ["--scheduler-name", name or f"fluence-{kube.namespace}", *arguments]
-    return Report(subprocess.run(words, capture_output=True, text=True, check=False, timeout=120))
+    return Report(subprocess.run(words, capture_output=True, text=True, check=False, timeout=300))
 
 
 async def asked(f: Field, *arguments: str) -> Report:
@@ -111,7 +111,7 @@ async def leading(f: Field, lease: str = "fluence", **more: Any) -> AsyncIterato
         stop = asyncio.Event()
         task = asyncio.create_task(live.run(stop))
         try:
-            await eventually(lambda: live.leads or task.done(), timeout_s=60, what="it leads")
+            await eventually(lambda: live.leads or task.done(), what="it leads")
             assert not task.done(), await task  # type: ignore[func-returns-value]
             yield live
         finally:
@@ -155,7 +155,7 @@ async def make_ready(f: Field) -> None:
     async def ready() -> object:
         return json.loads(await f.client.request("GET", path))["status"].get("readyReplicas")
 
-    await eventually(ready, 2, what="both are ready", timeout_s=60)
+    await eventually(ready, 2, what="both are ready")
 
 
 async def test_a_healthy_cluster(kube: Kube, user: HelmUser) -> None:
@@ -374,9 +374,8 @@ async def test_two_installations_of_one_name_and_the_command_that_stops_one(
 async def test_pods_that_name_a_scheduler_while_none_runs(kube: Kube) -> None:
     async with field(kube, 1) as f:
         await f.add(f.pod("a"), f.pod("b"))
-        report = await asked(f)
+        report = await until_wrong(f, "pods-without-scheduler")
         assert report.code == 1
-        assert set(report.wrong) == {"pods-without-scheduler"}
         assert f"{kube.namespace}/a, {kube.namespace}/b" in report.wrong["pods-without-scheduler"]
         async with leading(f):
             await f.until_bound(["a", "b"])
@@ -387,17 +386,24 @@ async def test_a_group_that_waits_for_long_and_why(kube: Kube) -> None:
     label = {names.GROUP_LABEL: "huge", names.GROUP_SIZE: "3"}
     async with field(kube, 1, cpu=2) as f, leading(f):
         await f.add(*(f.pod(f"p{i}", labels=label, cpu="1") for i in range(3)))
-        told = await f.until_told("p0")
+        await f.until_told("p0")
         await asyncio.sleep(1.5)  # creation times are whole seconds
         assert (await asked(f)).verdicts("waiting-groups") == {"ok"}
-        (one,) = (await asked(f, "--waiting-longer-than", "1s")).of("waiting-groups")
+
+        async def one_says_what_its_pods_do() -> dict[str, str] | None:
+            """NB what is told has the number of nodes, which those of other tests change."""
+            told = await f.until_told("p0")
+            (one,) = (await asked(f, "--waiting-longer-than", "1s")).of("waiting-groups")
+            return one if told.split(".")[0] in one["message"] else None
+
+        one = await eventually(one_says_what_its_pods_do, what="the doctor says what the pods do")
+        assert one is not None
         assert one["verdict"] == "warn"
         assert one["object"] == f"group {kube.namespace}/huge"
         assert "3 of 3 pods wait" in one["message"]
-        assert told.split(".")[0] in one["message"]
         words = [*DOCTOR[:-1], *one["cure"].split()[1:], "--kubeconfig", str(kube.sandbox.at.kubeconfig())]
         done = await asyncio.to_thread(
-            subprocess.run, words, capture_output=True, text=True, check=True, timeout=60
+            subprocess.run, words, capture_output=True, text=True, check=True, timeout=300
         )
         assert f"group {kube.namespace}/huge: " in done.stdout
 
@@ -514,8 +520,8 @@ def test_as_a_plugin_of_kubectl_it_says_the_same(gateless: Kube, form: str) -> N
     env = {**os.environ, "PATH": f"{SCRIPTS}:{os.environ['PATH']}"}
     words = [str(kubectl(gateless)), "fluence", "doctor", "-n", gateless.namespace, "-o", form]
     words += ["--kubeconfig", str(gateless.sandbox.at.kubeconfig()), "--scheduler-name", "nobody"]
-    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=120)
-    same = subprocess.run([*DOCTOR, *words[3:]], capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False, timeout=300)
+    same = subprocess.run([*DOCTOR, *words[3:]], capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == same.stdout
     if form == "yaml":

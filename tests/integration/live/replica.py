@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from pathlib import Path
 
@@ -19,12 +18,14 @@ from fluence.kube.access import Access
 from fluence.kube.errors import Missing
 from fluence.kube.lease import LeaseObject, LeaseTerms
 from fluence.kube.resource import LEASES
-from tests.eventually import eventually
+from fluence.sandbox.sandbox import free_ports
+from tests.eventually import SOON_S, eventually
 from tests.integration.schedule.field import Field
 
 LEASE = "leader"
+# So short that a test can wait for the end of one. A machine that is starved for two seconds loses it.
 TERMS = LeaseTerms(duration_s=4.0, renew_s=2.0, retry_s=0.4)
-SOON_S = 45.0  # for what is not measured
+STEADY = LeaseTerms(duration_s=60.0, renew_s=40.0, retry_s=0.4)
 
 # A site's queue policy (docs/queue.md): it keeps the processor busy for as long as a file says, once, then
 # does what `easy` does. It holds Python's lock as any cycle does: a sleep would not.
@@ -47,7 +48,9 @@ def slow(jobs):
 class Replica:
     """One process. ``start`` may be called again when the last one has ended."""
 
-    def __init__(self, f: Field, folder: Path, access: Access, *flags: str, lease: bool = True) -> None:
+    def __init__(
+        self, f: Field, folder: Path, access: Access, *flags: str, lease: LeaseTerms | None = STEADY
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.log = folder / "log"
@@ -62,7 +65,7 @@ class Replica:
             *("--kubeconfig", str(kubeconfig), "--scheduler-name", f.name, "--queue-policy", "slow"),
             *("--health-address", f"127.0.0.1:{self.health}"),
             *("--metrics-address", f"127.0.0.1:{self.metrics}"),
-            *(_lease_flags(f.namespace) if lease else ["--no-lease"]),
+            *(_lease_flags(f.namespace, lease) if lease else ["--no-lease"]),
         ]
         self.flags = list(flags)  # the last one of a kind counts
 
@@ -140,16 +143,15 @@ def now() -> float:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    (port,) = free_ports(1)
+    return port
 
 
-def _lease_flags(namespace: str) -> list[str]:
+def _lease_flags(namespace: str, terms: LeaseTerms) -> list[str]:
     return [
         *("--lease-name", LEASE, "--lease-namespace", namespace),
-        *("--lease-duration", str(TERMS.duration_s), "--lease-renew", str(TERMS.renew_s)),
-        *("--lease-retry", str(TERMS.retry_s)),
+        *("--lease-duration", str(terms.duration_s), "--lease-renew", str(terms.renew_s)),
+        *("--lease-retry", str(terms.retry_s)),
     ]
 
 

@@ -39,19 +39,14 @@ def jobs(database: Path) -> dict[str, dict[str, Any]]:
 
 
 async def until(database: Path, condition: Callable[[dict[str, dict[str, Any]]], bool]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    try:
-        async with asyncio.timeout(SOON_S):
-            while not condition(found := await asyncio.to_thread(jobs, database)):
-                await asyncio.sleep(0.2)
-    except TimeoutError:
-        raise AssertionError(f"it does not come to that: {found}") from None
-    return found
+    return await eventually(
+        lambda: asyncio.to_thread(jobs, database), condition, what="the history says so", pause_s=0.2
+    )
 
 
 @contextlib.asynccontextmanager
 async def keeping(f: Field, folder: Path, database: Path) -> AsyncIterator[Replica]:
-    replica = Replica(f, folder, f.proxy.access, "--database-url", str(database), lease=False)
+    replica = Replica(f, folder, f.proxy.access, "--database-url", str(database), lease=None)
     try:
         await replica.start()
         await replica.leads()

@@ -77,7 +77,7 @@ class Supervised(Replica):
     """A replica that is started again when it ends, as a kubelet does."""
 
     def __init__(self, f: Field, folder: Path, proxy: Journal, user: str) -> None:
-        super().__init__(f, folder, replace(proxy.access, impersonate=user))
+        super().__init__(f, folder, replace(proxy.access, impersonate=user), lease=TERMS)
         self.proxy = proxy
         self.ended: Counter[int] = Counter()
         self.slowest = 0.0  # seconds from the end of one process until the next one could lead

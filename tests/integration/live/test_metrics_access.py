@@ -90,8 +90,6 @@ async def test_metrics_on_the_network_are_for_those_who_may_read_them(kube: Kube
     ):
         replica = Replica(f, tmp_path, proxy.access)
         replica.flags += ["--metrics-address", f"0.0.0.0:{replica.metrics}"]
-        # Nothing here is about the lease: it is not to be lost on a machine that is busy.
-        replica.flags += ["--lease-duration", "60", "--lease-renew", "40"]
         tls = ssl.create_default_context()
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
 

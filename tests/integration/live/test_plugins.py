@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import re
 import subprocess
@@ -16,6 +17,7 @@ import yaml
 from fluence.kube.resource import NODES
 from fluence.sandbox.proxy import Proxy
 from fluence.sandbox.testing import Kube
+from tests.eventually import eventually
 from tests.integration.live.replica import Replica
 from tests.integration.schedule.field import Field, field
 
@@ -59,10 +61,17 @@ async def test_the_documented_policy_places_pods_and_follows_labels(kube: Kube, 
             await f.until_bound(["first"])
             assert (await f.homes())["first"] == f.nodes[1]
             await heat(f, 10, 20, 60)
-            await asyncio.sleep(1)  # the label comes by a watch of its own, before the pod or after it
-            await f.add(f.pod("second"))
-            await f.until_bound(["second"])
-            assert (await f.homes())["second"] == f.nodes[0]
+            numbers = itertools.count()
+
+            async def home_of_another() -> str | None:
+                name = f"second-{next(numbers)}"
+                await f.add(f.pod(name))
+                pods = await f.until_bound([name])
+                await f.end(name)
+                return pods[name].spec.node_name
+
+            # The label comes by a watch of its own, before a pod or after it.
+            await eventually(home_of_another, f.nodes[0], what="it follows the label")
 
 
 async def test_a_policy_that_fails_is_logged_and_counted_and_pods_start(kube: Kube, tmp_path: Path) -> None:
@@ -88,7 +97,7 @@ async def test_whatif_imports_what_the_lease_names_only_if_it_may(kube: Kube, tm
 
         async def ask(*more: str) -> subprocess.CompletedProcess[str]:
             return await asyncio.to_thread(
-                subprocess.run, [*words, *more], capture_output=True, text=True, env=environ, timeout=60
+                subprocess.run, [*words, *more], capture_output=True, text=True, env=environ, timeout=300
             )
 
         refused, allowed = await ask(), await ask("--plugin", REFERENCE)

@@ -75,14 +75,27 @@ class Collector:
         }
 
     async def trace(self, job: str) -> tuple[str, list[Any]]:
-        """The one trace of a job."""
-        found = await eventually(lambda: self.of(job), what=f"a trace of {job}", timeout_s=SOON_S)
+        """The one trace of a job, once all of it has come: a batch may end in the middle of it."""
+        found = await eventually(
+            lambda: self.of(job),
+            lambda found: bool(found) and all(map(is_whole, found.values())),
+            what=f"a trace of {job}",
+            timeout_s=SOON_S,
+        )
         ((number, spans),) = found.items()
         return number, spans
 
 
 def attributes(span: Any) -> dict[str, Any]:
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
+
+
+def is_whole(spans: list[Any]) -> bool:
+    """Whether its phases last as long as its root."""
+    roots = [span for span in spans if not span.parent_span_id]
+    lasted = [each.end_time_unix_nano - each.start_time_unix_nano for each in spans if each.parent_span_id]
+    whole = [each.end_time_unix_nano - each.start_time_unix_nano for each in roots]
+    return len(roots) == 1 and whole == [sum(lasted)]
 
 
 def phases(spans: list[Any]) -> list[Any]:
@@ -101,7 +114,7 @@ def phases(spans: list[Any]) -> list[Any]:
 @contextlib.asynccontextmanager
 async def scheduler(f: Field, folder: Path, collector: str) -> AsyncIterator[Replica]:
     flags = ("--traces", collector, "--no-history", "--log-format", "json")
-    replica = Replica(f, folder, f.proxy.access, *flags, lease=False)
+    replica = Replica(f, folder, f.proxy.access, *flags, lease=None)
     try:
         await replica.start()
         await replica.leads()

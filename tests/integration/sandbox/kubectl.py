@@ -28,7 +28,7 @@ class Kubectl:
     def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
         command = [str(self.program), "--namespace", self.namespace, *arguments]
         return subprocess.run(
-            command, env=self.env, input=stdin, capture_output=True, text=True, timeout=120, check=False
+            command, env=self.env, input=stdin, capture_output=True, text=True, timeout=300, check=False
         )
 
     def ok(self, *arguments: str, stdin: str = "") -> str:
@@ -50,7 +50,7 @@ class Kubectl:
 
     def until_ended(self, pod: str) -> str:
         """What a pod has printed once it has ended well."""
-        wait = ("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=90s", f"pod/{pod}")
+        wait = ("wait", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=180s", f"pod/{pod}")
         done = self.run(*wait)
         assert done.returncode == 0, (
             done.stderr,
@@ -62,4 +62,4 @@ class Kubectl:
 
 def soon(check: Callable[[], T], what: str, wanted: Callable[[T], Any] | T = bool) -> T:
     """Wait until it is so."""
-    return wait_until(check, wanted, what=what, timeout_s=90)
+    return wait_until(check, wanted, what=what)

@@ -14,11 +14,10 @@ import pytest
 
 from fluence.sandbox.process import start_time
 from fluence.sandbox.testing import needs_sandbox
-from tests.eventually import wait_until
+from tests.eventually import SOON_S, wait_until
 
 VERSION = os.environ.get("FLUENCE_TEST_VERSION", "1.36")
 GROUP_VERSION = {"1.35": "v1alpha1", "1.36": "v1alpha2", "1.37": "v1beta1"}[VERSION]
-MINUTE = 60.0
 GPU_NODES = """
 nodes:
 - {name: cpu, count: 2}
@@ -91,7 +90,7 @@ def test_sigterm_while_it_comes_up_leaves_nothing_behind(cli: Cli) -> None:
             parts = cli.parts()
         child.send_signal(signal.SIGTERM)
         child.send_signal(signal.SIGCONT)
-        assert child.wait(timeout=60) == 128 + signal.SIGTERM
+        assert child.wait(timeout=SOON_S) == 128 + signal.SIGTERM
         assert "Traceback" not in child.stderr.read()
     assert all(start_time(pid) is None for pid in parts.values())
     assert not (cli.home / "state" / "fluence").exists()
@@ -116,7 +115,7 @@ def test_up_run_a_job_and_a_gang_overbook_and_down(cli: Cli, tmp_path: Path) -> 
     ranks["metadata"]["name"] = "ranks"
     ranks["spec"]["template"]["spec"]["schedulingGroup"] = {"podGroupName": "gang"}
     cli.apply(JOB, group, ranks)
-    cli.ok("kubectl", "wait", "--for=condition=complete", "--timeout=60s", "job/three", "job/ranks")
+    cli.ok("kubectl", "wait", "--for=condition=complete", "--timeout=240s", "job/three", "job/ranks")
     assert "no findings" in cli.ok("audit")
 
     # Two pods of four cores on one node of four: KWOK runs both, and the audit says so.
@@ -134,7 +133,7 @@ def test_up_run_a_job_and_a_gang_overbook_and_down(cli: Cli, tmp_path: Path) -> 
                 },
             }
         )
-    found = wait_until(lambda: cli.run("audit"), lambda found: found.returncode == 1, timeout_s=MINUTE)
+    found = wait_until(lambda: cli.run("audit"), lambda found: found.returncode == 1)
     assert "overcommit: node-003: 8 of 4 cpu given away with default/two" in found.stdout
 
     parts = cli.parts()
@@ -155,7 +154,7 @@ def test_down_leaves_nothing_after_a_kill(cli: Cli, victim: str) -> None:
         if victim in (name, "all"):
             os.kill(pid, signal.SIGKILL)
     last = parts["kwok" if victim == "all" else victim]
-    wait_until(lambda: start_time(last), None, what="it is gone", timeout_s=MINUTE)
+    wait_until(lambda: start_time(last), None, what="it is gone")
     status = cli.ok("status")
     if victim == "all":
         assert "stale, left behind by a crash; clear it with `fluence sandbox down --name victim`" in status
@@ -194,8 +193,8 @@ def test_pods_run_fail_and_stop_as_they_are_told(cli: Cli, tmp_path: Path) -> No
         pod("ends", {"run-seconds": "1"}),
         pod("fails", {"run-seconds": "1", "exit-code": "3"}),
         pod("stays", {}),
-        pod("slow", {"stop-seconds": "12"}, terminationGracePeriodSeconds=30),
-        pod("hooked", {}, terminationGracePeriodSeconds=30, containers=[hooked]),
+        pod("slow", {"stop-seconds": "12"}, terminationGracePeriodSeconds=180),
+        pod("hooked", {}, terminationGracePeriodSeconds=180, containers=[hooked]),
     )
 
     def phases() -> dict[str, str]:
@@ -203,13 +202,13 @@ def test_pods_run_fail_and_stop_as_they_are_told(cli: Cli, tmp_path: Path) -> No
         return {each["metadata"]["name"]: each["status"]["phase"] for each in json.loads(said)["items"]}
 
     wanted = {"ends": "Succeeded", "fails": "Failed"} | dict.fromkeys(("stays", "slow", "hooked"), "Running")
-    wait_until(phases, wanted, timeout_s=MINUTE)
+    wait_until(phases, wanted)
     began = time.monotonic()
     cli.ok("kubectl", "delete", "pod", "stays", "slow", "hooked", "--wait=false")
-    wait_until(phases, lambda seen: "stays" not in seen, timeout_s=MINUTE)
+    wait_until(phases, lambda seen: "stays" not in seen)
     assert phases().get("slow") == phases().get("hooked") == "Running"
-    wait_until(phases, lambda seen: not {"slow", "hooked"} & set(seen), timeout_s=MINUTE)
-    assert 11.5 < time.monotonic() - began < 29  # when it said, not when its grace was over
+    wait_until(phases, lambda seen: not {"slow", "hooked"} & set(seen))
+    assert 11.5 < time.monotonic() - began < 179  # when it said, not when its grace was over
     assert "no findings" in cli.ok("audit")
 
 
@@ -279,9 +278,9 @@ def test_all_controllers_run_on_request(cli: Cli) -> None:
         ("configmap", "kube-root-ca.crt", ".metadata.name", "kube-root-ca.crt"),
         ("serviceaccount", "default", ".metadata.name", "default"),
     ):
-        wait_until(partial(field, kind, name, path), wanted, what=f"{kind} {name}", timeout_s=MINUTE)
+        wait_until(partial(field, kind, name, path), wanted, what=f"{kind} {name}")
     wait_until(
         lambda: field("cronjob", "each-minute", ".status.lastScheduleTime"),
         what="the CronJob has made a Job",
-        timeout_s=2 * MINUTE,
+        timeout_s=2 * SOON_S,
     )

@@ -18,6 +18,7 @@ from fluence.sandbox.images import find_busybox, write_busybox
 from fluence.sandbox.process import start_time
 from fluence.sandbox.realnode import bridge, cgroup
 from fluence.sandbox.testing import needs_real_nodes
+from tests.eventually import SOON_S
 from tests.integration.sandbox.kubectl import soon
 from tests.integration.sandbox.test_lifecycle import VERSION, Cli
 
@@ -121,7 +122,7 @@ class House(Cli):
             "pods have an account",
         )
         self.apply(SLEEPER)
-        self.ok("kubectl", "wait", "--for=condition=Ready", "--timeout=90s", "pod/sleeper")
+        self.ok("kubectl", "wait", "--for=condition=Ready", "--timeout=240s", "pod/sleeper")
         self.remember()
 
     def remember(self) -> None:
@@ -188,7 +189,7 @@ def test_an_up_that_is_ended_leaves_nothing(house: House, number: signal.Signals
         while not (line := child.stderr.readline()).startswith(moment):
             assert line, "it ended before"
         child.send_signal(number)
-        assert child.wait(timeout=60) == (-number if number == signal.SIGKILL else 128 + number)
+        assert child.wait(timeout=SOON_S) == (-number if number == signal.SIGKILL else 128 + number)
         said = child.stderr.read()
         assert not [word for word in ("Traceback", "Warning", "ignored in") if word in said], said
     if number == signal.SIGKILL:

@@ -56,7 +56,6 @@ async def test_the_containers_of_a_gang_run_and_print_their_allocation(real_kube
             ended = await field.until(
                 lambda pods: all(each.status.phase == "Succeeded" for each in pods.values()),
                 "all have ended",
-                timeout_s=90,
             )
         kubectl = Kubectl(real_kube)
         numbers = {each.annotations[JOBID] for each in ended.values()}
@@ -72,7 +71,7 @@ async def test_the_containers_of_a_gang_run_and_print_their_allocation(real_kube
 def test_logs_follow_and_exec_work(real_kube: Kube) -> None:
     kubectl = Kubectl(real_kube)
     kubectl.apply(pod("lives", "echo one; sleep 1; echo two; sleep 1000", node="real-2"))
-    kubectl.ok("wait", "--for=condition=Ready", "--timeout=60s", "pod/lives")
+    kubectl.ok("wait", "--for=condition=Ready", "--timeout=240s", "pod/lives")
     said = kubectl.ok("exec", "-i", "lives", "--", "sh", "-c", "hostname; cat", stdin="typed")
     assert said == "lives\ntyped"
     assert kubectl.run("exec", "lives", "--", "sh", "-c", "exit 7").returncode == 7
@@ -112,7 +111,7 @@ def test_a_pod_reads_the_api_with_its_own_account(real_kube: Kube, tmp_path: Pat
 def test_pods_of_two_nodes_reach_each_other_and_the_machine_reaches_them(real_kube: Kube) -> None:
     kubectl = Kubectl(real_kube)
     kubectl.apply(pod("server", "while true; do echo hello | nc -l -p 80; done", node="real-1"))
-    kubectl.ok("wait", "--for=condition=Ready", "--timeout=60s", "pod/server")
+    kubectl.ok("wait", "--for=condition=Ready", "--timeout=240s", "pod/server")
     address = kubectl.ok("get", "pod", "server", "-o", "jsonpath={.status.podIP}")
     kubectl.apply(pod("client", f"until nc -w 5 {address} 80; do sleep 0.5; done", node="real-2"))
     assert kubectl.until_ended("client") == "hello\n"
@@ -124,7 +123,7 @@ async def test_kwok_leaves_real_nodes_alone_and_plays_the_others(real_kube: Kube
         pod("real", "sleep 3; echo really", node="real-1"),
         pod("simulated", "exit 1", node="node-000", image="nowhere.example/none"),
     )
-    kubectl.ok("wait", "--for=jsonpath={.status.phase}=Running", "--timeout=60s", "pod/simulated")
+    kubectl.ok("wait", "--for=jsonpath={.status.phase}=Running", "--timeout=240s", "pod/simulated")
     assert kubectl.until_ended("real") == "really\n"
     async with real_kube.client() as client:
         nodes = {each.name: each for each in (await client.list(NODES)).items or ()}
@@ -168,7 +167,7 @@ async def test_the_seeds_job_says_potato(real_kube: Kube) -> None:
         async with field.scheduler():
             await client.create(JOBS.raw(), body, namespace=real_kube.namespace)
             kubectl = Kubectl(real_kube)
-            complete = ("wait", "--for=condition=complete", "--timeout=120s", "job/fluence-job")
+            complete = ("wait", "--for=condition=complete", "--timeout=240s", "job/fluence-job")
             await asyncio.to_thread(kubectl.ok, *complete)
         select = ("-l", "job-name=fluence-job", "--max-log-requests=10")
         await asyncio.to_thread(kubectl.logged, *select, wanted="potato\n" * 10)

@@ -18,7 +18,7 @@ from fluence.sandbox.nodes import NodeKind, create_nodes
 from fluence.sandbox.proxy import Proxy, Rule
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
-from tests.eventually import eventually
+from tests.eventually import SOON_S, eventually
 
 RUN = "sandbox.fluence.flux-framework.org/run-seconds"
 LABEL = "field.example/of"
@@ -93,19 +93,20 @@ class Field:
         return {name: pod.spec.node_name for name, pod in (await self.pods()).items()}
 
     async def until(
-        self, done: Callable[[dict[str, Pod]], bool], what: str, *, timeout_s: float = 45.0
+        self, done: Callable[[dict[str, Pod]], bool], what: str, *, timeout_s: float = SOON_S
     ) -> dict[str, Pod]:
+        """Wait until the pods are so; if time is up, the failure says where each is."""
         pods: dict[str, Pod] = {}
-        try:
-            async with asyncio.timeout(timeout_s):
-                while not done(pods := await self.pods()):
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            shown = {name: (pod.spec.node_name, pod.status.phase) for name, pod in pods.items()}
-            raise AssertionError(f"not within {timeout_s} s: {what}; there is {shown}") from None
+
+        async def look() -> dict[str, tuple[str | None, str]]:
+            nonlocal pods
+            pods = await self.pods()
+            return {name: (pod.spec.node_name, pod.status.phase) for name, pod in pods.items()}
+
+        await eventually(look, lambda _: done(pods), what=what, timeout_s=timeout_s, pause_s=0.1)
         return pods
 
-    async def until_bound(self, names: Iterable[str] | int, *, timeout_s: float = 45.0) -> dict[str, Pod]:
+    async def until_bound(self, names: Iterable[str] | int, *, timeout_s: float = SOON_S) -> dict[str, Pod]:
         """Wait until these pods, or so many, have a node."""
 
         def done(pods: dict[str, Pod]) -> bool:
@@ -140,7 +141,7 @@ class Field:
         said = [each for each in found if each["type"] == self.gangs.condition]
         return (said[0]["status"], said[0]["reason"], said[0]["message"]) if said else None
 
-    async def until_group(self, name: str, status: str, reason: str, *, timeout_s: float = 45.0) -> str:
+    async def until_group(self, name: str, status: str, reason: str, *, timeout_s: float = SOON_S) -> str:
         said = await eventually(
             lambda: self.group_condition(name),
             lambda said: said is not None and said[:2] == (status, reason),
@@ -234,4 +235,4 @@ async def _ready(client: Client, names: list[str]) -> None:
         return born if node.is_ready else [*born, "it is not ready"]
 
     for name in names:
-        await eventually(partial(closed, name), [], what=f"{name} is ready and open", timeout_s=60)
+        await eventually(partial(closed, name), [], what=f"{name} is ready and open")

@@ -113,7 +113,7 @@ class Operated:
         finally:
             for name in names:
                 await self.delete(kind, name)
-            await self.f.until(lambda pods: not pods, "all is gone", timeout_s=90)
+            await self.f.until(lambda pods: not pods, "all is gone")
 
     async def job(self, name: str, pods: int, labels: dict[str, str], **meta: Any) -> None:
         spec = {**self.f.spec(), "restartPolicy": "Never"}
@@ -342,7 +342,7 @@ async def all_kinds(f: Field) -> AsyncIterator[dict[str, Maker]]:
             await f.end(
                 *(name for name, pod in (await f.pods()).items() if not pod.metadata.owner_references)
             )
-            await f.until(lambda pods: not pods, "all is gone", timeout_s=90)
+            await f.until(lambda pods: not pods, "all is gone")
 
 
 def of(pods: dict[str, Pod], name: str = "") -> dict[str, Pod]:

@@ -72,14 +72,14 @@ class Space:
                 return ""
             return "Scheduled" if condition.status == "True" else condition.reason
 
-        await eventually(found, reason, what=f"the reason of {name}", timeout_s=60)
+        await eventually(found, reason, what=f"the reason of {name}")
 
     async def nodes(self) -> dict[str, str]:
         page = await self.client.list(PODS, namespace=self.name)
         return {each.metadata.name: each.spec.node_name for each in page.items or () if each.spec.node_name}
 
     async def until_bound(self, count: int) -> Counter[str]:
-        found = await eventually(self.nodes, lambda nodes: len(nodes) == count, timeout_s=60)
+        found = await eventually(self.nodes, lambda nodes: len(nodes) == count)
         return Counter(found.values())
 
 
@@ -233,7 +233,7 @@ async def test_kubectl_finds_the_events_of_a_pod(box: Sandbox) -> None:
             out, _ = await process.communicate()
             return out.decode()
 
-        await eventually(shown, lambda text: "FailedScheduling" in text, timeout_s=60)
+        await eventually(shown, lambda text: "FailedScheduling" in text)
 
 
 # -- what autoscalers read -----------------------------------------------------------------------------------

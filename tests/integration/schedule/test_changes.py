@@ -145,11 +145,12 @@ async def test_a_gated_pod_is_never_bound(kube: Kube, audited: None) -> None:
 
 async def test_a_pod_deleted_between_match_and_bind_holds_nothing(kube: Kube, audited: None) -> None:
     """Checklist 3."""
-    slow = Rule(verb="create", path="binding$", latency_s=2.0, times=1)
+    slow = Rule(verb="create", path="binding$", latency_s=60, times=1)
     async with field(kube, 1) as f, f.through(slow) as live:
         await f.add(f.pod("gone", cpu="4"))
         await eventually(lambda: slow.used, what="the bind is on its way", pause_s=0.02)
         await f.client.delete(PODS, "gone", namespace=f.namespace, grace_s=0)
+        slow.latency_s = 0
         await f.add(f.pod("next", cpu="4"))
         await f.until_bound(["next"])
         await eventually(lambda: f.proxy.count("create", "gone/binding"), what="the bind is answered")

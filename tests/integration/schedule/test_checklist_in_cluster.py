@@ -42,7 +42,7 @@ from fluence.sandbox.auditor import ask
 from fluence.sandbox.nodes import NodeKind
 from fluence.sandbox.programs import find_programs
 from fluence.sandbox.sandbox import Sandbox
-from tests.eventually import eventually
+from tests.eventually import SOON_S, eventually
 from tests.integration.conftest import VERSION
 from tests.integration.rights import make_namespace
 from tests.integration.schedule.test_groups_deploy import install, manifests
@@ -51,7 +51,6 @@ pytestmark = pytest.mark.release
 
 ACCOUNT = "/api/v1/namespaces/fluence-system/serviceaccounts/fluence-scheduler"
 LONG = {"sandbox.fluence.flux-framework.org/run-seconds": "900"}
-SOON_S = 60.0
 DAEMONS: Resource[Json] = Resource("apps", "v1", "daemonsets", "DaemonSet", dict[str, object])
 CLASSES: Resource[Json] = Resource(
     "scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", dict[str, object], namespaced=False
@@ -136,15 +135,7 @@ class Space:
         self.gangs = gangs
 
     async def until(self, done: Callable[[dict[str, Pod]], bool], what: str) -> dict[str, Pod]:
-        pods: dict[str, Pod] = {}
-        try:
-            async with asyncio.timeout(SOON_S):
-                while not done(pods := await self.pods()):
-                    await asyncio.sleep(0.1)
-        except TimeoutError:
-            shown = {name: (pod.spec.node_name, pod.status.conditions) for name, pod in pods.items()}
-            raise AssertionError(f"not within {SOON_S} s: {what}; there is {shown}") from None
-        return pods
+        return await eventually(self.pods, done, what=what, pause_s=0.1)
 
     async def pods(self) -> dict[str, Pod]:
         page = await self.client.list(PODS, namespace=self.name)

@@ -33,9 +33,9 @@ async def nothing_overbooked(f: Field, cpu: int) -> None:
 
 async def test_a_leader_that_loses_its_lease_in_a_burst_sends_nothing_more(kube: Kube, audited: None) -> None:
     """Checklist 32: with a real lease and a real successor, who completes what was begun."""
-    slow = Rule(verb="create", path="binding$", latency_s=0.5)
+    slow = Rule(verb="create", path="binding$", latency_s=1.0)
     lease = {"lease": True, "lease_name": "fluence", "lease_namespace": kube.namespace}
-    terms = {"lease_duration": 4.0, "lease_renew": 2.5, "lease_retry": 0.5}
+    terms = {"lease_duration": 8.0, "lease_renew": 6.0, "lease_retry": 0.5}
     names = [f"g-{index}" for index in range(12)]
     with pytest.RaisesGroup(LeaseLost):  # the first: its process would end
         async with (
@@ -69,7 +69,7 @@ async def test_the_api_server_restarts_while_a_gang_is_bound(own_sandbox: Kube) 
         await f.add(*(f.pod(name, group="g") for name in names))
         await f.until_bound(2)
         await asyncio.to_thread(own_sandbox.sandbox.restart, "kube-apiserver")
-        await f.until_bound(names, timeout_s=90)
+        await f.until_bound(names)
         await nothing_overbooked(f, 4)
         await f.add(f.pod("next", cpu="4"))
         await f.until_told("next")
@@ -116,7 +116,7 @@ async def test_a_node_that_is_not_ready_gets_no_pods_until_it_is(own_sandbox: Ku
             assert not any((await f.homes()).values())
             await f.add(f.pod("small", cpu="2"))
             assert (await f.until_bound(["small"]))["small"].spec.node_name == f.nodes[0]
-        pods = await f.until_bound(4, timeout_s=90)
+        pods = await f.until_bound(4)
         assert {pods[f"r-{i}"].spec.node_name for i in range(3)} == set(f.nodes)
         await f.end(*pods)
 

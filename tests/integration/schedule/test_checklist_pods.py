@@ -54,7 +54,7 @@ async def test_a_node_that_closes_between_match_and_bind_is_not_used(
     kube: Kube, audited: None, change: str
 ) -> None:
     """Checklist 21: the second of two binds waits for the first; meanwhile its node closes."""
-    slow = Rule(verb="create", path="binding$", latency_s=3.0, times=1)
+    slow = Rule(verb="create", path="binding$", latency_s=60, times=1)
     async with field(kube, 3) as f, f.through(slow, in_flight=1) as live:
         await f.add_group("g", 2)
         await f.add(*(f.pod(f"g-{i}", group="g", cpu="3") for i in range(2)))
@@ -68,6 +68,12 @@ async def test_a_node_that_closes_between_match_and_bind_is_not_used(
             await f.patch_node(shut, {"spec": {"taints": taints}})
         else:
             await f.client.delete(NODES, shut)
+        await eventually(
+            lambda: live.scheduler.state.cluster.node(shut),
+            lambda node: node is None or "new" in {each.key for each in node.spec.taints or ()},
+            what="it is seen",
+        )
+        slow.latency_s = 0
         pods = await f.until_bound(2)
         assert shut not in {pod.spec.node_name for pod in pods.values()}
         assert not live.scheduler.state.exclusions._refused  # a closed node is not refused for good

@@ -43,5 +43,5 @@ async def test_pod_groups_that_are_installed_later_are_found_without_a_restart(o
         await f.add(f.pod("d", labels=label), f.pod("e", labels=label))
         async with installed(f.client):
             await add_group(f, Coscheduling.resource, "late", 2)
-            await f.until_bound({"d", "e"}, timeout_s=90)
+            await f.until_bound({"d", "e"})
         await f.end("d", "e")

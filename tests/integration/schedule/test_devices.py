@@ -14,7 +14,7 @@ import yaml
 
 from fluence import names
 from fluence.deviceplugin.advertising import advertise_once
-from fluence.kube.resource import CONFIG_MAPS, EVENTS, NODES, Json
+from fluence.kube.resource import CONFIG_MAPS, EVENTS, NODES, PODS, Json
 from fluence.model.pod import Pod
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
@@ -72,7 +72,7 @@ async def test_two_want_one_machine_and_a_third_goes_first(kube: Kube, audited: 
     async with field(kube, 2) as f:
         await declare(f, ONE)
         async with f.scheduler(**settings(f)):
-            await f.add(asks(f, "first", limit=60, runs=12, qpu=1))
+            await f.add(asks(f, "first", limit=600, runs=600, qpu=1))
             pods = await f.until_bound(["first"])
             assert backend(pods["first"]) == "marrakesh"
             assert pods["first"].annotations[f"{names.ATTRIBUTE}vendor"] == "ibm"
@@ -83,9 +83,10 @@ async def test_two_want_one_machine_and_a_third_goes_first(kube: Kube, audited: 
             await f.add(asks(f, "third", limit=20, runs=1))
             pods = await f.until_bound(["third"])
             assert pods["second"].spec.node_name is None, "the third went first"
-            pods = await f.until_bound(["second"], timeout_s=60)
+            ended = {"status": {"phase": "Succeeded"}}
+            await f.client.patch(PODS.raw(), "first", ended, namespace=f.namespace, subresource="status")
+            pods = await f.until_bound(["second"])
             assert backend(pods["second"]) == "marrakesh"
-            assert pods["first"].is_terminal
 
 
 async def test_devices_come_change_and_go_without_a_restart(kube: Kube, audited: None) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from fluence.kube.resource import DEPLOYMENTS, JOBS, PODS
+from fluence.model.pod import Pod
 from fluence.names import PREFIX
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
@@ -74,15 +73,14 @@ async def test_two_gangs_that_contend_never_start_in_part_and_both_finish(kube: 
         for index in range(6):
             await f.add(*(f.pod(f"{name}-{index}", group=name, runs=1) for name in ("a", "b")))
         async with f.scheduler():
-            for _ in range(450):
-                pods = await f.pods()
+
+            def both_finish(pods: dict[str, Pod]) -> bool:
                 # Room for one of them and some: if both had pods on nodes, one would be there in part.
                 alive = {p.metadata.name[0] for p in pods.values() if p.spec.node_name and not p.is_terminal}
                 assert len(alive) < 2
-                if all(pod.status.phase == "Succeeded" for pod in pods.values()):
-                    return
-                await asyncio.sleep(0.1)
-            raise AssertionError(f"not within 45 s: both finish; there is {await f.homes()}")
+                return all(pod.status.phase == "Succeeded" for pod in pods.values())
+
+            await f.until(both_finish, "both finish")
 
 
 async def test_nothing_is_bound_when_one_member_cannot_fit(kube: Kube, audited: None) -> None:
@@ -183,7 +181,7 @@ async def test_what_a_gang_holds_is_given_back_when_its_last_pod_ends(kube: Kube
 async def test_release_each_frees_a_place_when_its_pod_ends(kube: Kube, audited: None) -> None:
     async with field(kube, 1) as f, f.scheduler(release_each=True):
         await f.add_group("g", 2)
-        await f.add(f.pod("g-0", group="g", cpu="2", runs=0.2), f.pod("g-1", group="g", cpu="2", runs=30))
+        await f.add(f.pod("g-0", group="g", cpu="2", runs=0.2), f.pod("g-1", group="g", cpu="2", runs=600))
         await f.add(f.pod("next", cpu="2"))
         await f.until_bound(["next"])
         assert not (await f.pods())["g-1"].is_terminal

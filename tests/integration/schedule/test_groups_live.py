@@ -25,6 +25,7 @@ from fluence.sandbox.testing import Kube
 from fluence.schedule.gangs.gang import Gang
 from fluence.schedule.gangs.groups import Groups
 from fluence.schedule.status.status import StatusReport
+from tests.eventually import eventually
 
 NAME = "fluence-groups"  # no other scheduler acts on these
 NOW = 1_788_264_000_000
@@ -69,13 +70,14 @@ async def read(client: Client, namespace: str, gangs: AnyGangs) -> Groups:
 async def until(
     client: Client, namespace: str, gangs: AnyGangs, key: str, done: Callable[[Gang], bool]
 ) -> Gang:
-    gang = None
-    for _ in range(450):
-        gang = (await read(client, namespace, gangs)).gang(f"{namespace}/{key}")
-        if gang is not None and done(gang):
-            return gang
-        await asyncio.sleep(0.1)
-    raise AssertionError(f"not within 45 s: {key} is as it should be; there is {gang}")
+    async def look() -> Gang | None:
+        return (await read(client, namespace, gangs)).gang(f"{namespace}/{key}")
+
+    gang = await eventually(
+        look, lambda gang: gang is not None and done(gang), what=f"{key} is as it should be", pause_s=0.1
+    )
+    assert gang is not None
+    return gang
 
 
 async def native(client: Client) -> AnyGangs:

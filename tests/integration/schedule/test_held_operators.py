@@ -91,10 +91,8 @@ async def held(operators: Kube) -> AsyncIterator[Field]:
         try:
             async with created(f.client, policies(options, namespace=f.namespace, prefix=f.namespace)):
                 for kind in KINDS:
-                    await eventually(
-                        partial(is_held, f, kind), timeout_s=60, what=f"{kind} is held in {f.namespace}"
-                    )
-                await eventually(partial(gates, f), timeout_s=60, what=f"pods are held in {f.namespace}")
+                    await eventually(partial(is_held, f, kind), what=f"{kind} is held in {f.namespace}")
+                await eventually(partial(gates, f), what=f"pods are held in {f.namespace}")
                 yield f
         finally:
             for name in await flux_jobs(f):  # the garbage collector may take its time
@@ -233,7 +231,7 @@ async def test_an_object_is_held_shown_released_and_cancelled_as_one(operators: 
         assert sorted(running.nodes or ()) == seats
 
         await f.client.delete(FLUX_JOBS, first, namespace=f.namespace)
-        await f.until(all_bound("two"), "the second starts", timeout_s=90)
+        await f.until(all_bound("two"), "the second starts")
         cancelled = await object_of(f, kind, "one")
         assert is_suspended(cancelled)
         assert names.CANCELLED in cancelled["metadata"]["annotations"]
@@ -275,7 +273,7 @@ async def test_an_object_is_completed_after_a_kill_at_each_of_its_steps(
                     await asyncio.sleep(2)  # nothing shows that it is about to write
                 elif reached is not None:
                     async with run.explained():
-                        await eventually(partial(reached, f), timeout_s=30, what=f"step {number}")
+                        await eventually(partial(reached, f), what=f"step {number}")
                 await run.stop(signal.SIGKILL)
             assert bound_of(await f.pods(), "x") == int(number == 3)
             if number == 2:  # what it was granted is not free to others
@@ -332,13 +330,13 @@ async def test_an_object_that_is_preempted_is_suspended_and_starts_again_as_a_wh
         try:
             high = partial(f.pod, priorityClassName=classes["high"], terminationGracePeriodSeconds=0)
             await f.add(*map(high, urgent))
-            await f.until(lambda pods: bound_of(pods, "urgent") == 2, "others take its nodes", timeout_s=60)
+            await f.until(lambda pods: bound_of(pods, "urgent") == 2, "others take its nodes")
             assert is_suspended(await object_of(f, kind, "low"))
             await f.until(lambda pods: bound_of(pods, "low") == 0, "its pods end")
             await until_phase(f, "low-jobset", "Pending", "Reserved")
         finally:
             await f.end(*(set(urgent) & set(await f.pods())))
-        await f.until(all_bound("low"), "it starts again", timeout_s=60)
+        await f.until(all_bound("low"), "it starts again")
         await until_phase(f, "low-jobset", "Running")
 
 
@@ -363,7 +361,7 @@ async def test_an_object_that_its_user_unsuspends_waits_behind_the_gate(operator
         assert all(pod.is_gated and not pod.spec.node_name for pod in waiting)
         await until_phase(f, f"pushy-{kind.lower()}", "Pending", "Reserved")
         await f.client.delete(resource_of(kind), "first", namespace=f.namespace)
-        await f.until(all_bound("pushy"), "it starts in its turn", timeout_s=90)
+        await f.until(all_bound("pushy"), "it starts in its turn")
         assert set(await flux_jobs(f)) == {f"pushy-{kind.lower()}"}
 
 
@@ -401,7 +399,7 @@ async def until_suspended(client: Client, at: AdmissionField) -> None:
         tried = {kind: await attempt(client, at.namespace(True), operator_object(kind)) for kind in HELD}
         return [kind for kind, (how, made) in tried.items() if how != "made" or not _suspended(made)]
 
-    await eventually(running, [], timeout_s=60, what="objects are suspended")
+    await eventually(running, [], what="objects are suspended")
 
 
 def _suspended(found: Any) -> bool:

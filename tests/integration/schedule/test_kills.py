@@ -67,7 +67,6 @@ async def kill_and_end(f: Field, run: Run, disks: Disks | None) -> None:
         pods = await f.until(
             lambda pods: len(pods) >= run.made and all(pod.is_terminal for pod in pods.values()),
             "all end",
-            timeout_s=90,
         )
     assert await run.stop(signal.SIGTERM) == 0
     assert {pod.status.phase for pod in pods.values()} == {"Succeeded"}

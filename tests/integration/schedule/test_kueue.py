@@ -117,10 +117,10 @@ async def allowed(client: Client, user: str) -> AsyncIterator[None]:
 
 
 async def hold_lease(client: Client) -> None:
-    """What Kueue's manager does every few seconds."""
+    """What Kueue's manager does every few seconds; here once, and for long."""
     namespace, name = kueue.LEASE
     now = rfc3339(int(client.clock.now() * 1_000_000), "microseconds")
-    spec = {"holderIdentity": "kueue-1", "leaseDurationSeconds": 15, "renewTime": now}
+    spec = {"holderIdentity": "kueue-1", "leaseDurationSeconds": 600, "renewTime": now}
     lease: Json = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",

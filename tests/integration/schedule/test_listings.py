@@ -89,7 +89,7 @@ async def _run(client: Client, at: Field) -> None:
     async def gone() -> bool:
         return await listed(client, at, "train.fluence") is None
 
-    await eventually(gone, True, what="the PodGroup goes with its pods", timeout_s=60)
+    await eventually(gone, True, what="the PodGroup goes with its pods")
 
 
 PODS_OF_JOB = 6
@@ -121,7 +121,7 @@ async def _run_job(client: Client, at: Field, proxy: Proxy) -> None:
         group = await listed(client, at, "job.ranks.fluence")
         return group is not None and group.is_scheduled
 
-    await eventually(scheduled, True, what="its status says that it is scheduled", timeout_s=45)
+    await eventually(scheduled, True, what="its status says that it is scheduled")
     group = await listed(client, at, "job.ranks.fluence")
     assert group.min_count == PODS_OF_JOB and group.disrupt_together and group.is_listing
     gangs = await discover_gangs(client)
@@ -145,4 +145,4 @@ async def _run_job(client: Client, at: Field, proxy: Proxy) -> None:
     async def gone() -> bool:
         return await listed(client, at, "job.ranks.fluence") is None
 
-    await eventually(gone, True, what="the PodGroup goes with the Job", timeout_s=60)
+    await eventually(gone, True, what="the PodGroup goes with the Job")

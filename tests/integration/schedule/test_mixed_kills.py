@@ -48,7 +48,6 @@ async def make_all(run: Run, makers: dict[str, Maker], rng: random.Random) -> No
             pods = await f.until(
                 lambda pods: any(bound_of(pods, name) == SIZE for name in left),  # noqa: B023
                 f"one of {sorted(left)} starts whole",
-                timeout_s=90,
             )
             for name in [name for name in left if bound_of(pods, name) == SIZE]:
                 await operated.remove(left.pop(name), name)
@@ -69,6 +68,6 @@ async def test_gangs_of_every_kind_start_whole_though_the_scheduler_is_killed(
             report = await auditor.report()
             assert not report.findings, await run.account(str(report.findings))
             assert report.gangs_seen >= len(makers)
-            await f.until(lambda pods: not pods, "all is gone", timeout_s=90)
+            await f.until(lambda pods: not pods, "all is gone")
             assert await run.stop(signal.SIGTERM) == 0
         await nothing_is_held(f)

@@ -122,7 +122,6 @@ async def test_an_object_starts_whole_or_not_at_all_and_is_one_to_people(operato
             await f.until(
                 lambda pods: len(of(pods)) == SIZE and bound_of(pods, second) == SIZE,
                 "the second starts whole",
-                timeout_s=90,
             )
 
 
@@ -200,7 +199,7 @@ async def test_a_job_set_with_a_domain_of_its_own_starts_its_leader_first(operat
         async with operated.cleared("JobSet", "alone"):
             near = {EXCLUSIVE: LABEL}
             await operated.job_set("alone", {"workers": SIZE}, annotations=near)
-            await f.until_bound(SIZE, timeout_s=90)
+            await f.until_bound(SIZE)
 
 
 async def test_a_job_set_that_restarts_starts_whole_again(operators: Kube) -> None:
@@ -396,7 +395,7 @@ async def listing(f: Field) -> AsyncIterator[None]:
             made = await f.client.create(PODS, probe, namespace=f.namespace, dry_run=True)
             return made.spec.scheduling_group is not None
 
-        await eventually(named, True, timeout_s=60, what="pods get the field")
+        await eventually(named, True, what="pods get the field")
         yield
 
 
@@ -446,7 +445,7 @@ async def test_the_manifests_of_the_page_start_as_it_says(operators: Kube) -> No
         finally:
             for kind, manifest in manifests.items():
                 await operated.delete(kind, manifest["metadata"]["name"])
-            await f.until(lambda pods: not pods, "all is gone", timeout_s=90)
+            await f.until(lambda pods: not pods, "all is gone")
 
 
 # -- the audit -----------------------------------------------------------------------------------------------

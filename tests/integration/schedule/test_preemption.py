@@ -183,19 +183,21 @@ async def test_runs_replicasets_to_verify_preemption_running_path(kube: Kube, au
                     seen.setdefault(pod.labels.get("name", "p4"), set()).add(pod.metadata.uid)
             return "p4" in seen
 
+        def each(pods: dict[str, Pod]) -> dict[str, int]:
+            kinds = ("p1", "p2", "p3")
+            return {kind: sum(pod.labels.get("name") == kind for pod in pods.values()) for kind in kinds}
+
         first = {name: pod.metadata.uid for name, pod in (await f.pods()).items()}
         await f.add(f.pod("preemptor", cpu="500m", priorityClassName=classes["p4"]))
         await f.until(note, "the preemptor is bound")
+        await f.until(lambda pods: set(each(pods).values()) == {1}, "the ReplicaSets have new pods")
         await f.settled(quiet_s=3)
         pods = await f.pods()
         running = {
             pod.labels.get("name", "p4") for pod in pods.values() if pod.spec.node_name and not leaves(pod)
         }
         assert running == {"p4", "p3"}
-        made = {
-            kind: sum(pod.labels.get("name") == kind for pod in pods.values()) for kind in ("p1", "p2", "p3")
-        }
-        assert made == {"p1": 1, "p2": 1, "p3": 1}, "each has a new pod, which waits"
+        assert each(pods) == {"p1": 1, "p2": 1, "p3": 1}, "each has a new pod, which waits"
         still = [pod for pod in pods.values() if pod.metadata.uid in first.values()]
         assert [pod.labels["name"] for pod in still] == ["p3"]
 
@@ -308,6 +310,7 @@ async def test_killed_during_a_preemption(kube: Kube, audited: None, tmp_path: P
         await f.until(lambda pods: any(map(leaves, pods.values())), "the first is being deleted")
         await _kill_and_go_on(f, run)
         await f.add(f.pod("thief", cpu="1", priorityClassName=classes["low"]))
+        await f.until(lambda pods: sum(map(leaves, pods.values())) == 2, "the second is being deleted")
         await f.settled(quiet_s=2)
         ending = [name for name, pod in (await f.pods()).items() if leaves(pod)]
         assert len(ending) == 2, "nobody is ended for nothing, and nobody twice"

@@ -196,7 +196,7 @@ async def test_watches_that_break_lose_nothing(kube: Kube, audited: None) -> Non
                 await f.add_group(f"g{group}", 2)
                 await f.add(*(f.pod(f"g{group}-{i}", group=f"g{group}") for i in range(2)))
                 await asyncio.sleep(0.5)
-            await f.until_bound(6, timeout_s=60)
+            await f.until_bound(6)
             await eventually(lambda: holds(live), lambda jobs: len(jobs) == 3)
 
 
@@ -216,15 +216,16 @@ async def test_a_backfilled_job_never_delays_the_one_in_front(kube: Kube, audite
     """Checklist 29 and 30."""
     limit = "fluence.flux-framework.org/duration"
     async with field(kube, 1) as f, f.scheduler() as live:
-        await f.add(f.pod("now", cpu="2", runs=4, annotations={limit: "5"}))
+        await f.add(f.pod("now", cpu="2", annotations={limit: "600"}))
         await f.until_bound(["now"])
         await f.add(f.pod("front", cpu="4", runs=1, annotations={limit: "60"}))
         records, front = live.scheduler.state.queue.records, f"{f.namespace}/pod:front"
         await eventually(lambda: front in records and records[front].no_later_than, what="front is promised")
-        await f.add(f.pod("long", cpu="1", runs=1, annotations={limit: "600"}))
-        await f.add(f.pod("short", cpu="1", runs=1, annotations={limit: "2"}))
+        await f.add(f.pod("long", cpu="1", runs=1, annotations={limit: "6000"}))
+        await f.add(f.pod("short", cpu="1", runs=1, annotations={limit: "60"}))
         await f.until_bound(["short"])
         assert (await f.homes())["long"] is None
+        await f.end("now")
         pods = await f.until_bound(["front"])
         assert pods["long"].spec.node_name is None
         await f.until_bound(["long"])

@@ -81,7 +81,7 @@ class Program:
             capture_output=True,
             env={**self.environment, **environment},
             cwd=self.directory,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         return Done(done.returncode, done.stdout.decode(), done.stderr.decode())

@@ -65,7 +65,7 @@ class Cluster:
             capture_output=True,
             text=True,
             env=self.environment,
-            timeout=60,
+            timeout=300,
             check=False,
         )
         assert not check or done.returncode == 0, done.stderr
@@ -74,7 +74,7 @@ class Cluster:
     def get(self, *what: str) -> Any:
         return json.loads(self.kubectl("get", *what, "-o", "json").stdout)
 
-    def wait(self, is_done: Callable[[], bool], what: str, *, seconds: float = 90) -> None:
+    def wait(self, is_done: Callable[[], bool], what: str, *, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds
         while not is_done():
             if time.monotonic() > deadline:

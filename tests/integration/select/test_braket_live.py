@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.authorizations.append(self.headers.get("Authorization", ""))
         time.sleep(self.server.delays.get(name, 0))
         if self.server.together is not None:
-            self.server.together.wait(timeout=30)
+            self.server.together.wait(timeout=120)
         if name in self.server.faults:
             code, kind, message = self.server.faults[name]
             self.answer(code, {"message": message}, {"x-amzn-ErrorType": kind})

@@ -326,7 +326,9 @@ async def test_many_tabs_need_one_stream_each_and_hidden_ones_none(field: Field)
         for tab, name in zip(tabs, ("plan", "nodes/n0", "plan", "cluster", "queue"), strict=True):
             await tab.goto(f"{address}#/{name}")
             await tab.wait_for_selector("main [aria-busy]", state="detached")
-        assert sorted(view.streams) == ["nodes", "nodes/n0", "plan", "plan", "queue"]
+        await eventually(
+            lambda: sorted(view.streams), ["nodes", "nodes/n0", "plan", "plan", "queue"], what="one each"
+        )
         for tab in tabs:
             await tab.evaluate(
                 "Object.defineProperty(document, 'visibilityState', {value: 'hidden', configurable: true});"
@@ -338,7 +340,7 @@ async def test_many_tabs_need_one_stream_each_and_hidden_ones_none(field: Field)
             "delete document.visibilityState; document.dispatchEvent(new Event('visibilitychange'))"
         )
         await expect(tabs[-1].get_by_role("link", name="physics/fourth")).to_be_visible()
-        assert view.streams == ["queue"]
+        await eventually(lambda: view.streams, ["queue"], what="one that is shown has its stream")
 
 
 async def test_a_page_of_another_site_gets_nothing(field: Field) -> None:

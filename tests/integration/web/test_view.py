@@ -189,7 +189,7 @@ async def world(kube: Kube, folder: Path) -> AsyncIterator[World]:
         await stack.enter_async_context(registered(f.client, kube.namespace, port))
         replica = Replica(f, folder, proxy.access, "--view-address", f"0.0.0.0:{port}")
         replica.flags += ["--database-url", str(folder / "history.db")]
-        replica.flags += ["--lease-duration", "60", "--lease-renew", "40", "--queue-policy", "conservative"]
+        replica.flags += ["--queue-policy", "conservative"]
         stack.push_async_callback(replica.end)
         await replica.start()
         await replica.leads()
@@ -358,8 +358,19 @@ async def _streams(w: World) -> None:
             await w.submit("late", 2, w.field.namespace)
             while await page() != ["mine", None, "late"]:
                 pass
-        statuses = [(await begin()).status for _ in range(MAX_STREAMS_PER_USER)]
-        assert statuses == [200] * (MAX_STREAMS_PER_USER - 1) + [429]
+
+        async def others() -> list[int]:
+            """As many more as a user may have in all; they end again. NB so may those of before have done,
+            and the server learns of that later."""
+            async with aiohttp.ClientSession() as second, contextlib.AsyncExitStack() as some:
+                answers = [
+                    await some.enter_async_context(second.get(url, headers=headers, ssl=tls))
+                    for _ in range(MAX_STREAMS_PER_USER)
+                ]
+                return [answer.status for answer in answers]
+
+        all_but_one = [200] * (MAX_STREAMS_PER_USER - 1) + [429]
+        await eventually(others, all_but_one, what="no more streams than a user may have", pause_s=1)
         assert isinstance(await w.get(f"{BASE}/queue", "vic"), dict), "others are answered"
 
 
@@ -730,7 +741,9 @@ async def _asked_by_the_api(w: World, manifest: dict[str, Any]) -> None:
         many = await asyncio.gather(*(again() for _ in range(20)))
     refused = [answer for answer in many if not isinstance(answer, dict)]
     assert refused and set(refused) == {429} and len(refused) < 20
-    assert isinstance(await ask(body, "vic"), dict), "others are answered"
+    await eventually(
+        lambda: ask(body, "vic"), lambda told: isinstance(told, dict), what="others are answered"
+    )
 
 
 async def _without_scheduler(w: World) -> None:
@@ -751,9 +764,8 @@ async def test_a_replica_that_follows_hands_on_to_the_leader(kube: Kube, tmp_pat
     tls = ssl.create_default_context()
     tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
     async with field(kube, 1) as f, Proxy(kube.access()) as proxy, aiohttp.ClientSession() as session:
-        steady = ["--lease-duration", "60", "--lease-renew", "40"]
         replicas = [
-            Replica(f, tmp_path / str(port), proxy.access, *steady, "--view-address", f"127.0.0.2:{port}")
+            Replica(f, tmp_path / str(port), proxy.access, "--view-address", f"127.0.0.2:{port}")
             for port in ports
         ]
         admin = await token(f.client, f.namespace, "boss")
@@ -811,7 +823,7 @@ async def test_the_page_shows_what_the_server_says_and_comes_back_with_the_sched
         ):
             await shown.open(address, "queue?show=all")
             names = shown.page.locator("tbody tr:not(.space) td:nth-child(2)")
-            await expect(names).to_contain_text([f"{space}/running", f"{space}/mine"], timeout=1000 * SOON_S)
+            await expect(names).to_contain_text([f"{space}/running", f"{space}/mine"])
             assert "theirs" not in await shown.page.content()
 
             await shown.open(address, f"jobs/{space}/running")
@@ -840,16 +852,16 @@ async def test_the_page_shows_what_the_server_says_and_comes_back_with_the_sched
             await w.field.end("running-0", "running-1")  # mine starts in their place
             await w.field.until_bound(["mine-0", "mine-1"])
             state = shown.page.locator("tbody tr", has_text=f"{space}/mine").locator("td:nth-child(3)")
-            await expect(state).to_have_text("running", timeout=1000 * SOON_S)
+            await expect(state).to_have_text("running")
 
             assert shown.faults == []
             w.replica.signal(signal.SIGTERM)  # it gives its lease back
             await w.replica.process.wait()
-            await expect(shown.page.locator("#connection")).to_have_class("lost", timeout=1000 * SOON_S)
+            await expect(shown.page.locator("#connection")).to_have_class("lost")
             await w.replica.start()
             await w.replica.leads(2)
-            await expect(shown.page.locator("#connection")).to_have_text("Live", timeout=1000 * SOON_S)
-            await expect(state).to_have_text("running", timeout=1000 * SOON_S)
+            await expect(shown.page.locator("#connection")).to_have_text("Live")
+            await expect(state).to_have_text("running")
             await shown.page.goto("about:blank")  # ends its streams before their server ends
 
 

@@ -53,7 +53,7 @@ async def outcome(server: Server, *, leads: bool = True) -> BindOutcome:
     releaser = Releaser(cast(Client, server), results.append, held=lambda: leads)
     task = asyncio.create_task(releaser.run())
     releaser.release(ORDER)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while not results:
             await asyncio.sleep(0)
     task.cancel()

@@ -67,7 +67,7 @@ def process() -> Run:
             stdin=subprocess.DEVNULL if stdin is None else None,
             capture_output=True,
             encoding=read_as,
-            timeout=60,
+            timeout=120,
             env={**os.environ, **env},
         )
         return Result(done.returncode, done.stdout, done.stderr)

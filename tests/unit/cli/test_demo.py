@@ -241,7 +241,7 @@ GO = 'test "$1" = version && exec echo go version go1.26.0 linux/amd64\n'
 def test_a_build_that_fails_is_named_in_a_line(machine: Machine) -> None:
     machine.program("go", f"{GO}echo 'dial tcp: lookup proxy.example: no such host' >&2; exit 1")
     demo = machine.start()
-    out, err = demo.communicate(timeout=60)
+    out, err = demo.communicate(timeout=120)
     assert demo.returncode == 0
     assert "This machine has no etcd, kube-apiserver, kube-controller-manager, kwok" in err
     assert "about 10 minutes on two cores" in err
@@ -261,7 +261,7 @@ def test_ctrl_c_skips_the_build_and_leaves_nothing_of_it(machine: Machine, insis
         if line.startswith("downloading Go modules"):
             break
     demo.send_signal(signal.SIGINT)
-    out, err = demo.communicate(timeout=60)
+    out, err = demo.communicate(timeout=120)
     assert demo.returncode == (130 if insist else 0)
     assert "interrupted; the next build continues from here" in err
     assert out.count("7 workloads started whole") == (0 if insist else 1)  # who insists wants the real one
@@ -279,7 +279,7 @@ def test_a_sandbox_that_does_not_start_is_named_in_a_line(machine: Machine) -> N
     for name, version in versions.items():
         machine.program(name, f'test "$1" = --version && exec echo v{version}\necho no luck >&2; exit 1')
     demo = machine.start()
-    out, _ = demo.communicate(timeout=60)
+    out, _ = demo.communicate(timeout=120)
     assert demo.returncode == 0
     assert re.match(r"No real control plane: the sandbox does not start: [a-z-]+ died: no luck\.\n", out)
     assert "7 workloads started whole" in out

@@ -85,7 +85,7 @@ def test_ctrl_c_while_a_program_loads_prints_nothing(tmp_path: Path, program: st
     start = (
         f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from fluence.entry import {program}; {program}()"
     )
-    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stderr) == (-signal.SIGINT, "")
 
 
@@ -104,7 +104,7 @@ def test_ctrl_c_while_python_finds_the_program_prints_nothing(
     (tmp_path / "click.py").write_text(LOADS_CLICK)
     path = os.pathsep.join([str(tmp_path), *sys.path])
     done = subprocess.run(
-        [sys.executable, *command], env={**os.environ, "PYTHONPATH": path}, capture_output=True, timeout=60
+        [sys.executable, *command], env={**os.environ, "PYTHONPATH": path}, capture_output=True, timeout=120
     )
     assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
@@ -125,7 +125,7 @@ def test_the_first_step_loads_next_to_nothing() -> None:
 def entered(text: str) -> subprocess.CompletedProcess[str]:
     """A program of which only the work is other than ours."""
     start = f"import os, signal, sys\nfrom fluence import startup\n{text}"
-    return subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=60)
+    return subprocess.run([sys.executable, "-c", start], capture_output=True, text=True, timeout=120)
 
 
 def test_ctrl_c_is_heard_while_a_program_works_and_only_then() -> None:

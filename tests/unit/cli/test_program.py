@@ -122,7 +122,7 @@ def on_a_terminal(*args: str, **env: str) -> str:
             break
         shown += more
     os.close(ours)
-    assert child.wait(timeout=30) == 0
+    assert child.wait(timeout=120) == 0
     return shown.decode()
 
 
@@ -164,7 +164,7 @@ def test_ctrl_c_ends_with_130_and_keeps_what_was_written(tmp_path: Path) -> None
         child.stdin.flush()
         assert "bogus" in child.stderr.readline()  # it has come so far
         child.send_signal(signal.SIGINT)
-        assert child.wait(timeout=30) == 130
+        assert child.wait(timeout=120) == 130
         assert "Traceback" not in child.stderr.read()
     assert "RESOURCES=ALLOCATED" in out.read_text()
 
@@ -237,7 +237,7 @@ def test_a_group_without_a_verb_prints_its_help_as_it_is(process: Run, group: st
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", ">&- 2>&-"])
 def test_a_closed_stream_is_no_traceback(closed: str) -> None:
     command = f"{PYTHON_FLUENCE} graph {CLUSTER} {closed}"
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
 

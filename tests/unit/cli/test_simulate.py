@@ -289,7 +289,7 @@ class TestProcess:
         child.send_signal(signal.SIGINT)
         reader = threading.Thread(target=_drain, args=(terminal,), daemon=True)
         reader.start()
-        out, _ = child.communicate(timeout=60)
+        out, _ = child.communicate(timeout=120)
         assert child.returncode == 130, (out, seen)
         value = json.loads(out)
         assert value["interrupted"] is value["partial"] is True
@@ -302,7 +302,7 @@ class TestProcess:
     def test_a_reader_that_goes_away(self) -> None:
         done = subprocess.run(
             f"{FLUENCE} simulate --trace {SMALL} --cluster 16x1 -o wide | head -1",
-            shell=True, capture_output=True, text=True, timeout=60,
+            shell=True, capture_output=True, text=True, timeout=120,
         )  # fmt: skip
         assert "Traceback" not in done.stderr
         assert len(done.stdout.splitlines()) == 1

@@ -42,7 +42,7 @@ def test_a_saved_view_is_served_until_it_is_interrupted(saved: Path) -> None:
             rows = msgspec.json.decode(answer.read())["items"]
         assert [row["name"] for row in rows] == ["second"]
         process.send_signal(signal.SIGINT)
-        _, fault = process.communicate(timeout=30)
+        _, fault = process.communicate(timeout=120)
         assert (process.returncode, fault) == (0, "")
     finally:
         process.kill()

@@ -26,7 +26,7 @@ def mount(folder: Path, version: int, text: str) -> None:
 
 
 async def following(trees: AsyncIterator[DeviceTree]) -> tuple[str, ...]:
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(120):
         return (await anext(trees)).types
 
 

@@ -34,7 +34,7 @@ class Site:
             yield await self.documents.get()
 
     async def until(self, holds: Callable[[], object]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not holds():
                 await asyncio.sleep(0.02)
 

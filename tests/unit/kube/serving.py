@@ -60,7 +60,7 @@ async def stream(request: web.Request, *chunks: bytes, hold: bool = True) -> web
     return response
 
 
-async def until(check: Callable[[], object], *, timeout_s: float = 10.0) -> None:
+async def until(check: Callable[[], object], *, timeout_s: float = 120.0) -> None:
     async with asyncio.timeout(timeout_s):
         while not check():
             await asyncio.sleep(0.01)

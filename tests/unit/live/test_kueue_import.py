@@ -69,7 +69,7 @@ class World:
         self.server.lease = {"holderIdentity": "kueue-1", "leaseDurationSeconds": 15, "renewTime": now}
 
     async def until(self, done: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while not done():
                 await asyncio.sleep(0.01)
 

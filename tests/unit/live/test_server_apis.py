@@ -80,7 +80,7 @@ class World:
             self.groups.append(f"{found.new.source}:{found.new.min_count}")
 
     async def until(self, done: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             while not done():
                 await asyncio.sleep(0.01)
 
@@ -139,7 +139,7 @@ async def test_pod_groups_of_other_systems_that_may_not_be_read_do_not_keep_the_
         await made.apis.discover()
         tasks = [asyncio.create_task(each.run()) for each in made.watches.all]
         assert len(tasks) == 1
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(120):
             await made.watches.synced()
         tasks[0].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -155,4 +155,4 @@ async def test_it_is_in_step_when_every_kind_was_listed_once() -> None:
     await asyncio.sleep(0)
     assert not waits.done()
     world.watches.all[0].synced.set()
-    await asyncio.wait_for(waits, 1)
+    await asyncio.wait_for(waits, 120)

@@ -56,10 +56,10 @@ def test_a_part_is_known_by_its_start_time_and_can_be_killed(tmp_path: Path) -> 
 
 def test_a_zombie_whose_threads_still_run_is_not_gone(tmp_path: Path) -> None:
     """A killed kube-apiserver for a moment: its port is still taken, and a new one could not listen."""
-    code = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=[60]).start(); "
+    code = "import ctypes, threading, time; threading.Thread(target=time.sleep, args=[600]).start(); "
     code += "ctypes.CDLL(None).pthread_exit(None)"
     part = spawn("part", [sys.executable, "-c", code], tmp_path / "log", cwd=tmp_path)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while ") Z " not in Path(f"/proc/{part.pid}/stat").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.01)

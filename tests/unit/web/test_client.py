@@ -106,7 +106,7 @@ class Server:
             stderr=subprocess.PIPE,
             text=True,
         )
-        timer = threading.Timer(60, process.kill)
+        timer = threading.Timer(120, process.kill)
         timer.start()
         assert process.stdout is not None and process.stderr is not None
         try:
@@ -114,7 +114,7 @@ class Server:
         finally:
             timer.cancel()
             process.send_signal(signal.SIGINT)
-            _, told = process.communicate(timeout=30)
+            _, told = process.communicate(timeout=120)
         return shown, told
 
 

@@ -55,12 +55,12 @@ class Terminal:
         return bool(data)
 
     def until(self, text: str) -> None:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while text not in ESCAPE.sub("", self.written):
             assert time.monotonic() < end and self.read(1.0), f"no {text!r} in {self.written!r}"
 
     def end(self) -> int:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 120
         while self.read(0.5):
             assert time.monotonic() < end, self.written
             if self.process.poll() is not None and not select.select([self._main], [], [], 0)[0]:

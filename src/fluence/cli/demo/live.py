@@ -30,7 +30,7 @@ PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kwok")
 PREFIX = "demo-"
 REAL_NODES = 2
 _NAMESPACE = "default"
-_PATIENCE_S = 60.0  # far more than anything takes, because the machine may be busy
+_PATIENCE_S = 180.0  # far more than anything takes, because the machine may be busy
 _KINDS = {each.kind: each.raw() for each in (PODS, JOBS, DEPLOYMENTS)}
 
 
