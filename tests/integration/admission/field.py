@@ -86,8 +86,11 @@ class Field:
 
 
 @contextlib.asynccontextmanager
-async def field(client: Client, *, own_scheduler: bool = False, **more: Any) -> AsyncIterator[Field]:
-    """The namespaces; pods name `fluence`, or a scheduler that nobody else runs. ``more``: options."""
+async def field(
+    client: Client, *, own_scheduler: bool = False, lists_gangs: bool = False, **more: Any
+) -> AsyncIterator[Field]:
+    """The namespaces; pods name `fluence`, or a scheduler that nobody else runs. ``lists_gangs``: they get the
+    PodGroup of their gang. ``more``: options."""
     run = f"adm-{uuid.uuid4().hex[:8]}"
     only = {"key": KEY, "operator": "In", "values": [run]}
     scheduler = run if own_scheduler else names.SCHEDULER
@@ -107,7 +110,9 @@ async def field(client: Client, *, own_scheduler: bool = False, **more: Any) -> 
     for name in spaces:
         await until_account(client, name)
     await _kind(client)
-    parameters = {"metadata": {"name": names.ADMISSION_PARAMETERS}, "spec": {"variables": VARIABLES}}
+    notes = {names.LISTS_GANGS: str(lists_gangs).lower()}
+    meta = {"name": names.ADMISSION_PARAMETERS, "annotations": notes}
+    parameters = {"metadata": meta, "spec": {"variables": VARIABLES}}
     kind = {"apiVersion": HAND_OFFS.api_version, "kind": HAND_OFFS.kind}
     await client.create(HAND_OFFS.raw(), {**kind, **parameters}, namespace=found.plain)
     try:
