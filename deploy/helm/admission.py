@@ -75,8 +75,8 @@ def _rights() -> str:
     wanted = f'(or (has "{FLUXION}" $handlers) (has "{POD_GROUPS}" $handlers))'
     return f"""{{{{- if and {wanted} .Values.rbac.create }}}}
 ---
-# Which variable of a container carries which annotation of its pod follows the devices that there are. Whether gangs
-# get PodGroups follows the API server.
+# Which variable of a container carries which annotation of its pod follows the devices that there are.
+# Whether gangs get PodGroups follows the API server.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:

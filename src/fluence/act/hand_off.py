@@ -7,8 +7,8 @@ own and is not a ConfigMap: API servers stop following ConfigMaps for policies w
 one is deleted, until they are restarted. The leader writes its own part by server-side apply, so additions of
 a site stay. It watches the object, and restores it after changes and deletions.
 
-The object also says whether pods get the PodGroup of their gang. The leader knows which PodGroups the server has, and
-the rules of admission do not.
+The object also says whether pods get the PodGroup of their gang. The leader knows which PodGroups the server
+has, and the rules of admission do not.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class HandOffWriter:
         self._changed = asyncio.Event()
 
     def keep(self, tree: DeviceTree, *, lists_gangs: bool = False) -> None:
-        """Use the table of these devices from now on. ``lists_gangs``: pods get the PodGroup of their gang."""
+        """Use the table of these devices from now on. ``lists_gangs``: pods get the PodGroup of their
+        gang."""
         if tree is not self._tree or lists_gangs != self._lists_gangs:
             self._tree, self._lists_gangs = tree, lists_gangs
             self._changed.set()

@@ -57,8 +57,8 @@ def admit(
 def concerns(
     scope: AdmissionScope, manifest: Any, *, kind: str, namespace: str, by_a_glance: bool = False
 ) -> bool:
-    """Whether a rule that reads the containers would change this object. ``by_a_glance``: whether it would look
-    at it at all, which depends only on its metadata and the plain fields of its spec."""
+    """Whether a rule that reads the containers would change this object. ``by_a_glance``: whether it would
+    look at it at all, which depends only on its metadata and the plain fields of its spec."""
     incoming = Incoming(manifest, kind, namespace, {})
     with _odd_fields(kind):
         return any(

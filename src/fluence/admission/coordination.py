@@ -281,7 +281,8 @@ def _sized(site: Site, kind: str) -> AdmissionRule:
 
 
 def pods_of_job(job: Incoming) -> int:
-    """How many pods a Job has at a time. The server sets a missing `parallelism` to 1, regardless of the completions."""
+    """How many pods a Job has at a time. The server sets a missing `parallelism` to 1, regardless of the
+    completions."""
     parallelism, completions = (job.field("spec", name) for name in ("parallelism", "completions"))
     parallelism = 1 if parallelism is None else parallelism
     return parallelism if completions is None else min(parallelism, completions)

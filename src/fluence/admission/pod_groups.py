@@ -10,13 +10,13 @@
                                sparkapplication.<name>.executors.fluence
 
 The scheduler creates that PodGroup for each such gang, so that `kubectl get podgroups` lists it, and so that
-kube-scheduler preempts all of it or nothing. The field is set only while the HandOff says so (`names.LISTS_GANGS`):
-the leader asks the server which PodGroups it has. A server without PodGroups drops the field. Pods that kube-scheduler
-binds do not get it: they would wait for the PodGroup.
+kube-scheduler preempts all of it or nothing. The field is set only while the HandOff says so
+(`names.LISTS_GANGS`): the leader asks the server which PodGroups it has. A server without PodGroups drops the
+field. Pods that kube-scheduler binds do not get it: they would wait for the PodGroup.
 
-A Job whose size or label is only on the Job itself, or that is held, notes in its template what its pods do not know.
-The field itself would be in the way there: it would keep a group from being split for a quantum computer, and would stay
-where the server has no PodGroups.
+A Job whose size or label is only on the Job itself, or that is held, notes in its template what its pods do
+not know. The field itself in the template would keep a group from being split for a quantum computer, and
+would be set whatever the HandOff says when the pods are created.
 """
 
 from __future__ import annotations
@@ -192,7 +192,10 @@ VARIABLES: Final = {
 def pod_group_rules(site: Site) -> tuple[AdmissionRule, ...]:
     named = Condition(
         cel.every(
-            _IS_ON, _is_ours_cel(site), *(f"!{cel.has(*steps)}" for steps in _SET), "variables.listedGroup != ''"
+            _IS_ON,
+            _is_ours_cel(site),
+            *(f"!{cel.has(*steps)}" for steps in _SET),
+            "variables.listedGroup != ''",
         ),
         lambda pod: (
             pod.lists_gangs

@@ -177,9 +177,7 @@ class Webhook:
         place: WebhookPlace,
         renewal: Renewal | None = None,
     ) -> None:
-        self.reviews = Reviews(
-            scopes(options), lambda: self.variables, lists_gangs=lambda: self.lists_gangs
-        )
+        self.reviews = Reviews(scopes(options), lambda: self.variables, lists_gangs=lambda: self.lists_gangs)
         self._place = place
         self._context = server_context()
         self.keeper = CertificateKeeper(
@@ -200,7 +198,7 @@ class Webhook:
 
     @property
     def lists_gangs(self) -> bool:
-        """Whether pods get the PodGroup of their gang: as the HandOff says, and not while it does not exist."""
+        """Whether pods get the PodGroup of their gang, as the HandOff says; not while it does not exist."""
         return self._hand_off is not None and self._hand_off.lists_gangs
 
     @property

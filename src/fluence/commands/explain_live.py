@@ -121,7 +121,9 @@ def _see(
     now = int(time.time() * 1000)
     inquiry = Inquiry(scheduler, objects, now)
     mode = leader.settings.pod_groups
-    return Seen(namespace, listing, inquiry, now, leader.notes, flux_jobs, leader.absent, leader.unleased, mode)
+    return Seen(
+        namespace, listing, inquiry, now, leader.notes, flux_jobs, leader.absent, leader.unleased, mode
+    )
 
 
 # -- the page ------------------------------------------------------------------------------------------------

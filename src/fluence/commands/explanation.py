@@ -487,8 +487,8 @@ def _pod_group(gang: Gang, seen: Seen) -> dict[str, str]:
         why = "its pods do not exist yet"
     elif kind in ("", "job") and not any(map(_names_gang, pods)):
         why = (
-            "its size or its label is only on the owner of its pods, and admission notes that in the template of a "
-            "new Job only"
+            "its size or its label is only on the owner of its pods, and admission notes that in the "
+            "template of a new Job only"
         )
     else:
         why = "its pods were created while the admission handler podgroups was not in force"

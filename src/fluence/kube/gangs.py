@@ -367,8 +367,8 @@ def _policy(group: Group) -> Json:
 
 
 def lists_gangs(version: str, mode: str) -> bool:
-    """Whether gangs get PodGroups on a server with this version of the API, by the setting `pod-groups`. Objects
-    of an alpha API must be deleted before an upgrade, so `auto` leaves them to the administrator."""
+    """Whether gangs get PodGroups on a server with this version of the API, by the setting `pod-groups`.
+    Objects of an alpha API must be deleted before an upgrade, so `auto` leaves them to the administrator."""
     if version in ("", NoGangs.version, Workloads135.version) or mode == "never":
         return False
     return mode == "always" or "alpha" not in version

@@ -89,8 +89,8 @@ class Field:
 async def field(
     client: Client, *, own_scheduler: bool = False, lists_gangs: bool = False, **more: Any
 ) -> AsyncIterator[Field]:
-    """The namespaces; pods name `fluence`, or a scheduler that nobody else runs. ``lists_gangs``: they get the
-    PodGroup of their gang. ``more``: options."""
+    """The namespaces; pods name `fluence`, or a scheduler that nobody else runs. ``lists_gangs``: they get
+    the PodGroup of their gang. ``more``: options."""
     run = f"adm-{uuid.uuid4().hex[:8]}"
     only = {"key": KEY, "operator": "In", "values": [run]}
     scheduler = run if own_scheduler else names.SCHEDULER
@@ -109,17 +109,22 @@ async def field(
         )
     for name in spaces:
         await until_account(client, name)
-    await _kind(client)
-    notes = {names.LISTS_GANGS: str(lists_gangs).lower()}
-    meta = {"name": names.ADMISSION_PARAMETERS, "annotations": notes}
-    parameters = {"metadata": meta, "spec": {"variables": VARIABLES}}
-    kind = {"apiVersion": HAND_OFFS.api_version, "kind": HAND_OFFS.kind}
-    await client.create(HAND_OFFS.raw(), {**kind, **parameters}, namespace=found.plain)
+    await hand_off(client, found.plain, lists_gangs=lists_gangs)
     try:
         yield found
     finally:
         for name in spaces:
             await client.delete(NAMESPACES, name)
+
+
+async def hand_off(client: Client, namespace: str, *, lists_gangs: bool) -> None:
+    """Create the parameters of admission, and their kind."""
+    await _kind(client)
+    notes = {names.LISTS_GANGS: str(lists_gangs).lower()}
+    meta = {"name": names.ADMISSION_PARAMETERS, "annotations": notes}
+    kind = {"apiVersion": HAND_OFFS.api_version, "kind": HAND_OFFS.kind}
+    body = {**kind, "metadata": meta, "spec": {"variables": VARIABLES}}
+    await client.create(HAND_OFFS.raw(), body, namespace=namespace)
 
 
 @contextlib.asynccontextmanager
