@@ -492,8 +492,8 @@ class HandOff(KubeObject, frozen=True):
 
     @property
     def lists_gangs(self) -> bool:
-        """Whether pods get the PodGroup of their gang. It is an annotation, because the server refuses a field
-        that the installed definition lacks, and Helm does not update definitions."""
+        """Whether pods get the PodGroup of their gang. It is an annotation, because the server refuses a
+        field that the installed definition lacks, and Helm does not update definitions."""
         return (self.metadata.annotations or {}).get(names.LISTS_GANGS) == "true"
 
 

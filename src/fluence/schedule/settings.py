@@ -81,9 +81,9 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     pod_groups: Annotated[
         str,
         Meta(
-            description="Whether admission gives gangs a PodGroup of Kubernetes, which the scheduler creates: "
-            "`auto` where the API is beta or stable (1.37 and later), `always` also where it is alpha (1.36), "
-            "`never`. It needs the admission handler `podgroups`.",
+            description="Whether admission gives gangs a PodGroup of Kubernetes, which the scheduler "
+            "creates: `auto` where the API is beta or stable (1.37 and later), `always` also where it is "
+            "alpha (1.36), `never`. It needs the admission handler `podgroups`.",
             extra={"choices": ("auto", "always", "never")},
         ),
     ] = "auto"

@@ -74,7 +74,8 @@ async def field_of(client: Client, at: Field) -> str | None:
     """The PodGroup that a new pod with a label would name. It is always stored."""
     pod = ranked("probe", "probe", at.run)
     made = await client.create(PODS, pod, namespace=at.namespace(False), dry_run=True)
-    return made.spec.scheduling_group and made.spec.scheduling_group.pod_group_name
+    link = made.spec.scheduling_group
+    return None if link is None else link.pod_group_name
 
 
 async def test_a_group_by_a_label_has_a_pod_group_that_says_where_it_stands(sandbox: Sandbox) -> None:

@@ -216,7 +216,7 @@ def test_a_job_notes_what_its_pods_do_not_know(
 def test_a_held_job_of_several_pods_notes_that_it_is_a_gang(
     parallelism: int, completions: int, note: str | None
 ) -> None:
-    counts = {"parallelism": parallelism, "completions": completions}
+    counts: dict[str, Any] = {"parallelism": parallelism, "completions": completions}
     assert noted_on(HELD, held=True, **counts) == note
     assert noted_on({}, held=True, **counts) is None
 
