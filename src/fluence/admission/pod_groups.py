@@ -16,7 +16,7 @@ field. Pods that kube-scheduler binds do not get it: they would wait for the Pod
 
 A Job whose size or label is only on the Job itself, or that is held, notes in its template what its pods do
 not know. The field itself in the template would keep a group from being split for a quantum computer, and
-would be set whatever the HandOff says when the pods are created.
+would be set even where the HandOff says no when the pods are created.
 """
 
 from __future__ import annotations
