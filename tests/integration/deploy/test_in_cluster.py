@@ -260,8 +260,8 @@ def test_seeds_003_and_004_the_job_says_potato_beside_one_of_the_default_schedul
 
 
 def until_gangs_are_listed(user: HelmUser) -> list[str]:
-    """Wait until the leader has told admission what the server has. Returns what there is by default: PodGroups
-    where their API is beta."""
+    """Wait until the leader has told admission what the server has. Returns what there is by default:
+    PodGroups where their API is beta."""
     lists = VERSION != "1.36"
     said = f'"{names.LISTS_GANGS}": "{str(lists).lower()}"'
     until(lambda: said in user.kubectl("get", "handoffs", "-A", "--output", "json"), "the leader says so")
