@@ -110,6 +110,8 @@ def _said(rng: random.Random, *, rarely: bool = False) -> tuple[dict[str, str], 
         annotations["example.org/it's"] = 'any "thing" \\ ~1/~0 ü'
     if rng.random() < 0.2:
         annotations[names.SUBMITTED_BY] = rng.choice(("bob", "kubernetes-admin", ""))
+    if rng.random() < 0.2:
+        annotations[names.LISTED_AS] = rng.choice((names.LISTED_AS_JOB, "g", "a.b", "A", ""))
     labels = {key: value for key, value in labels.items() if len(value) <= 63}
     return labels, annotations
 

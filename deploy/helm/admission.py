@@ -16,11 +16,12 @@ from fluence.admission.manifests import (
     mutation,
     policies,
     priority_class,
+    reads_parameters,
     refusing_policies,
     to_yaml,
     webhook_configuration,
 )
-from fluence.admission.rule import DEFAULT_HANDLERS, FLUXION, POD_GROUPS, QUANTUM, AdmissionRule
+from fluence.admission.rule import FLUXION, POD_GROUPS, QUANTUM, AdmissionRule
 from fluence.admission.scopes import VARIABLES, AdmissionOptions, AdmissionScope, DoorMode, scopes
 from fluence.admission.users import NAME as USERS
 from fluence.admission.users import QUEUE_ACCESS
@@ -32,10 +33,7 @@ _OPTIONS = AdmissionOptions(
     doors=DoorMode.NAMESPACES,
     scheduler=_SCHEDULER,
     aliases=(_ALIASES,),
-    handlers=(*DEFAULT_HANDLERS, POD_GROUPS),
 )
-# What bounds and names a policy: without the rule for PodGroups, which is off by default, and needs no bound.
-_USUAL = replace(_OPTIONS, handlers=DEFAULT_HANDLERS)
 _CONTROLLERS = "CONTROLLERS-HERE"
 _USERS = AdmissionOptions(handlers=(), users=True, controllers=(_CONTROLLERS,), queue_access=True)
 _HEAD = """{{- /* Written by `make manifests` from src/fluence/admission; do not edit. */}}
@@ -70,13 +68,15 @@ def admission_template() -> str:
 
 
 def _rights() -> str:
-    """The right of the scheduler to keep the table of variables. `create` cannot be limited to a name."""
+    """The right of the scheduler to keep the HandOff. `create` cannot be limited to a name."""
     name = '{{ include "fluence.fullname" . }}-hand-off'
     labels = '{{- include "fluence.labels" . | nindent 4 }}'
     account = '{{ include "fluence.account" . }}'
-    return f"""{{{{- if and (has "{FLUXION}" $handlers) .Values.rbac.create }}}}
+    wanted = f'(or (has "{FLUXION}" $handlers) (has "{POD_GROUPS}" $handlers))'
+    return f"""{{{{- if and {wanted} .Values.rbac.create }}}}
 ---
 # Which variable of a container carries which annotation of its pod follows the devices that there are.
+# Whether gangs get PodGroups follows the API server.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
@@ -133,10 +133,10 @@ def _policy(scope: AdmissionScope) -> str:
         spec.pop(key, None)
     name = f'{{{{ include "fluence.fullname" . }}}}-{scope.name}'
     text = f"---\n{_object(policy, name)}spec:\n"
-    if any(each.handler == FLUXION for each in scope.rules):
-        text += _if(
-            [FLUXION], f"  paramKind: {{apiVersion: {HAND_OFFS.api_version}, kind: {HAND_OFFS.kind}}}\n"
-        )
+    readers = [each.handler for each in scope.rules if reads_parameters(each)]
+    if readers:
+        kind = f"  paramKind: {{apiVersion: {HAND_OFFS.api_version}, kind: {HAND_OFFS.kind}}}\n"
+        text += _if(readers, kind)
     text += _indented(to_yaml([spec])) + _constraints(scope) + "  variables:\n"
     text += _variables(scope)
     text += "  mutations:\n"
@@ -144,11 +144,13 @@ def _policy(scope: AdmissionScope) -> str:
         entry = [{"patchType": "JSONPatch", "jsonPatch": {"expression": mutation(scope, each)}}]
         text += _if([each.handler], f"    # {each.name}\n" + _indented(to_yaml([entry]), 4))
     text += f"---\n{_object(documents['MutatingAdmissionPolicyBinding'], name)}spec:\n  policyName: {name}\n"
-    if any(each.handler == FLUXION for each in scope.rules):
+    if readers:
         reference = f"name: {names.ADMISSION_PARAMETERS}, namespace: {{{{ $space }}}}"
-        text += _if([FLUXION], f"  paramRef: {{{reference}, parameterNotFoundAction: Allow}}\n")
+        text += _if(readers, f"  paramRef: {{{reference}, parameterNotFoundAction: Allow}}\n")
     if scope.has_pods:
-        text += _validating(scope, _documents(scope, "-bounds"), f"{name}-bounds")
+        bounds = _validating(scope, _documents(scope, "-bounds"), f"{name}-bounds")
+        handlers = [each.handler for each in scope.rules if each.reads_containers]
+        text += bounds if scope.name.endswith("-held") else _if(handlers, bounds)
     if scope.warnings:
         text += _if([QUANTUM], _validating(scope, _documents(scope, "-warnings"), f"{name}-warnings"))
     return _guarded(scope, text)
@@ -157,7 +159,7 @@ def _policy(scope: AdmissionScope) -> str:
 def _documents(scope: AdmissionScope, suffix: str) -> dict[str, Any]:
     """The policy of a scope and its binding, by kind."""
     called = f"fluence-{scope.name}{suffix}"
-    found = policies(_USUAL, namespace="")
+    found = policies(_OPTIONS, namespace="")
     return {each["kind"]: each for each in found if each["metadata"]["name"] == called}
 
 

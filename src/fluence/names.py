@@ -86,6 +86,13 @@ POD_GROUP_SUFFIX: Final = ".fluence"
 """For a pod with the group label `train`, admission names the PodGroup `train.fluence`."""
 MADE_FOR: Final = f"{PREFIX}/made-for"
 """On a PodGroup that the scheduler created: the gang that it lists."""
+LISTED_AS: Final = f"{PREFIX}/listed-as"
+"""On the template of a Job, by admission: the gang that its pods do not know by themselves. Only their
+PodGroup is named by it."""
+LISTED_AS_JOB: Final = "job."
+"""The value for the gang of a Job: the name of its PodGroup without that of the Job. No label ends so."""
+LISTS_GANGS: Final = f"{PREFIX}/lists-gangs"
+"""On the HandOff of admission: whether pods get the PodGroup of their gang, `true` or `false`."""
 
 # What operators write on the pods of their custom objects (`model.operators`).
 JOBSET_NAME: Final = "jobset.sigs.k8s.io/jobset-name"

@@ -22,7 +22,7 @@ from fluence import names
 from fluence.act import conditions
 from fluence.act.writers import CoalescingWriter, StatusWriter
 from fluence.kube.client import Client
-from fluence.kube.errors import AlreadyExists, KubeError
+from fluence.kube.errors import AlreadyExists, Forbidden, KubeError
 from fluence.kube.gangs import AnyGangs, PodGroups137
 from fluence.kube.resource import Json, Resource
 from fluence.model.owner import Group
@@ -48,6 +48,7 @@ class GroupMaker:
         self._client = client
         self._status = status
         self._held = held
+        self._may_resize = True
         self._creating: dict[tuple[str, str], asyncio.Task[Group | None]] = {}
         self._writer: CoalescingWriter[tuple[str, str], tuple[Gang, StatusReport | None, int]] = (
             CoalescingWriter(self._make, in_flight=IN_FLIGHT, namespace=lambda key, _: key[0])
@@ -78,7 +79,7 @@ class GroupMaker:
 
     def _is_outdated(self, gang: Gang) -> bool:
         """Whether the size in the PodGroup differs and may be changed."""
-        is_mutable = isinstance(self.gangs, PodGroups137)
+        is_mutable = isinstance(self.gangs, PodGroups137) and self._may_resize
         return is_mutable and gang.listing is not None and gang.listing.min_count != gang.minimum
 
     def _create(self, gang: Gang, name: str) -> asyncio.Task[Group | None]:
@@ -123,6 +124,8 @@ class GroupMaker:
                 await self._client.patch(resource, name, body, namespace=namespace)
             except KubeError as error:
                 logger.warning("PodGroup %s/%s keeps its size: %s", namespace, name, error)
+                # Nothing depends on the size, and an installation may leave this right out.
+                self._may_resize = self._may_resize and not isinstance(error, Forbidden)
             return
         group = await self._create(gang, name)
         patch = conditions.group_condition(group, report, now=now) if group is not None else None

@@ -6,6 +6,9 @@ attributes follow `fluence-resources`, and because other programs rename their v
 own and is not a ConfigMap: API servers stop following ConfigMaps for policies when the last policy that reads
 one is deleted, until they are restarted. The leader writes its own part by server-side apply, so additions of
 a site stay. It watches the object, and restores it after changes and deletions.
+
+The object also says whether pods get the PodGroup of their gang. The leader knows which PodGroups the server
+has, and the rules of admission do not.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _RETRY_SECONDS: Final = 5.0
 
 
 class HandOffWriter:
-    """Call ``keep`` from the event loop at any time. ``run`` writes the table when it is new or differs on
+    """Call ``keep`` from the event loop at any time. ``run`` writes the object when it is new or differs on
     the server."""
 
     def __init__(self, client: Client, namespace: str) -> None:
@@ -39,13 +42,15 @@ class HandOffWriter:
         self._client = client
         self._namespace = namespace
         self._tree: DeviceTree | None = None
+        self._lists_gangs = False
         self._told = ""
         self._changed = asyncio.Event()
 
-    def keep(self, tree: DeviceTree) -> None:
-        """Use the table of these devices from now on."""
-        if tree is not self._tree:
-            self._tree = tree
+    def keep(self, tree: DeviceTree, *, lists_gangs: bool = False) -> None:
+        """Use the table of these devices from now on. ``lists_gangs``: pods get the PodGroup of their
+        gang."""
+        if tree is not self._tree or lists_gangs != self._lists_gangs:
+            self._tree, self._lists_gangs = tree, lists_gangs
             self._changed.set()
 
     def _seen(self, old: HandOff | None, new: HandOff | None) -> None:
@@ -53,7 +58,8 @@ class HandOffWriter:
         if self._tree is None:
             return
         wanted = hand_off_variables(self._tree)
-        if new is None or any(new.variables.get(name) != key for name, key in wanted.items()):
+        lacks = new is None or any(new.variables.get(name) != key for name, key in wanted.items())
+        if lacks or (new is not None and new.lists_gangs != self._lists_gangs):
             self._changed.set()
 
     async def run(self) -> None:
@@ -97,7 +103,12 @@ class HandOffWriter:
         body: dict[str, object] = {
             "apiVersion": HAND_OFFS.api_version,
             "kind": HAND_OFFS.kind,
-            "metadata": {"name": name, "namespace": self._namespace, "labels": PART_OF},
+            "metadata": {
+                "name": name,
+                "namespace": self._namespace,
+                "labels": PART_OF,
+                "annotations": {names.LISTS_GANGS: str(self._lists_gangs).lower()},
+            },
             "spec": {"variables": hand_off_variables(tree)},
         }
         try:

@@ -31,10 +31,11 @@ def admit(
     variables: Mapping[str, str],
     user: str = "",
     old: Any = None,
+    lists_gangs: bool = False,
 ) -> Admitted:
     """Apply the rules to an object that ``user`` creates, or updates from ``old``. ``variables``: by name,
-    the annotation whose value each carries."""
-    incoming = Incoming(manifest, kind, namespace, variables, user, old)
+    the annotation whose value each carries. ``lists_gangs``: whether pods get the PodGroup of their gang."""
+    incoming = Incoming(manifest, kind, namespace, variables, user, old, lists_gangs)
     patch: list[Operation] = []
     applied = []
     with _odd_fields(kind):
@@ -56,14 +57,14 @@ def admit(
 def concerns(
     scope: AdmissionScope, manifest: Any, *, kind: str, namespace: str, by_a_glance: bool = False
 ) -> bool:
-    """Whether a rule would change this object. ``by_a_glance``: whether a rule would look at it at all, which
-    depends only on its metadata and the plain fields of its spec."""
+    """Whether a rule that reads the containers would change this object. ``by_a_glance``: whether it would
+    look at it at all, which depends only on its metadata and the plain fields of its spec."""
     incoming = Incoming(manifest, kind, namespace, {})
     with _odd_fields(kind):
         return any(
             rule.concerns.holds(incoming) if by_a_glance else rule.applies(incoming)
             for rule in scope.rules
-            if kind in rule.kinds
+            if kind in rule.kinds and rule.reads_containers
         )
 
 

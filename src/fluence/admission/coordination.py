@@ -280,8 +280,9 @@ def _sized(site: Site, kind: str) -> AdmissionRule:
     return AdmissionRule(name, QUANTUM, (kind,), concerns_us(site, TEMPLATE), when, edit)
 
 
-def _pods_of_job(job: Incoming) -> int:
-    """The server sets a missing `parallelism` to 1, regardless of the completions."""
+def pods_of_job(job: Incoming) -> int:
+    """How many pods a Job has at a time. The server sets a missing `parallelism` to 1, regardless of the
+    completions."""
     parallelism, completions = (job.field("spec", name) for name in ("parallelism", "completions"))
     parallelism = 1 if parallelism is None else parallelism
     return parallelism if completions is None else min(parallelism, completions)
@@ -292,10 +293,10 @@ def _pods_of_set(workload: Incoming) -> int:
     return 1 if replicas is None else replicas
 
 
+PODS_OF_JOB: Final = (
+    "[object.?spec.?parallelism.orValue(1), object.?spec.?completions.orValue(2147483647)].min()"
+)
 _COUNTS: Final[dict[str, tuple[str, Callable[[Incoming], int]]]] = {
-    "Job": (
-        "[object.?spec.?parallelism.orValue(1), object.?spec.?completions.orValue(2147483647)].min()",
-        _pods_of_job,
-    ),
+    "Job": (PODS_OF_JOB, pods_of_job),
     "StatefulSet": ("object.?spec.?replicas.orValue(1)", _pods_of_set),
 }

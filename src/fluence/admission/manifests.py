@@ -21,6 +21,7 @@ from fluence.admission.rule import (
     FLUXION,
     MAX_CONTAINERS,
     POD,
+    POD_GROUPS,
     PODS,
     QUANTUM,
     TEMPLATE,
@@ -58,7 +59,7 @@ def manifests(
 ) -> list[Manifest]:
     """The objects to apply, in an order in which they can be created."""
     documents: list[Manifest] = []
-    if FLUXION in options.order:
+    if FLUXION in options.order or POD_GROUPS in options.order:
         documents.append(hand_off_definition())
     if QUANTUM in options.order:
         documents.append(priority_class())
@@ -114,6 +115,12 @@ def mutation(scope: AdmissionScope, rule: AdmissionRule) -> str:
     return f"{_for_kinds(scope, rule, rule.condition)}\n? {rule.edit.cel}\n: []"
 
 
+def reads_parameters(rule: AdmissionRule) -> bool:
+    """Whether a rule reads the HandOff. Without that object, the server applies no rule of its policy."""
+    texts = (rule.condition, rule.edit.cel)
+    return any("params." in text for text in (*texts, *cel.variables_in(texts, VARIABLES).values()))
+
+
 def policy_variables(expressions: Iterable[str]) -> list[Manifest]:
     """The variables that these expressions read."""
     used = cel.variables_in(expressions, VARIABLES)
@@ -165,7 +172,7 @@ def _concerns(scope: AdmissionScope) -> str:
 
 
 def _mutating(scope: AdmissionScope, name: str, namespace: str) -> list[Manifest]:
-    has_parameters = any(rule.handler == FLUXION for rule in scope.rules)
+    has_parameters = any(map(reads_parameters, scope.rules))
     kind = {"paramKind": {"apiVersion": HAND_OFFS.api_version, "kind": HAND_OFFS.kind}}
     mutations = [mutation(scope, rule) for rule in scope.rules]
     few = f"{_containers(scope)} <= {MAX_CONTAINERS}"
@@ -216,7 +223,8 @@ def _containers(scope: AdmissionScope) -> str:
 def _bounding(scope: AdmissionScope, name: str) -> list[Manifest]:
     """Refuse an object that is too large for the mutating policy and that a rule would change. An object is
     also refused if evaluating this costs the server too much."""
-    terms = "\n|| ".join(f"({_for_kinds(scope, rule, rule.condition)})" for rule in scope.rules)
+    rules = [rule for rule in scope.rules if rule.reads_containers]
+    terms = "\n|| ".join(f"({_for_kinds(scope, rule, rule.condition)})" for rule in rules)
     is_unchanged = f"!({terms})"
     message = (
         f"there are over {MAX_CONTAINERS} containers and init containers, which is more than Fluence takes "

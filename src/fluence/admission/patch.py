@@ -33,6 +33,8 @@ class Incoming:
     """Who sent the request."""
     old: Any = None
     """The object before an update."""
+    lists_gangs: bool = False
+    """Whether pods get the PodGroup of their gang (HandOff)."""
 
     def field(self, *steps: str) -> Any:
         return field(self.object, *steps)

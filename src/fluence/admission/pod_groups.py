@@ -10,7 +10,13 @@
                                sparkapplication.<name>.executors.fluence
 
 The scheduler creates that PodGroup for each such gang, so that `kubectl get podgroups` lists it, and so that
-kube-scheduler preempts all of it or nothing. A server without PodGroups drops the field.
+kube-scheduler preempts all of it or nothing. The field is set only while the HandOff says so
+(`names.LISTS_GANGS`): the leader asks the server which PodGroups it has. A server without PodGroups drops the
+field. Pods that kube-scheduler binds do not get it: they would wait for the PodGroup.
+
+A Job whose size or label is only on the Job itself, or that is held, notes in its template what its pods do
+not know. The field itself in the template would keep a group from being split for a quantum computer, and
+would be set even where the HandOff says no when the pods are created.
 """
 
 from __future__ import annotations
@@ -21,12 +27,16 @@ from typing import Final
 
 from fluence import names
 from fluence.admission import cel, patch
+from fluence.admission.coordination import PODS_OF_JOB, pods_of_job
 from fluence.admission.patch import Incoming, Operation, Steps
 from fluence.admission.rule import (
     ANNOTATIONS,
+    JOBS,
     LABELS,
+    POD,
     POD_GROUPS,
     PODS,
+    TEMPLATE,
     AdmissionRule,
     Condition,
     Edit,
@@ -51,6 +61,8 @@ _OTHERS: Final = {
 _TASK_GROUP: Final = (*ANNOTATIONS, names.YUNIKORN_TASK_GROUP)
 _NOT_BLANK: Final = "[!-~]"
 _SIZES: Final = [(*place, key) for place in (ANNOTATIONS, LABELS) for key in names.GROUP_SIZES]
+_NOTE: Final = (*ANNOTATIONS, names.LISTED_AS)
+_IS_ON: Final = f"{cel.text(*ANNOTATIONS, names.LISTS_GANGS, of='params')} == 'true'"
 # The server (1.37) refuses a pod of a PodGroup that has eviction responders.
 _SET: Final = tuple(
     ("spec", name) for name in ("schedulingGroup", "workloadRef", "nodeName", "evictionResponders")
@@ -86,6 +98,10 @@ _KEYS: Final = (
 )
 
 VARIABLES: Final = {
+    "isUsersJob": (
+        f"!{cel.items('metadata', 'ownerReferences')}.exists(o, o.?controller.orValue(false)"
+        f" && {cel.text('kind', of='o')} != 'CronJob')"
+    ),
     "labelledGroup": cel.first(cel.text(*steps) for steps in _FIELDS),
     "otherGroup": cel.first(_of_system(system, fields) for system, fields in _OTHERS.items()),
     "declaredSize": cel.first(cel.text(*steps) for steps in _SIZES),
@@ -120,13 +136,54 @@ VARIABLES: Final = {
             ),
         ]
     ),
+    "notedGroup": cel.text(*_NOTE),
+    "ownGroup": cel.first(
+        [
+            "variables.operatedGroup",
+            cel.if_else(
+                cel.every(
+                    f"variables.notedGroup == {cel.quoted(names.LISTED_AS_JOB)}",
+                    f"variables.jobName.matches('^{_JOB}$')",
+                ),
+                "'job.' + variables.jobName",
+                "''",
+            ),
+        ]
+    ),
     "listedGroup": cel.if_else(
         "variables.labelledGroup != ''",
         cel.if_else(f"variables.labelledGroup.matches('^{_NAME}$')", "variables.labelledGroup", "''"),
         cel.if_else(
-            "variables.otherGroup != ''",
-            cel.if_else(f"variables.otherGroup.matches('^[a-z]+[.]{_NAME}$')", "variables.otherGroup", "''"),
-            "variables.operatedGroup",
+            f"variables.notedGroup.matches('^{_NAME}$')",
+            "variables.notedGroup",
+            cel.if_else(
+                "variables.otherGroup != ''",
+                cel.if_else(
+                    f"variables.otherGroup.matches('^[a-z]+[.]{_NAME}$')", "variables.otherGroup", "''"
+                ),
+                "variables.ownGroup",
+            ),
+        ),
+    ),
+    "templateGroup": cel.first(cel.text(*TEMPLATE, *steps) for steps in _FIELDS),
+    # What the template of a Job is to note: nothing if its pods know their gang.
+    "note": cel.if_else(
+        "variables.labelledGroup != ''",
+        cel.if_else(
+            cel.every("variables.templateGroup == ''", f"variables.labelledGroup.matches('^{_NAME}$')"),
+            "variables.labelledGroup",
+            "''",
+        ),
+        cel.if_else(
+            cel.every(
+                "variables.templateGroup == '' && variables.templateSize == ''",
+                cel.either(
+                    f"variables.declaredSize.matches('^{_SIZE}$')",
+                    f"({cel.text(*LABELS, names.SEEN)} == {cel.quoted(names.SEEN_YES)} && {PODS_OF_JOB} > 1)",
+                ),
+            ),
+            cel.quoted(names.LISTED_AS_JOB),
+            "''",
         ),
     ),
 }
@@ -134,19 +191,86 @@ VARIABLES: Final = {
 
 def pod_group_rules(site: Site) -> tuple[AdmissionRule, ...]:
     named = Condition(
-        cel.every(*(f"!{cel.has(*steps)}" for steps in _SET), "variables.listedGroup != ''"),
-        lambda pod: not any(pod.has(*steps) for steps in _SET) and _group(pod) != "",
+        cel.every(
+            _IS_ON,
+            _is_ours_cel(site),
+            *(f"!{cel.has(*steps)}" for steps in _SET),
+            "variables.listedGroup != ''",
+        ),
+        lambda pod: (
+            pod.lists_gangs
+            and _is_ours(site, pod)
+            and not any(pod.has(*steps) for steps in _SET)
+            and _group(pod) != ""
+        ),
     )
     suffix = cel.quoted(names.POD_GROUP_SUFFIX)
     link = f"{{'podGroupName': variables.listedGroup + {suffix}}}"
     edit = Edit(cel.set_field(("spec", "schedulingGroup"), link), _link)
-    return (AdmissionRule("name-pod-group", POD_GROUPS, PODS, concerns_us(site), named, edit),)
+    into = (*TEMPLATE, *ANNOTATIONS)
+    # Another controller may revert changes of its Jobs. The template of a Job never changes later.
+    noted = Condition(
+        cel.every(
+            _is_ours_cel(site, TEMPLATE),
+            "variables.isUsersJob",
+            f"!(variables.note in ['', {cel.text(*into, names.LISTED_AS)}])",
+        ),
+        lambda job: (
+            _is_ours(site, job, TEMPLATE)
+            and _is_users_job(job)
+            and _note(job) not in ("", job.text(*into, names.LISTED_AS))
+        ),
+    )
+    write = Edit(
+        cel.set_entries(into, {names.LISTED_AS: "variables.note"}),
+        lambda job: patch.set_entries(job, into, {names.LISTED_AS: _note(job)}),
+    )
+    return (
+        AdmissionRule("name-pod-group", POD_GROUPS, PODS, concerns_us(site), named, edit),
+        AdmissionRule("note-gang", POD_GROUPS, JOBS, concerns_us(site, TEMPLATE), noted, write),
+    )
+
+
+def _is_ours_cel(site: Site, at: Steps = POD) -> str:
+    """Whether we bind the pods: work that is held concerns us, but kube-scheduler may bind it."""
+    return f"{cel.text(*at, 'spec', 'schedulerName')} in {cel.listed((site.scheduler, *site.aliases))}"
+
+
+def _is_ours(site: Site, incoming: Incoming, at: Steps = POD) -> bool:
+    return incoming.text(*at, "spec", "schedulerName") in (site.scheduler, *site.aliases)
+
+
+def _is_users_job(job: Incoming) -> bool:
+    references = job.items("metadata", "ownerReferences")
+    return all(
+        patch.text(each, "kind") == "CronJob" for each in references if patch.field(each, "controller")
+    )
+
+
+def _note(job: Incoming) -> str:
+    label, in_template = _named(job), _named(job, TEMPLATE)
+    if label:
+        return label if not in_template and re.fullmatch(_NAME, label) else ""
+    if in_template or _size(job, TEMPLATE):
+        return ""
+    is_held = job.text(*LABELS, names.SEEN) == names.SEEN_YES and pods_of_job(job) > 1
+    return names.LISTED_AS_JOB if is_held or re.fullmatch(_SIZE, _size(job)) else ""
+
+
+def _named(incoming: Incoming, at: Steps = POD) -> str:
+    return patch.first(incoming.text(*at, *steps) for steps in _FIELDS)
+
+
+def _size(incoming: Incoming, at: Steps = POD) -> str:
+    return patch.first(incoming.text(*at, *steps) for steps in _SIZES)
 
 
 def _group(pod: Incoming) -> str:
-    label = next((text for steps in _FIELDS if (text := pod.text(*steps))), "")
+    label, note = _named(pod), pod.text(*_NOTE)
     if label:
         return label if re.fullmatch(_NAME, label) else ""
+    if re.fullmatch(_NAME, note):
+        return note
     other = _other(pod)
     if other:
         return other if re.fullmatch(f"[a-z]+[.]{_NAME}", other) else ""
@@ -154,9 +278,8 @@ def _group(pod: Incoming) -> str:
     for parts in listing_names(labels):
         if all(re.fullmatch(_NAME, part) for part in parts):
             return ".".join(parts)
-    size = next((text for steps in _SIZES if (text := pod.text(*steps))), "")
-    job = _job(pod)
-    return f"job.{job}" if re.fullmatch(_SIZE, size) and re.fullmatch(_JOB, job) else ""
+    job, is_known = _job(pod), re.fullmatch(_SIZE, _size(pod)) or note == names.LISTED_AS_JOB
+    return f"job.{job}" if is_known and re.fullmatch(_JOB, job) else ""
 
 
 def _other(pod: Incoming) -> str:

@@ -105,13 +105,19 @@ _INVALID: Final = {"code": 422, "reason": "Invalid"}
 _BUSY: Final = {"code": 429, "reason": "TooManyRequests", "details": {"retryAfterSeconds": 1}}
 
 
-def answer(body: bytes | bytearray, scope: AdmissionScope, variables: Mapping[str, str]) -> bytes:
-    """Answer a review. Nothing is written, so a dry run is like any other."""
+def answer(
+    body: bytes | bytearray,
+    scope: AdmissionScope,
+    variables: Mapping[str, str],
+    *,
+    lists_gangs: bool = False,
+) -> bytes:
+    """Answer a review by the parameters of a HandOff. Nothing is written, so a dry run is like any other."""
     request = _read_request(body)
     response: dict[str, Any] = {"uid": request.uid, "allowed": True}
     if request.operation in scope.operations:
         try:
-            response |= _decide(request, scope, variables)
+            response |= _decide(request, scope, variables, lists_gangs)
         except _Odd as error:
             # The object is malformed, or the fault is ours: in both cases the server decides.
             logger.warning("%s in %s is left as it is: %s", request.kind.kind, request.namespace, error)
@@ -139,7 +145,9 @@ class _Odd(Exception):
     """A field of an object does not have the type that its kind requires."""
 
 
-def _decide(request: _Request, scope: AdmissionScope, variables: Mapping[str, str]) -> dict[str, Any]:
+def _decide(
+    request: _Request, scope: AdmissionScope, variables: Mapping[str, str], lists_gangs: bool
+) -> dict[str, Any]:
     kind, namespace = request.kind.kind, request.namespace
     if _has_too_many_values(request.object):
         if not scope.is_bounded and scope.has_pods:
@@ -168,6 +176,7 @@ def _decide(request: _Request, scope: AdmissionScope, variables: Mapping[str, st
             variables=variables,
             user=request.userInfo.username,
             old=old,
+            lists_gangs=lists_gangs,
         )
     except InvalidInput as error:
         raise _Odd(str(error)) from None

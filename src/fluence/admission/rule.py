@@ -18,7 +18,7 @@ FLUXION, QUANTUM, GANG, DOORS, POD_GROUPS = "fluxion", "quantum", "gang", "doors
 USERS: Final = "users"
 """The rules that record who submitted what. A site enables them by an option of their own."""
 HANDLERS: Final = (FLUXION, QUANTUM, GANG, DOORS, POD_GROUPS)
-DEFAULT_HANDLERS: Final = (FLUXION, QUANTUM, GANG)
+DEFAULT_HANDLERS: Final = (FLUXION, QUANTUM, GANG, POD_GROUPS)
 
 PODS: Final = ("Pod",)
 JOBS: Final = ("Job",)
@@ -81,6 +81,11 @@ class AdmissionRule:
     def condition(self) -> str:
         """When the rule applies, as CEL."""
         return f"({self.concerns.cel})\n&& ({self.when.cel})"
+
+    @property
+    def reads_containers(self) -> bool:
+        """Whether its cost grows with the containers, so that these are bounded."""
+        return self.handler != POD_GROUPS
 
     def applies(self, incoming: Incoming) -> bool:
         return self.concerns.holds(incoming) and self.when.holds(incoming)

@@ -1,8 +1,9 @@
 """Scopes: which rules apply to which objects in which namespaces. Each scope is one policy and one webhook.
 
 A rule belongs to a handler, which a site selects and orders: `fluxion` hands the backend over, `quantum`
-splits a group into its producer and its consumers, and `doors` holds new work. `gang` is accepted and has no
-rules: the scheduler itself reads a label as a group, so no PodGroup is needed.
+splits a group into its producer and its consumers, `podgroups` names the PodGroup of a gang, and `doors`
+holds new work. `gang` is accepted and has no rules: the scheduler itself reads a label as a group, so no
+PodGroup is needed.
 
 Scopes never overlap: the server may apply two policies in any order, and the rules of the first handler must
 come first. So where work is held, one scope has those rules and all others.
@@ -212,5 +213,6 @@ def _scopes(
             used = tuple(kind for kind in kinds if any(kind in rule.kinds for rule in chosen))
             heard = tuple(one for one in warnings if set(one.kinds) <= set(kinds))
             scope = AdmissionScope(f"{name}{suffix}", used, namespaces, chosen, heard)
-            result.append(replace(scope, is_bounded=name != OPERATORS))
+            is_bounded = name != OPERATORS and any(rule.reads_containers for rule in chosen)
+            result.append(replace(scope, is_bounded=is_bounded))
     return tuple(result)

@@ -128,12 +128,19 @@ async def _drop(request: web.Request) -> None:
 class Reviews:
     """Reads reviews and answers them."""
 
-    def __init__(self, known: Sequence[AdmissionScope], variables: Callable[[], Mapping[str, str]]) -> None:
+    def __init__(
+        self,
+        known: Sequence[AdmissionScope],
+        variables: Callable[[], Mapping[str, str]],
+        *,
+        lists_gangs: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.answered = 0
         self.drains = False
         """Whether connections are closed after their next answer."""
         self._scopes = {scope.name: scope for scope in known}
         self._variables = variables
+        self._lists_gangs = lists_gangs
         self._intake = Intake()
 
     def routes(self) -> list[web.RouteDef]:
@@ -145,7 +152,7 @@ class Reviews:
             return web.Response(status=404, text="no such scope\n")
         try:
             async with self._intake.reading(request) as body:
-                answered = answer(body, scope, self._variables())
+                answered = answer(body, scope, self._variables(), lists_gangs=self._lists_gangs())
         except InvalidInput as error:
             return web.Response(status=400, text=f"{error}\n")
         except TooLong as error:
@@ -170,7 +177,7 @@ class Webhook:
         place: WebhookPlace,
         renewal: Renewal | None = None,
     ) -> None:
-        self.reviews = Reviews(scopes(options), lambda: self.variables)
+        self.reviews = Reviews(scopes(options), lambda: self.variables, lists_gangs=lambda: self.lists_gangs)
         self._place = place
         self._context = server_context()
         self.keeper = CertificateKeeper(
@@ -187,8 +194,16 @@ class Webhook:
     @property
     def variables(self) -> Mapping[str, str]:
         """The variables of the HandOff, or those of BASE while it does not exist."""
-        hand_off = self._parameters.store.get(names.ADMISSION_PARAMETERS, self._place.namespace)
-        return BASE if hand_off is None else hand_off.variables
+        return BASE if self._hand_off is None else self._hand_off.variables
+
+    @property
+    def lists_gangs(self) -> bool:
+        """Whether pods get the PodGroup of their gang, as the HandOff says; not while it does not exist."""
+        return self._hand_off is not None and self._hand_off.lists_gangs
+
+    @property
+    def _hand_off(self) -> HandOff | None:
+        return self._parameters.store.get(names.ADMISSION_PARAMETERS, self._place.namespace)
 
     def unready(self) -> str:
         """Why the webhook is not ready; empty if it is."""

@@ -231,8 +231,21 @@ def render(form: str, namespace: str, service: str, output: str, **chosen: Any) 
     help="The objects, what differs, or which rules changed them.",
 )
 @click.option("--user", default="you", show_default=True, help="Who would create it, for --users.")
+@click.option(
+    "--pod-groups",
+    is_flag=True,
+    help="As where gangs get a PodGroup, which the scheduler decides by its setting `pod-groups`.",
+)
 @admission_options
-def try_(file: str, namespace: str, resources: str | None, output: str, user: str, **chosen: Any) -> None:
+def try_(
+    file: str,
+    namespace: str,
+    resources: str | None,
+    output: str,
+    user: str,
+    pod_groups: bool,
+    **chosen: Any,
+) -> None:
     """Show what the rules make of the objects in a FILE; `-` is standard input. Nothing is sent anywhere.
 
     With --doors the namespace counts as one that holds work back.
@@ -252,7 +265,8 @@ def try_(file: str, namespace: str, resources: str | None, output: str, user: st
     known = scopes(options)
     for document in _documents(file):
         place = (document.get("metadata") or {}).get("namespace") or namespace
-        results.append((document, _admitted(options, known, document, place, variables, user)))
+        made = _admitted(options, known, document, place, variables, user, pod_groups)
+        results.append((document, made))
     for document, made in results:
         for told in made.warnings:
             click.echo(f"warning: {_called(document)}: {told}", err=True)
@@ -283,6 +297,7 @@ def _admitted(
     namespace: str,
     variables: dict[str, str],
     user: str,
+    lists_gangs: bool,
 ) -> Admitted:
     kind = document.get("kind")
     held = options.doors is not DoorMode.OFF
@@ -293,6 +308,7 @@ def _admitted(
         if kind in scope.kinds and (scope.name.endswith("-held") == held or scope.name == USERS_SCOPE):
             found = as_read(result.object)
             about: Any = {"kind": kind, "namespace": namespace, "variables": variables, "user": user}
+            about["lists_gangs"] = lists_gangs
             try:
                 made = admit(scope, found, **about)
             except InvalidInput as error:

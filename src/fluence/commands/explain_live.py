@@ -120,7 +120,10 @@ def _see(
     objects += [*listing.groups, *listing.owners, *listing.pods]
     now = int(time.time() * 1000)
     inquiry = Inquiry(scheduler, objects, now)
-    return Seen(namespace, listing, inquiry, now, leader.notes, flux_jobs, leader.absent, leader.unleased)
+    mode = leader.settings.pod_groups
+    return Seen(
+        namespace, listing, inquiry, now, leader.notes, flux_jobs, leader.absent, leader.unleased, mode
+    )
 
 
 # -- the page ------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from fluence.act.conditions import GROUP_CONDITIONS, POD_SCHEDULED
 from fluence.act.wait_report import WaitReport, wait_report
 from fluence.controller.flux_job import FluxJob
 from fluence.errors import InvalidInput, NotFound
+from fluence.kube.gangs import lists_gangs
 from fluence.kube.listing import ClusterListing
 from fluence.model.external_resources import asked_by
 from fluence.model.grant import is_cancelled, is_held, is_held_by_admission, is_ours
@@ -37,6 +38,7 @@ from fluence.schedule.gangs.labels import (
 from fluence.schedule.inquiry import Inquiry, NextCycle
 from fluence.schedule.queueing.placeholder import is_placeholder, wanted_pods
 from fluence.schedule.restart import Promise, promise_of
+from fluence.schedule.settings import SchedulerSettings
 from fluence.units import parse_rfc3339, rfc3339
 
 _FOR_SEATS = ("nodes", "pods of other namespaces", "other pods")
@@ -62,6 +64,7 @@ class Seen:
     flux_jobs: list[FluxJob] = field(default_factory=list)  # of the namespace
     absent: str = ""  # why no scheduler runs
     unleased: str = ""  # why none may run, unless it has reported on the object
+    pod_groups: str = SchedulerSettings().pod_groups  # the setting of the scheduler
 
     @property
     def unseen(self) -> list[str]:
@@ -463,6 +466,7 @@ def _pod_group(gang: Gang, seen: Seen) -> dict[str, str]:
         return {"podGroup": group.name}
     name = gang.key.partition("/")[2].partition("@")[0]
     kind, _, rest = name.rpartition(":")
+    pods = [pod for some in _counted(gang).values() for pod in some]
     if seen.lacks(("PodGroups",)):
         why = "with these rights PodGroups cannot be seen"
     elif not seen.listing.gang_api:
@@ -477,14 +481,34 @@ def _pod_group(gang: Gang, seen: Seen) -> dict[str, str]:
         why = "its pods cannot name their gang when they are created"
     elif kind in ("", *_SYSTEMS) and not _DNS_LABEL.fullmatch(rest):
         why = "the name of the group must be a DNS label of at most 54 characters"
-    elif kind == "job" and not any(declared_size(pod) for pod in gang.members):
-        why = "the size is on the Job, and not in its pod template"
-    else:
+    elif not lists_gangs(seen.listing.gang_api, seen.pod_groups):
+        why = _off(seen)
+    elif pods and all(map(is_placeholder, pods)):
+        why = "its pods do not exist yet"
+    elif kind in ("", "job") and not any(map(_names_gang, pods)):
         why = (
-            "the admission handler podgroups is off, or was off when its pods were created; "
-            "with helm, admission.handlers switches it on"
+            "its size or its label is only on the owner of its pods, and admission notes that in the "
+            "template of a new Job only"
         )
+    else:
+        why = "its pods were created while the admission handler podgroups was not in force"
     return {"noPodGroup": why}
+
+
+def _off(seen: Seen) -> str:
+    """Why no gang has a PodGroup."""
+    if seen.pod_groups == "never":
+        return "the scheduler's setting is pod-groups: never"
+    return (
+        f"the server has PodGroups only as {seen.listing.gang_api}, which must be deleted before an upgrade; "
+        "the setting pod-groups: always switches them on"
+    )
+
+
+def _names_gang(pod: Pod) -> bool:
+    """Whether a pod knows its gang by itself, so that admission can name the PodGroup."""
+    found = declared_size(pod) or group_label(pod) or other_group(pod)
+    return found is not None or names.LISTED_AS in pod.annotations
 
 
 def _gang(gang: Gang | None, finding: NextCycle, seen: Seen, *, absent: str) -> dict[str, Any]:

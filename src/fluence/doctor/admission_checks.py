@@ -29,6 +29,7 @@ def check_admission(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     yield from _admission(facts)
     yield from _webhooks(facts)
     yield from _hand_off(facts)
+    yield _pod_groups(facts)
 
 
 def _say(each: Policy | Hook) -> str:
@@ -271,6 +272,47 @@ def _trusted(facts: ClusterFacts, hooks: Sequence[Hook]) -> Iterator[DoctorFindi
         cure = show_webhook(backing)
     about = f"webhook {hooks[0].configuration}"
     yield DoctorFinding(Check.WEBHOOK, verdict, message, about, cure)
+
+
+# -- PodGroups -----------------------------------------------------------------------------------------------
+
+
+def _pod_groups(facts: ClusterFacts) -> DoctorFinding:
+    """Whether new gangs get a PodGroup, and if not, why. They work without one."""
+    check, seen, api = Check.POD_GROUPS, facts.admission, facts.gang_api
+    version = f"scheduling.k8s.io/{api.version}"
+    if seen.trial.is_listed:
+        message = f"gangs get a PodGroup of {version}: kubectl get podgroups lists them"
+        if "alpha" in api.version:
+            message += "; it must be deleted before an upgrade of Kubernetes"
+        return DoctorFinding(check, Health.OK, message)
+    none = "gangs get no PodGroup and work without"
+    if api.unseen:
+        return DoctorFinding(check, Health.UNSEEN, api.unseen)
+    if api.version in ("", "v1alpha1") or api.lost:
+        return DoctorFinding(check, Health.OK, f"{none}: the server has none that pods keep")
+    if not (seen.policies_for(facts.scheduler_name) or seen.hooks_for(facts.scheduler_name)):
+        if seen.unseen:
+            return DoctorFinding(check, Health.UNSEEN, seen.unseen)
+        return DoctorFinding(check, Health.OK, f"{none}: admission is not installed")
+    kept = [each for each in seen.tables.items if not facts.parameters or each.key in facts.parameters]
+    if not kept:
+        hidden = seen.tables.unseen
+        why = hidden or f"{none}: no scheduler has written a HandOff that says otherwise"
+        return DoctorFinding(check, Health.UNSEEN if hidden else Health.OK, why)
+    if not any(each.lists_gangs for each in kept):
+        setting = "pod-groups is never"
+        if "alpha" in api.version:
+            setting = f"pod-groups is not always, and the server has them only as {api.version}"
+        return DoctorFinding(check, Health.OK, f"{none}: the scheduler's setting {setting}")
+    if seen.trial.variables is None or _TOLD not in seen.trial.variables:
+        message = f"the scheduler says that gangs get a PodGroup of {version}; not tried where the rules hold"
+        return DoctorFinding(check, Health.OK, message)
+    message = (
+        f"the scheduler says that gangs get a PodGroup of {version}, but a pod of a group in "
+        f"{seen.trial.namespace} names none: admission was installed without the handler podgroups"
+    )
+    return DoctorFinding(check, Health.WARN, message, cure=put_admission_in(facts))
 
 
 # -- HandOffs ------------------------------------------------------------------------------------------------

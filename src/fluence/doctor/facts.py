@@ -127,10 +127,12 @@ class Backing:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A HandOff: the annotation that each variable carries."""
+    """A HandOff: the annotation that each variable carries, and whether pods get the PodGroup of their
+    gang."""
 
     key: str
     variables: Mapping[str, str] = field(default_factory=dict)
+    lists_gangs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,11 +155,13 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A dry run of a pod that requests a device. ``variables``: those that it got; None: not tried."""
+    """A dry run of a pod of a group that requests a device. ``variables``: those that it got; None: not
+    tried. ``is_listed``: whether it got the PodGroup of its gang."""
 
     namespace: str = ""
     variables: tuple[str, ...] | None = None
     unseen: str = ""
+    is_listed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +441,7 @@ class Check(enum.StrEnum):
     ADMISSION = "admission"
     WEBHOOK = "webhook"
     HAND_OFF = "hand-off"
+    POD_GROUPS = "pod-groups"
     OFFERED_RESOURCES = "offered-resources"
     UNSET_VARIABLES = "unset-variables"
     DOORS = "doors"

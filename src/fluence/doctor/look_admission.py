@@ -160,7 +160,10 @@ async def _tables(client: Client, wanted: set[str]) -> Seen[Table]:
     got = await may(client.list(HAND_OFFS))
     if not isinstance(got, ApiError):
         there = [each for each in got.items or () if each.metadata.name == names.ADMISSION_PARAMETERS]
-        items = [Table(f"{each.metadata.namespace}/{each.metadata.name}", each.variables) for each in there]
+        items = [
+            Table(f"{each.metadata.namespace}/{each.metadata.name}", each.variables, each.lists_gangs)
+            for each in there
+        ]
         return Seen(tuple(items))
     if isinstance(got, Missing):
         return Seen()
@@ -169,7 +172,7 @@ async def _tables(client: Client, wanted: set[str]) -> Seen[Table]:
         namespace, _, name = key.partition("/")
         one = await may(client.get(HAND_OFFS, name, namespace=namespace))
         if not isinstance(one, ApiError):
-            found.append(Table(key, one.variables))
+            found.append(Table(key, one.variables, one.lists_gangs))
     return Seen(tuple(found), refusal("HandOffs", got))
 
 
@@ -197,7 +200,7 @@ async def _declared(client: Client, facts: ClusterFacts) -> Declared:
 
 
 async def _tried(client: Client, scheduler: str, namespace: str, *, wanted: bool) -> Trial:
-    """What the server makes of a pod that requests a device. Nothing is stored."""
+    """What the server makes of a pod of a group that requests a device. Nothing is stored."""
     device = {"limits": {f"{names.DEVICE_PREFIX}qpu": "1"}}
     container = {
         "name": "probe",
@@ -211,7 +214,8 @@ async def _tried(client: Client, scheduler: str, namespace: str, *, wanted: bool
         "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         "containers": [container],
     }
-    pod: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "fluence-probe"}, "spec": spec}
+    meta = {"name": "fluence-probe", "labels": {names.GROUP_LABEL: "fluence-probe"}}
+    pod: Json = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
     until = time.monotonic() + _TRY_S
     while True:
         got = await may(client.create(PODS.raw(), pod, namespace=namespace, dry_run=True))
@@ -221,7 +225,7 @@ async def _tried(client: Client, scheduler: str, namespace: str, *, wanted: bool
         made: Any = got
         told = tuple(each["name"] for each in made["spec"]["containers"][0].get("env") or ())
         if "FLUXION_BACKEND" in told or not wanted or time.monotonic() >= until:
-            return Trial(namespace, told)
+            return Trial(namespace, told, is_listed="schedulingGroup" in made["spec"])
         await asyncio.sleep(1.0)
 
 

@@ -366,6 +366,14 @@ def _policy(group: Group) -> Json:
     return {"gang": {"minCount": group.min_count}} if group.min_count is not None else {"basic": {}}
 
 
+def lists_gangs(version: str, mode: str) -> bool:
+    """Whether gangs get PodGroups on a server with this version of the API, by the setting `pod-groups`.
+    Objects of an alpha API must be deleted before an upgrade, so `auto` leaves them to the administrator."""
+    if version in ("", NoGangs.version, Workloads135.version) or mode == "never":
+        return False
+    return mode == "always" or "alpha" not in version
+
+
 async def discover_gangs(client: Client, *, probe_namespace: str | None = "default") -> AnyGangs:
     """The adapter for this server. With ``probe_namespace`` a dry run shows whether pods keep the link."""
     served = await versions_of(client, GROUP)

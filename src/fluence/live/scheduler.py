@@ -32,6 +32,7 @@ from fluence.act.preemptor import Nominator, Preemptor
 from fluence.act.writers import StatusWriter
 from fluence.kube.client import Client
 from fluence.kube.events import Recorder
+from fluence.kube.gangs import lists_gangs
 from fluence.kube.lease import Elector, LeaseTerms
 from fluence.live.history_writer import HistoryWriter
 from fluence.live.kueue import KueueImport
@@ -451,7 +452,9 @@ class LiveScheduler:
         for companion in self._companions:
             companion.decided(decisions)
         self.reporter.tell_devices(self.scheduler.devices)
-        self.hand_off.keep(self.scheduler.devices.tree)
+        version = self.server_apis.gangs.version
+        lists = lists_gangs(version, self.settings.pod_groups)
+        self.hand_off.keep(self.scheduler.devices.tree, lists_gangs=lists)
         if self.history is not None:
             self.history.put(decisions.jobs, decisions.roll, now)
         if decisions.binds or decisions.releases or decisions.waiting:

@@ -490,6 +490,12 @@ class HandOff(KubeObject, frozen=True):
     def variables(self) -> dict[str, str]:
         return self.spec.variables or {}
 
+    @property
+    def lists_gangs(self) -> bool:
+        """Whether pods get the PodGroup of their gang. It is an annotation, because the server refuses a
+        field that the installed definition lacks, and Helm does not update definitions."""
+        return (self.metadata.annotations or {}).get(names.LISTS_GANGS) == "true"
+
 
 def hand_off_variables(tree: DeviceTree) -> dict[str, str]:
     """By name, the annotation that each carries: the data of the HandOff."""

@@ -39,6 +39,7 @@ DECIDING: Final = (
     "non_preempting_queues",
     "preemption_budgets",
     "users_policy",
+    "pod_groups",
     "user_device_limits",
     "queue_device_limits",
     "scale_up_after",

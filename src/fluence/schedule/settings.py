@@ -78,6 +78,16 @@ class SchedulerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         ),
     ] = ""
 
+    pod_groups: Annotated[
+        str,
+        Meta(
+            description="Whether admission gives gangs a PodGroup of Kubernetes, which the scheduler "
+            "creates: `auto` where the API is beta or stable (1.37 and later), `always` also where it is "
+            "alpha (1.36), `never`. It needs the admission handler `podgroups`.",
+            extra={"choices": ("auto", "always", "never")},
+        ),
+    ] = "auto"
+
     # -- what is scheduled --
     scheduler_name: Annotated[
         str, Meta(min_length=1, description="The `schedulerName` of the pods to schedule.")

@@ -86,8 +86,11 @@ class Field:
 
 
 @contextlib.asynccontextmanager
-async def field(client: Client, *, own_scheduler: bool = False, **more: Any) -> AsyncIterator[Field]:
-    """The namespaces; pods name `fluence`, or a scheduler that nobody else runs. ``more``: options."""
+async def field(
+    client: Client, *, own_scheduler: bool = False, lists_gangs: bool = False, **more: Any
+) -> AsyncIterator[Field]:
+    """The namespaces; pods name `fluence`, or a scheduler that nobody else runs. ``lists_gangs``: they get
+    the PodGroup of their gang. ``more``: options."""
     run = f"adm-{uuid.uuid4().hex[:8]}"
     only = {"key": KEY, "operator": "In", "values": [run]}
     scheduler = run if own_scheduler else names.SCHEDULER
@@ -106,15 +109,22 @@ async def field(client: Client, *, own_scheduler: bool = False, **more: Any) -> 
         )
     for name in spaces:
         await until_account(client, name)
-    await _kind(client)
-    parameters = {"metadata": {"name": names.ADMISSION_PARAMETERS}, "spec": {"variables": VARIABLES}}
-    kind = {"apiVersion": HAND_OFFS.api_version, "kind": HAND_OFFS.kind}
-    await client.create(HAND_OFFS.raw(), {**kind, **parameters}, namespace=found.plain)
+    await hand_off(client, found.plain, lists_gangs=lists_gangs)
     try:
         yield found
     finally:
         for name in spaces:
             await client.delete(NAMESPACES, name)
+
+
+async def hand_off(client: Client, namespace: str, *, lists_gangs: bool) -> None:
+    """Create the parameters of admission, and their kind."""
+    await _kind(client)
+    notes = {names.LISTS_GANGS: str(lists_gangs).lower()}
+    meta = {"name": names.ADMISSION_PARAMETERS, "annotations": notes}
+    kind = {"apiVersion": HAND_OFFS.api_version, "kind": HAND_OFFS.kind}
+    body = {**kind, "metadata": meta, "spec": {"variables": VARIABLES}}
+    await client.create(HAND_OFFS.raw(), body, namespace=namespace)
 
 
 @contextlib.asynccontextmanager

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from fluence.admission.admit import admit, as_read
-from fluence.admission.rule import DEFAULT_HANDLERS, POD_GROUPS
 from fluence.errors import InvalidInput
 from fluence.kube.client import Client
 from fluence.sandbox.sandbox import Sandbox
@@ -20,13 +19,13 @@ pytestmark = pytest.mark.release
 OBJECTS = int(os.environ.get("FLUENCE_ADMISSIONS", "0")) or 240
 SEED = random.randrange(10**9) if "FLUENCE_ADMISSIONS" in os.environ else 7
 AT_ONCE = 8
-ALL = (*DEFAULT_HANDLERS, POD_GROUPS)
 USER = "kubernetes-admin"  # of the sandbox
 
 
 def expected(at: Field, found: dict[str, Any], held: bool) -> Any:
     kind = found["kind"]
     about: Any = {"kind": kind, "namespace": at.namespace(held), "variables": VARIABLES, "user": USER}
+    about["lists_gangs"] = True
     made = as_read(found)
     for each in at.scopes(kind, held):
         made = admit(each, made, **about).object
@@ -80,7 +79,7 @@ async def all_agree(
 async def test_policies_make_what_the_python_rules_make(sandbox: Sandbox) -> None:
     async with (
         Client(sandbox.access()) as client,
-        field(client, users=True, handlers=ALL) as at,
+        field(client, users=True, lists_gangs=True) as at,
         policies_for(client, at),
     ):
         await all_agree(client, at, pod_or_workload)
@@ -89,7 +88,7 @@ async def test_policies_make_what_the_python_rules_make(sandbox: Sandbox) -> Non
 async def test_the_webhook_makes_what_the_python_rules_make(sandbox: Sandbox) -> None:
     async with (
         Client(sandbox.access()) as client,
-        field(client, users=True, handlers=ALL) as at,
+        field(client, users=True, lists_gangs=True) as at,
         webhook_for(client, at) as hook,
     ):
         before = hook.reviews.answered

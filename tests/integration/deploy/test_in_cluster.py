@@ -15,6 +15,7 @@ import pytest
 from deploy.helm.manifests import CHART, DEPLOY
 from deploy.image.__main__ import version as project_version
 
+from fluence import names
 from fluence.kube.releases import release
 from fluence.sandbox.programs import find_programs
 from fluence.sandbox.sandbox import Sandbox
@@ -95,6 +96,14 @@ spec:
         command: [echo, potato]
       restartPolicy: Never
   backoffLimit: 4
+"""
+LABELLED = f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: labelled, labels: {{{names.GROUP_LABEL}: labelled}}}}
+spec:
+  schedulerName: fluence
+  containers: [{{name: c, image: busybox}}]
 """
 PRODUCER = """
 apiVersion: v1
@@ -250,13 +259,34 @@ def test_seeds_003_and_004_the_job_says_potato_beside_one_of_the_default_schedul
     assert any("pod/job-" in line and " fluence" in line for line in wide)
 
 
+def until_gangs_are_listed(user: HelmUser) -> list[str]:
+    """Wait until the leader has told admission what the server has. Returns what there is by default:
+    PodGroups where their API is beta."""
+    lists = VERSION != "1.36"
+    said = f'"{names.LISTS_GANGS}": "{str(lists).lower()}"'
+    until(lambda: said in user.kubectl("get", "handoffs", "-A", "--output", "json"), "the leader says so")
+
+    def has_field() -> bool:
+        made = user.kubectl("create", "--dry-run=server", "--output=json", "--filename=-", text=LABELLED)
+        return "schedulingGroup" in made
+
+    until(has_field, "pods name their PodGroup, or not", lists)
+    return ["my-pods.fluence"] if lists else []
+
+
 def test_seed_004_the_indexed_job_is_one_gang_of_ten(user: HelmUser) -> None:
+    """With a PodGroup by default, though its group and its size are on the Job only."""
+    listed = until_gangs_are_listed(user)
     user.kubectl("apply", "--filename", "-", text=INDEXED)
     user.kubectl("wait", "--for=condition=complete", "--timeout=240s", "job/fluence-job")
     select = "batch.kubernetes.io/job-name=fluence-job"
     logged(user, "--selector", select, "--max-log-requests=10", wanted="potato\n" * 10)
     ids = {each["metadata"]["annotations"]["fluence.flux-framework.org/jobid"] for each in pods(user, select)}
     assert len(ids) == 1  # one allocation
+    shown = user.kubectl("get", "podgroups.scheduling.k8s.io", "--output=name").split()
+    assert [each for each in shown if "my-pods" in each] == [
+        f"podgroup.scheduling.k8s.io/{each}" for each in listed
+    ]
     user.kubectl("delete", "job", "fluence-job", "job", "default-job")
 
 
@@ -454,6 +484,7 @@ def test_the_one_file_installs_the_same(box: Sandbox, user: HelmUser) -> None:
     subprocess.run([kubectl, "--kubeconfig", kubeconfig, *wait], check=True, capture_output=True)
     gang(user, "one-file")
     running(user, "one-file")
+    until_gangs_are_listed(user)
     # Its quantum quick start, as it is written.
     subprocess.run(
         [kubectl, "--kubeconfig", kubeconfig, "apply", "-f", DEPLOY / "fluence-resources.yaml"],

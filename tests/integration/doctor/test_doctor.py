@@ -314,7 +314,11 @@ async def test_admission_that_is_half_there_and_the_commands_that_make_it_whole(
     }
     async with field(kube, 1) as f, leading(f):
         await make_ready(f)
-        await until_wrong(f)
+        report = await until_wrong(f)
+        (listing,) = report.of("pod-groups")
+        off = "setting pod-groups is not always"
+        said = off if kube.version == "1.36" else "gangs get a PodGroup of scheduling.k8s.io/v1beta1"
+        assert listing["verdict"] == "ok" and said in listing["message"]
         for check, words in harm.items():
             user.kubectl(*words)
             report = await until_wrong(f, check)

@@ -33,7 +33,7 @@ from fluence.sandbox.testing import Kube
 from fluence.web.rows import Filter, queue
 from fluence.web.snapshot import take
 from tests.eventually import eventually
-from tests.integration.admission.field import created
+from tests.integration.admission.field import created, hand_off
 from tests.integration.rights import make_namespace
 from tests.integration.schedule.custom_groups import add_group
 from tests.integration.schedule.field import LABEL, Field, field
@@ -372,7 +372,6 @@ async def test_gangs_of_every_kind_are_listed_as_pod_groups_which_go_with_them(o
                 kind: {pod.spec.scheduling_group for pod in of(pods, f"{kind.lower()}-").values()}
                 for kind in makers
             }
-            assert named.pop("sized") == {None}, "its pods do not know the size that is on the Job"
             listed = {link.pod_group_name for links in named.values() for link in links if link is not None}
             assert len(listed) == len(named), named
             await eventually(
@@ -388,6 +387,7 @@ async def listing(f: Field) -> AsyncIterator[None]:
     """The rules of `podgroups` hold in the namespace."""
     only = {"key": names.NAMESPACE_NAME, "operator": "In", "values": [f.namespace]}
     options = AdmissionOptions((POD_GROUPS,), scheduler=f.name, selector=(only,))
+    await hand_off(f.client, f.namespace, lists_gangs=True)
     async with created(f.client, policies(options, namespace=f.namespace, prefix=f.namespace)):
         probe = f.pod("probe", labels={names.GROUP_LABEL: "probe"})
 

@@ -33,6 +33,7 @@ class Server:
     def __init__(self) -> None:
         self.has: dict[str, Any] = {}
         self.written: list[tuple[str, Any]] = []
+        self.refuses_sizes = False
 
     async def __call__(self, request: web.Request) -> web.StreamResponse:
         name = request.path.split("podgroups")[-1].strip("/").partition("/")[0]
@@ -45,6 +46,8 @@ class Server:
                 return status(409, "AlreadyExists")
             self.has[name] = body
         self.written.append((f"{request.method} {request.path.rpartition('/')[2]}", body))
+        if self.refuses_sizes and "spec" in body and request.method == "PATCH":
+            return status(403, "Forbidden")
         return web.json_response(self.has[name], status=201 if request.method == "POST" else 200)
 
 
@@ -130,6 +133,22 @@ async def test_the_size_follows_the_gang_where_it_may_be_changed() -> None:
         assert server.written == [
             (f"PATCH {NAME}", {"spec": {"schedulingPolicy": {"gang": {"minCount": 5}}}})
         ]
+
+
+async def test_a_size_that_may_not_be_changed_is_tried_once() -> None:
+    """An installation may leave the right out, and nothing depends on the size."""
+    server = Server()
+    server.has[NAME] = {}
+    server.refuses_sizes = True
+    async with making(server, PodGroups137()) as maker:
+        maker.make(gang(5, listing=listed(4, V137)), None, 0)
+        await until(lambda: server.written)
+        await asyncio.sleep(0.05)
+        maker.make(gang(5, listing=listed(4, V137)), None, 0)
+        await asyncio.sleep(0.1)
+        assert len(server.written) == 1
+        first = maker.before_bind(gang(4))
+        assert first is not None, "others are created as before"
 
 
 async def test_the_size_stays_where_the_server_would_refuse_another() -> None:

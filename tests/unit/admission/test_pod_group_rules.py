@@ -10,21 +10,30 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.admission.patch import Incoming
+from fluence.admission.admit import admit
+from fluence.admission.patch import Incoming, apply
 from fluence.admission.pod_groups import pod_group_rules
-from fluence.admission.rule import DEFAULT_HANDLERS, HANDLERS, POD_GROUPS, Site
+from fluence.admission.rule import DEFAULT_HANDLERS, POD_GROUPS, Site
+from fluence.admission.scopes import AdmissionOptions, scopes
 from fluence.model.pod import Pod, SchedulingGroup
 from fluence.schedule.gangs.membership import membership
 from tests.admission_objects import pod as random_pod
 
 
-def patched(labels: dict[str, str], meta: dict[str, Any] | None = None, **spec: Any) -> list[Any] | None:
-    (rule,) = pod_group_rules(Site())
+def patched(
+    labels: dict[str, str],
+    meta: dict[str, Any] | None = None,
+    *,
+    site: Site = Site(),  # noqa: B008
+    lists: bool = True,
+    **spec: Any,
+) -> list[Any] | None:
+    rule, _ = pod_group_rules(site)
     body = {
         "metadata": {"name": "a", "labels": labels, **(meta or {})},
         "spec": {"schedulerName": "fluence", **spec},
     }
-    incoming = Incoming(body, "Pod", "default", {})
+    incoming = Incoming(body, "Pod", "default", {}, lists_gangs=lists)
     return rule.edit.operations(incoming) if rule.applies(incoming) else None
 
 
@@ -137,5 +146,126 @@ def test_no_pod_waits_for_a_pod_group_that_admission_named(seed: int) -> None:
     assert named
 
 
-def test_it_is_not_done_unless_asked_for() -> None:
-    assert POD_GROUPS in HANDLERS and POD_GROUPS not in DEFAULT_HANDLERS
+def test_it_is_done_only_while_the_leader_says_so() -> None:
+    assert POD_GROUPS in DEFAULT_HANDLERS
+    assert patched({names.GROUP_LABEL: "train"}, lists=False) is None
+
+
+def test_pods_that_kube_scheduler_binds_name_none() -> None:
+    """It would wait for the PodGroup."""
+    held = Site(queueing=True)
+    labels = {names.GROUP_LABEL: "train", names.SEEN: names.SEEN_YES}
+    assert patched(labels, site=held) is not None
+    assert patched(labels, site=held, schedulerName=names.KUBE_SCHEDULER) is None
+
+
+# -- what the template of a Job notes ------------------------------------------------------------------------
+
+
+def noted_on(
+    meta: dict[str, Any], template: dict[str, Any] | None = None, *, held: bool = False, **spec: Any
+) -> str | None:
+    """The note that a Job's template gets; None: it is left as it is."""
+    _, rule = pod_group_rules(Site(queueing=held))
+    spec = {"template": {"metadata": template or {}, "spec": {"schedulerName": "fluence"}}, **spec}
+    job = Incoming({"metadata": {"name": "train", **meta}, "spec": spec}, "Job", "default", {})
+    if not rule.applies(job):
+        return None
+    found = apply(job.object, rule.edit.operations(job))
+    again = Incoming(found, "Job", "default", {})
+    assert not rule.applies(again), "a second time must change nothing"
+    note = found["spec"]["template"]["metadata"]["annotations"][names.LISTED_AS]
+    assert isinstance(note, str)
+    return note
+
+
+def labelled(group: str) -> dict[str, Any]:
+    return {"labels": {names.GROUP_LABEL: group}}
+
+
+SIZED = noted({names.GROUP_SIZE: "4"})
+HELD = {"labels": {names.SEEN: names.SEEN_YES}}
+
+
+@pytest.mark.parametrize(
+    ("meta", "template", "note"),
+    [
+        (SIZED, {}, names.LISTED_AS_JOB),
+        (SIZED, {"annotations": {"mine": "x"}}, names.LISTED_AS_JOB),
+        (labelled("g"), {}, "g"),
+        (noted({names.GROUP_LABEL: "g"}), {}, "g"),
+        (labelled("g"), SIZED, "g"),
+        (labelled("g"), labelled("g"), None),
+        (labelled("g"), labelled("h"), None),
+        (labelled("Upper_Case"), {}, None),
+        (SIZED, SIZED, None),
+        (SIZED, labelled("g"), None),
+        (noted({names.GROUP_SIZE: "1"}), {}, None),
+        ({}, {}, None),
+        ({**SIZED, "ownerReferences": [{**JOB, "kind": "CronJob"}]}, {}, names.LISTED_AS_JOB),
+        ({**SIZED, "ownerReferences": [{**JOB, "kind": "JobSet"}]}, {}, None),
+    ],
+)
+def test_a_job_notes_what_its_pods_do_not_know(
+    meta: dict[str, Any], template: dict[str, Any], note: str | None
+) -> None:
+    assert noted_on(meta, template) == note
+
+
+@pytest.mark.parametrize(("parallelism", "completions", "note"), [(4, 4, "job."), (4, 1, None), (1, 4, None)])
+def test_a_held_job_of_several_pods_notes_that_it_is_a_gang(
+    parallelism: int, completions: int, note: str | None
+) -> None:
+    counts: dict[str, Any] = {"parallelism": parallelism, "completions": completions}
+    assert noted_on(HELD, held=True, **counts) == note
+    assert noted_on({}, held=True, **counts) is None
+
+
+def test_a_job_that_kube_scheduler_binds_notes_nothing() -> None:
+    spec = {"schedulerName": names.KUBE_SCHEDULER}
+    marked = {"metadata": HELD, "spec": spec}
+    assert noted_on({**SIZED, **HELD}, held=True, template=None, parallelism=4) is not None
+    _, rule = pod_group_rules(Site(queueing=True))
+    job = {"metadata": {**SIZED, **HELD}, "spec": {"template": marked, "parallelism": 4}}
+    assert not rule.applies(Incoming(job, "Job", "default", {}))
+
+
+@pytest.mark.parametrize(
+    ("note", "labels", "name"),
+    [
+        ("g", {}, "g"),
+        ("g", {names.GROUP_LABEL: "mine"}, "mine"),
+        ("g", {names.KUEUE_GROUP: "x"}, "g"),
+        (names.LISTED_AS_JOB, {}, "job.train"),
+        (names.LISTED_AS_JOB, {names.KUEUE_GROUP: "x"}, "kueue.x"),
+        (names.LISTED_AS_JOB, {names.JOBSET_NAME: "x"}, "jobset.x"),
+    ],
+)
+def test_pods_of_such_a_job_name_the_gang(note: str, labels: dict[str, str], name: str) -> None:
+    meta = {"ownerReferences": [JOB], "annotations": {names.LISTED_AS: note}}
+    (operation,) = patched(labels, meta) or [{}]
+    assert operation["value"] == {"podGroupName": f"{name}.fluence"}
+
+
+def test_a_group_that_is_split_for_a_quantum_computer_is_listed_as_it_is_split() -> None:
+    """The note does not keep it from being split, as the field in the template would."""
+    (scope,) = (each for each in scopes(AdmissionOptions()) if each.name == "pods")
+    pod = {
+        "metadata": {
+            "name": "a",
+            "ownerReferences": [JOB],
+            "annotations": {
+                names.COORDINATION: "shared",
+                names.GROUP_SIZE: "4",
+                names.COMPLETION_INDEX: "0",
+                names.LISTED_AS: names.LISTED_AS_JOB,
+            },
+        },
+        "spec": {
+            "schedulerName": "fluence",
+            "containers": [{"name": "c", "resources": {"limits": {f"{names.DEVICE_PREFIX}qpu": "1"}}}],
+        },
+    }
+    made = admit(scope, pod, kind="Pod", namespace="default", variables={}, lists_gangs=True)
+    assert made.rules == ("copy-device-limits", "split-producer", "name-pod-group")
+    assert made.object["spec"]["schedulingGroup"] == {"podGroupName": "train-producer.fluence"}

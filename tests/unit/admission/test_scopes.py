@@ -34,11 +34,12 @@ def handlers(options: AdmissionOptions) -> dict[str, list[str]]:
 
 
 def test_rules_stand_in_the_order_of_their_handlers() -> None:
-    assert handlers(AdmissionOptions())["pods"] == ["fluxion", "quantum"]
+    assert handlers(AdmissionOptions())["pods"] == ["fluxion", "quantum", "podgroups"]
     assert handlers(AdmissionOptions(handlers=("quantum", "fluxion")))["pods"] == ["quantum", "fluxion"]
     assert handlers(AdmissionOptions(handlers=("gang",))) == {}
     held = AdmissionOptions(doors=DoorMode.NAMESPACES)
-    assert handlers(held)["pods-held"] == ["doors", "fluxion", "quantum"], "what is held becomes ours first"
+    order = ["doors", "fluxion", "quantum", "podgroups"]
+    assert handlers(held)["pods-held"] == order, "what is held becomes ours first"
     last = AdmissionOptions(handlers=("fluxion", "doors"), doors=DoorMode.NAMESPACES)
     assert handlers(last)["pods-held"] == ["fluxion", "doors"], "unless a site says otherwise"
     assert "pods-held" not in handlers(AdmissionOptions(handlers=("doors",))), "doors are off"
@@ -98,4 +99,36 @@ def test_only_what_handlers_need_is_made() -> None:
     kinds = [each["kind"] for each in manifests(AdmissionOptions(handlers=("quantum",)), namespace="ns")]
     assert "CustomResourceDefinition" not in kinds
     assert "PriorityClass" in kinds
+    listing = manifests(AdmissionOptions(handlers=("podgroups",)), namespace="ns")
+    by_name = {each["metadata"]["name"]: each for each in listing if each["kind"].startswith("Mut")}
+    assert sorted(by_name) == ["fluence-pods", "fluence-workloads"]
+    assert listing[0]["metadata"]["name"] == "handoffs.fluence.flux-framework.org", "it says whether to list"
+    assert not [each for each in listing if each["kind"].startswith("Val")], "it needs no bound"
+
+
+def test_only_policies_that_read_the_hand_off_depend_on_it() -> None:
+    """Without the object, the server applies no rule of such a policy: Jobs would not be held."""
+    options = AdmissionOptions(doors=DoorMode.NAMESPACES)
+    found = {
+        each["metadata"]["name"]: "paramKind" in each["spec"]
+        for each in policies(options, namespace="ns")
+        if each["kind"] == "MutatingAdmissionPolicy"
+    }
+    assert found == {
+        "fluence-pods": True,
+        "fluence-workloads": False,
+        "fluence-pods-held": True,
+        "fluence-workloads-held": False,
+        "fluence-operators-held": False,
+    }
+
+
+def test_large_pods_are_not_refused_for_a_pod_group() -> None:
+    """Its rule does not look at containers."""
+    bounds = [
+        each["spec"]["validations"][0]["expression"]
+        for each in policies(AdmissionOptions(), namespace="ns")
+        if each["metadata"]["name"] == "fluence-pods-bounds" and "validations" in each["spec"]
+    ]
+    assert len(bounds) == 1 and "params" not in bounds[0] and "listedGroup" not in bounds[0]
     assert manifests(AdmissionOptions(handlers=("gang",)), namespace="ns") == []

@@ -68,6 +68,13 @@ def test_try_names_the_rules() -> None:
     assert "service/s  -" in result.stdout
 
 
+def test_try_names_the_pod_group_of_a_gang_where_gangs_have_one() -> None:
+    gang = POD.replace("{name: a}", "{name: a, labels: {fluence.flux-framework.org/group: train}}")
+    assert "schedulingGroup" not in run("try", "-", text=gang).stdout
+    (found, _) = yaml.safe_load_all(run("try", "-", "--pod-groups", text=gang).stdout)
+    assert found["spec"]["schedulingGroup"] == {"podGroupName": "train.fluence"}
+
+
 def test_try_reads_lists() -> None:
     items = [next(yaml.safe_load_all(POD))] * 2
     result = run("try", "-", "-o", "rules", text=yaml.safe_dump({"kind": "List", "items": items}))

@@ -215,25 +215,46 @@ def test_objects_are_named_as_for_kubectl(words: tuple[str, ...], subject: tuple
     [
         ("", "train", {}, "the server has no PodGroups"),
         ("v1alpha1", "train", {}, "Kubernetes 1.35 has no PodGroups"),
-        ("v1alpha2", "train", {}, "the admission handler podgroups is off"),
+        ("v1alpha2", "train", {}, "only as v1alpha2, which must be deleted before an upgrade"),
+        ("v1alpha2", "train", {"mode": "always"}, "while the admission handler podgroups was not in force"),
+        ("v1beta1", "train", {}, "while the admission handler podgroups was not in force"),
+        ("v1beta1", "train", {"mode": "never"}, "the scheduler's setting is pod-groups: never"),
         ("v1alpha2", "Upper_Case", {}, "must be a DNS label of at most 54 characters"),
         ("v1alpha2", "train", {"field": "train.fluence"}, "has not created train.fluence yet"),
     ],
 )
 def test_why_a_gang_has_no_pod_group(api: str, group: str, more: dict[str, Any], why: str) -> None:
     marks: dict[str, Any] = {"labels": {kit.GROUP: group}, "annotations": {kit.SIZE: "2"}}
-    seen = see(node("n1"), *kit.ranks(2, **marks, **more), gang_api=api)
+    mode = more.get("mode", "auto")
+    link = {"field": more["field"]} if "field" in more else {}
+    seen = see(node("n1"), *kit.ranks(2, **marks, **link), gang_api=api, pod_groups=mode)
     gang = explain("group", group, seen)["gang"]
     assert why in gang["noPodGroup"] and "podGroup" not in gang
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("train", "podgroups is off"), ("Upper_Case", "must be a DNS label")]
+    ("name", "why"), [("train", "podgroups was not in force"), ("Upper_Case", "must be a DNS label")]
 )
 def test_why_a_gang_of_another_system_has_no_pod_group(name: str, why: str) -> None:
     marks: dict[str, Any] = {"labels": {names.KUEUE_GROUP: name}, "annotations": {names.KUEUE_SIZE: "2"}}
     seen = see(node("n1"), *kit.ranks(2, **marks), gang_api="v1beta1")
     assert why in explain("group", f"kueue:{name}", seen)["gang"]["noPodGroup"]
+
+
+def test_a_size_on_the_owner_only_is_said() -> None:
+    """Of a Job that was there before admission, which notes the size for the pods of new ones."""
+    owner = job("train", 2, held=False, annotations={names.GROUP_SIZE: "2"})
+    owned: dict[str, Any] = {"owner": owner}
+    unknown = see(node("n1"), owner, *kit.ranks(2, **owned), gang_api="v1beta1")
+    assert "only on the owner" in explain("job", "train", unknown)["gang"]["noPodGroup"]
+    noted = kit.ranks(2, **owned, annotations={names.LISTED_AS: names.LISTED_AS_JOB})
+    known = see(node("n1"), owner, *noted, gang_api="v1beta1")
+    assert "was not in force" in explain("job", "train", known)["gang"]["noPodGroup"]
+
+
+def test_a_held_job_has_no_pod_group_before_it_has_pods() -> None:
+    seen = see(node("n1"), job("train", 2), gang_api="v1beta1")
+    assert explain("job", "train", seen)["gang"]["noPodGroup"] == "its pods do not exist yet"
 
 
 def test_a_later_stage_cannot_name_its_pod_group() -> None:

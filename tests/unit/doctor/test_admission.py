@@ -14,6 +14,7 @@ from fluence.doctor.facts import (
     Check,
     ClusterFacts,
     Declared,
+    GangApiFacts,
     Health,
     Hook,
     Policy,
@@ -230,6 +231,41 @@ def test_the_rights_of_the_webhook_are_asked_for_too() -> None:
     assert {(each.verdict, each.object) for each in told} == {(Health.WRONG, account)}
     assert "--resource=handoffs.fluence.flux-framework.org" in told[1].cure
     assert BACKING.subject == account
+
+
+# -- PodGroups -----------------------------------------------------------------------------------------------
+
+BETA = GangApiFacts("v1beta1", ("v1", "v1beta1"), ())
+LISTING = Seen((Table(HAND_OFF, VARIABLES, lists_gangs=True),))
+LISTED = replace(HEALTHY.admission.trial, is_listed=True)
+
+
+@pytest.mark.parametrize(
+    ("api", "admission", "says"),
+    [
+        (BETA, {"tables": LISTING, "trial": LISTED}, "gangs get a PodGroup of scheduling.k8s.io/v1beta1"),
+        (HEALTHY.gang_api, {"tables": LISTING, "trial": LISTED}, "deleted before an upgrade"),
+        (HEALTHY.gang_api, {}, "pod-groups is not always, and the server has them only as v1alpha2"),
+        (BETA, {}, "the scheduler's setting pod-groups is never"),
+        (BETA, {"tables": Seen()}, "no scheduler has written a HandOff"),
+        (BETA, {"tables": LISTING, "trial": UNTRIED}, "not tried where the rules hold"),
+        (BETA, NOBODY, "admission is not installed"),
+        (GangApiFacts("", ("v1",)), {"tables": LISTING}, "the server has none that pods keep"),
+        (GangApiFacts("v1beta1", (), ("spec.schedulingGroup",)), {}, "the server has none that pods keep"),
+    ],
+)
+def test_whether_gangs_get_pod_groups_and_why_not(
+    api: GangApiFacts, admission: dict[str, Any], says: str
+) -> None:
+    facts = replace(admitting(**admission), gang_api=api)
+    (one,) = (each for each in diagnose(facts) if each.check is Check.POD_GROUPS)
+    assert one.verdict is Health.OK and says in one.message
+
+
+def test_admission_without_the_handler_that_the_scheduler_counts_on() -> None:
+    one = the(replace(admitting(tables=LISTING), gang_api=BETA), Check.POD_GROUPS)
+    assert one.verdict is Health.WARN and "without the handler podgroups" in one.message
+    assert one.cure.startswith("helm upgrade") or "fluence admission render" in one.cure
 
 
 # -- the HandOff ---------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from aiohttp import web
 
 from fluence.kube.client import Client
 from fluence.kube.gangs import (
+    ADAPTERS,
     NoGangs,
     PodGroup,
     PodGroups136,
@@ -11,6 +12,7 @@ from fluence.kube.gangs import (
     Workload,
     Workloads135,
     discover_gangs,
+    lists_gangs,
 )
 from fluence.kube.resource import ServerVersion, dropped_fields
 from fluence.model.meta import Condition
@@ -182,3 +184,17 @@ def test_only_what_is_gone_counts_as_dropped() -> None:
 )
 def test_the_release_of_a_server(given: tuple[str, str, str], expected: tuple[int, int]) -> None:
     assert ServerVersion(*given).release == expected
+
+
+@pytest.mark.parametrize(
+    ("version", "modes"),
+    [
+        ("none", set()),
+        ("v1alpha1", set()),  # its groups are in Workloads, which pods name by another field
+        ("v1alpha2", {"always"}),
+        ("v1beta1", {"auto", "always"}),
+    ],
+)
+def test_gangs_get_pod_groups_by_default_where_the_api_is_not_alpha(version: str, modes: set[str]) -> None:
+    assert {mode for mode in ("auto", "always", "never") if lists_gangs(version, mode)} == modes
+    assert version == "none" or version in {each.version for each in ADAPTERS}

@@ -74,6 +74,7 @@ def test_the_cluster_in_memory_and_the_live_one_have_the_same_scheduler() -> Non
 EDGE = {
     "kueue_queues",
     "users_policy",
+    "pod_groups",
     "scheduler_aliases",
     "traces",
     "kubeconfig",

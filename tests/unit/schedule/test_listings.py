@@ -183,6 +183,29 @@ def test_a_job_with_a_size_is_listed_under_its_name() -> None:
     assert [each.kind for each in gang.workloads] == ["Job"]
 
 
+@pytest.mark.parametrize(("label", "listed"), [("g", NAME), ("h", None), (None, None)])
+def test_a_pod_whose_job_names_another_group_now_waits_for_no_pod_group(
+    label: str | None, listed: str | None
+) -> None:
+    """Its template notes the label that the Job had when it was created."""
+    job = owner("j", parallelism=2, completions=2)
+    labels = {GROUP: label} if label else {}
+    job = replace(job, metadata=replace(job.metadata, labels=labels, annotations={SIZE: "2"}))
+    notes = {names.LISTED_AS: "g"}
+    groups = feed(job, *(pod(f"p{i}", owner=job, field=NAME, annotations=notes) for i in (0, 1)))
+    (gang,) = groups.gangs()
+    assert gang.key == (f"default/{label}" if label else "default/job:j")
+    assert gang.is_ready and gang.listed_as == listed
+
+
+def test_a_held_job_is_listed_under_its_name() -> None:
+    job = owner("j", parallelism=2, completions=2)
+    notes = {"labels": {names.SEEN: names.SEEN_YES}, "annotations": {names.LISTED_AS: names.LISTED_AS_JOB}}
+    made: dict[str, Any] = {"owner": job, "field": "job.j.fluence", **notes}
+    (gang,) = feed(job, *(pod(f"p{i}", **made) for i in (0, 1))).gangs()
+    assert (gang.key, gang.listed_as) == ("default/job:j", "job.j.fluence")
+
+
 def test_a_stage_of_an_operator_is_not_listed_and_does_not_wait() -> None:
     """Its pods name the PodGroup of the first stage: what a pod is a stage of, it does not know."""
     top, parts = WHOLE["JobSet"]

@@ -196,9 +196,10 @@ def _is_listed(pod: Pod, owners: tuple[Owner, ...]) -> bool:
 def _listing_names(pod: Pod, owners: tuple[Owner, ...]) -> Iterator[str]:
     """The names that admission may have given the gang of a pod: see `fluence.admission.pod_groups`."""
     label, _ = _first_label(pod, owners)
-    for each in (label, other_group(pod)):  # admission does not see labels of owners
+    for each in (label, other_group(pod)):
         if isinstance(each, GroupLabel):
             yield each.listing
+    yield pod.annotations.get(names.LISTED_AS, "")  # the label that its Job had when it was created
     yield from map(".".join, listing_names(pod.labels))
     ref = pod.metadata.controller_reference
     if ref is not None and ref.kind == "Job":
