@@ -78,6 +78,34 @@ def test_a_rival_gives_ratios_and_the_same_answers(tmp_path: Path) -> None:
     assert all(row["rival_memory_mb"] > 1 for row in compared if row["what"] == "load")
 
 
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux says what a process took")
+def test_a_rival_is_compared_by_processor_time(tmp_path: Path) -> None:
+    """A wait for a processor counts for neither: that of a rival which sleeps before each answer does not."""
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import sys, time\n"
+        "path, text = '', sys.stdin\n"
+        "for line in text:\n"
+        "    time.sleep(0.3)\n"
+        "    if line.startswith('match'):\n"
+        "        print('INFO: JOBID=1\\nINFO: RESOURCES=ALLOCATED')\n"
+        "        print('INFO: SCHEDULED AT=Now\\nINFO: ELAPSE=0.3')\n"
+        "    if line.startswith('get-status'):\n"
+        "        print('Could not find path', line.split()[1], 'in resource graph.', flush=True)\n"
+        "    if line.startswith('quit'):\n"
+        "        break\n"
+    )
+    rival = program(tmp_path / "rival", f'exec "{sys.executable}" -I -S "{script}"')
+    _, rows = bench(
+        tmp_path, "--policies", "low", "--only", "match-4-nodes", "--only", "load", "--clock", "cpu",
+        "--against", rival,
+    )  # fmt: skip
+    (load,) = (row for row in rows if row["what"] == "load" and row["compared"])
+    (match,) = (row for row in rows if row["what"] == "match-4-nodes" and row["compared"])
+    assert 0 < match["rival_seconds"] < 0.15, "it slept twice as long"
+    assert 0 < load["rival_seconds"] < load["seconds"], "an interpreter without anything"
+
+
 @pytest.mark.parametrize(
     ("body", "why"),
     [("exit 3", "ended early"), ("exec sleep 60", "over 2 s, waiting for 'find path /mark-1 in'")],

@@ -13,15 +13,19 @@ import logging
 import socket
 import ssl
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
 import grpc
 import grpc.aio
+from google.protobuf import text_format
+from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from fluence.errors import FluenceError, InvalidInput
 from fluence.service import external_pb2, fluxcli_pb2, fluxion_pb2, match_v1_pb2
@@ -110,12 +114,7 @@ class MatchServer:
             for module in _DESCRIBED
             for service in module.DESCRIPTOR.services_by_name.values()
         ]
-        names = [
-            *described,
-            health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
-            reflection.SERVICE_NAME,
-        ]
-        reflection.enable_server_reflection(names, server)
+        server.add_generic_rpc_handlers(_reflection(described))
         self.address = self._bind(server)
         self._work = asyncio.create_task(worker.run())
         await server.start()
@@ -170,6 +169,28 @@ class MatchServer:
         if address.startswith("unix:"):
             return address
         return f"{address.rpartition(':')[0]}:{port}"
+
+
+def _reflection(described: Sequence[str]) -> list[grpc.GenericRpcHandler]:
+    """Reflection as v1, which clients ask first, and as v1alpha. grpcio has v1alpha only; the messages of v1
+    differ in their package."""
+    alpha = FileDescriptorProto()
+    reflection_pb2.DESCRIPTOR.CopyToProto(alpha)
+    alpha.options.Clear()
+    v1 = text_format.Parse(str(alpha).replace("v1alpha", "v1"), FileDescriptorProto())
+    pool = DescriptorPool()
+    for module in (*_DESCRIBED, health_pb2, reflection_pb2):
+        pool.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    pool.AddSerializedFile(v1.SerializeToString())
+    health = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+    versions = [f"{file.package}.{service.name}" for file in (alpha, v1) for service in file.service]
+    servicer = reflection.aio.ReflectionServicer([*described, health, *versions], pool=pool)
+    info = grpc.stream_stream_rpc_method_handler(
+        servicer.ServerReflectionInfo,
+        request_deserializer=reflection_pb2.ServerReflectionRequest.FromString,
+        response_serializer=reflection_pb2.ServerReflectionResponse.SerializeToString,
+    )
+    return [grpc.method_handlers_generic_handler(name, {"ServerReflectionInfo": info}) for name in versions]
 
 
 def _check_address(address: str) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import signal
 import subprocess
 import sys
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from fluence.cli import grpc_engine
 from tests.conformance.generate import random_graph, random_jobspec
+from tests.eventually import wait_until
 from tests.unit.service.running import Service
 
 from .conftest import CLUSTER, Run, job
@@ -127,3 +132,66 @@ def test_wrong_engines_are_one_line(
 ) -> None:
     monkeypatch.setattr(grpc_engine, "_START_S", 0.2)
     assert run("match", CLUSTER, job("mpi"), *options).is_one_line_error(why)
+
+
+@pytest.mark.parametrize(
+    ("command", "body"),
+    [
+        # Its answer to the match never arrives, and the filter is a child of the program.
+        (
+            ("match", CLUSTER, job("mpi")),
+            f'"{_FLUENCE}" resource-query "$@" | grep --line-buffered -v mark-2',
+        ),
+        # It reads on at the end of its input, as Fluxion's does.
+        (
+            ("service", "run", "--service-address", "127.0.0.1:0", "--graph", CLUSTER),
+            "while :; do read -r word path && echo Could not find path $path in resource graph.; done",
+        ),
+        (
+            ("service", "run", "--service-address", "127.0.0.1:0", "--graph", CLUSTER),
+            f'exec "{_FLUENCE}" resource-query "$@"',
+        ),
+    ],
+    ids=["match, a program with a child", "a program that ignores the end of its input", "our own"],
+)
+def test_a_killed_fluence_leaves_no_program_behind(
+    tmp_path: Path, command: tuple[str, ...], body: str
+) -> None:
+    groups = tmp_path / "groups"
+    engine = program(tmp_path / "rq", f"trap '' HUP TERM PIPE\necho $$ >> {groups}\n{body}")
+    (tmp_path / "folders").mkdir()
+    fluence = subprocess.Popen(
+        [_FLUENCE, *command, "--engine", engine],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "TMPDIR": str(tmp_path / "folders")},
+    )
+    try:
+        # The first is asked whether it answers at all, the second is the engine.
+        started = wait_until(
+            lambda: groups.exists() and groups.read_text().split(), lambda seen: len(seen or ()) == 2
+        )
+        assert started
+        assert wait_until(lambda: running(int(started[1])))
+    finally:
+        fluence.kill()
+    assert fluence.wait() == -signal.SIGKILL, "it ended before it was killed"
+    try:
+        for group in started:
+            wait_until(partial(running, int(group)), [], what=f"nothing is left of {group}")
+        wait_until(lambda: list((tmp_path / "folders").iterdir()), [], what="no folder is left")
+    finally:
+        for group in started:
+            with suppress(ProcessLookupError):
+                os.killpg(int(group), signal.SIGKILL)
+
+
+def running(group: int) -> list[str]:
+    """The commands of the processes in a group that have not ended."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            state, _, of, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+            if int(of) == group and state not in "ZX":
+                found.append((process / "cmdline").read_text().replace("\0", " "))
+    return found

@@ -12,6 +12,7 @@ import pytest
 
 from fluence.service import match_v1_pb2 as v1
 from tests.unit.graph.test_hwloc import core, machine, obj
+from tests.unit.service import wire
 from tests.unit.service.graphs import flat_jgf, jobspec, slots_only
 from tests.unit.service.running import Client, reason
 
@@ -236,22 +237,38 @@ def test_the_plan_as_a_stream(client: Client, graph: str) -> None:
     assert ended.value.code() == grpc.StatusCode.NOT_FOUND
 
 
-def test_health_and_reflection(channel: grpc.Channel) -> None:
-    from google.protobuf.descriptor_pool import DescriptorPool
+def test_health(channel: grpc.Channel) -> None:
     from grpc_health.v1 import health_pb2, health_pb2_grpc
-    from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
     health = health_pb2_grpc.HealthStub(channel)
     for name in ("", "fluxion.FluxionService", "fluence.match.v1.MatchService"):
         answer = health.Check(health_pb2.HealthCheckRequest(service=name), timeout=10)
         assert answer.status == health_pb2.HealthCheckResponse.SERVING
-    reflected = ProtoReflectionDescriptorDatabase(channel)
+
+
+def test_clients_of_both_versions_of_reflection_find_the_services(channel: grpc.Channel) -> None:
+    """v1, which clients ask first, from the numbers of its messages; v1alpha with the client of grpcio."""
+    from google.protobuf.descriptor_pool import DescriptorPool
+    from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
+
+    alpha = ProtoReflectionDescriptorDatabase(channel)
+    v1_names = wire.reflected_services(channel)
+    assert v1_names == sorted(alpha.get_services())
     assert {
         "fluxion.FluxionService",
         "fluxcli.FluxcliService",
         "service.ExternalPluginService",
         "fluence.match.v1.MatchService",
         "grpc.health.v1.Health",
-    } <= set(reflected.get_services())
-    methods = DescriptorPool(reflected).FindServiceByName("fluence.match.v1.MatchService").methods_by_name
-    assert methods["WatchPlan"].server_streaming
+        "grpc.reflection.v1.ServerReflection",
+        "grpc.reflection.v1alpha.ServerReflection",
+    } == set(v1_names)
+    for name in v1_names:
+        pool = DescriptorPool()
+        for file in wire.reflected_files(channel, name):
+            pool.AddSerializedFile(file)
+        found = pool.FindServiceByName(name).methods_by_name
+        assert set(found) == set(DescriptorPool(alpha).FindServiceByName(name).methods_by_name)
+        if name == "fluence.match.v1.MatchService":
+            assert found["WatchPlan"].server_streaming
+    assert wire.reflected_files(channel, "no.such.Service") == []

@@ -11,6 +11,7 @@ import json
 import os
 import random
 import socket
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -23,11 +24,14 @@ import pytest
 from fluence.errors import InvalidInput
 from fluence.match.placement import Operation
 from fluence.service import match_v1_pb2 as v1
+from fluence.service import rpc
 from fluence.service.api import SERVICE
 from fluence.service.engine import Match, Refusal
 from fluence.service.graphs import Graphs
 from fluence.service.journal import Journal
 from fluence.service.matcher_engine import MatcherEngine
+from fluence.service.server import MatchServer
+from fluence.service.settings import ServiceSettings
 from tests.unit.service import wire
 from tests.unit.service.graphs import flat_jgf, jobspec, slots_only
 from tests.unit.service.running import Client, Service, channel_to, reason, serving
@@ -147,12 +151,10 @@ def test_graphs_that_would_grow_too_large(service: Service) -> None:
     with channel_to(service.address) as channel:
         client = Client(channel)
         for format_, text in (("grug", scaled), ("rv1exec", r)):
-            began = time.perf_counter()
             with pytest.raises(grpc.RpcError) as error:
-                client.LoadGraph(graph="large", text=text, format=format_, replace=True)
+                client.LoadGraph(graph="large", text=text, format=format_, replace=True, timeout=120)
             assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT, error.value.details()
-            assert time.perf_counter() - began < 10
-    assert service.memory_mb < 1000
+    assert service.memory_mb < 1000, "they have 16 million vertices and more"
 
 
 def test_a_graph_of_200_mb_is_refused_within_bounded_memory() -> None:
@@ -425,31 +427,61 @@ def test_jobs_and_reservations_above_the_limit_are_refused() -> None:
         assert client.Match(jobspec=jobspec(1, 4), operation=v1.ALLOCATE_ORELSE_RESERVE).job == 6
 
 
-def test_a_client_that_hangs_holds_up_nobody() -> None:
-    """Some open a call and send no request, one watches and never reads, one connects and says nothing."""
-    with serving("--receive-timeout", "1") as (service, channel):
+def test_clients_that_hang_hold_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some open a call and send no request, one watches and never reads, one connects and says nothing. The
+    service waits ten minutes for them: 150 calls of another client are answered before any of them ends."""
+    monkeypatch.setattr(rpc, "_SMALL_S", 600.0)
+    settings = ServiceSettings(service_address="127.0.0.1:0", receive_timeout=600)
+
+    async def use() -> None:
+        graphs = Graphs()
+        graphs.load("", flat_jgf(50))
+        options = [("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)]
+        async with (
+            MatchServer(settings, graphs) as server,
+            grpc.aio.insecure_channel(server.address, options=options) as channel,
+        ):
+            methods = [f"/{SERVICE}/Match"] * 40 + [f"/{SERVICE}/LoadGraph"] * 3
+            hanging: list[Any] = [channel.stream_unary(method)(timeout=600) for method in methods]
+            hanging.append(channel.unary_stream(f"/{SERVICE}/WatchPlan")(b"", timeout=600))  # type: ignore[arg-type]
+            for call in hanging:
+                await call.wait_for_connection()
+            host, _, port = server.address.rpartition(":")
+            with socket.create_connection((host, int(port))):
+                for job in range(1, 76):
+                    asked = v1.MatchRequest(jobspec=slots_only(2, 2)).SerializeToString()
+                    answer: Any = await channel.unary_unary(f"/{SERVICE}/Match")(asked, timeout=120)  # type: ignore[arg-type]
+                    assert v1.MatchResponse.FromString(answer).job == job
+                    asked = v1.CancelRequest(job=job).SerializeToString()
+                    await channel.unary_unary(f"/{SERVICE}/Cancel")(asked, timeout=120)  # type: ignore[arg-type]
+            assert not any(call.done() for call in hanging)
+            for call in hanging:
+                call.cancel()
+        graphs.close()
+
+    asyncio.run(use())
+
+
+def test_a_request_that_does_not_arrive_is_given_up() -> None:
+    """More of them than are received at a time, so that a call waits until they are given up."""
+    with serving("--receive-timeout", "1") as (_, channel):
         client = Client(channel)
-        client.LoadGraph(text=flat_jgf(50))
-        release: list[int] = []
+        client.LoadGraph(text=flat_jgf(2))
+        release = threading.Event()
 
         def never() -> Any:
-            while not release:
-                time.sleep(0.05)
+            release.wait()
             yield from ()
 
-        hanging = [channel.stream_unary(f"/{SERVICE}/Match").future(never(), timeout=60) for _ in range(80)]  # type: ignore[var-annotated]
-        watching = client.WatchPlan(timeout=60)
-        host, _, port = service.address.rpartition(":")
-        with socket.create_connection((host, int(port))):
-            began = time.perf_counter()
-            for _ in range(150):
-                client.Cancel(job=client.Match(jobspec=slots_only(2, 2)).job)
-            assert time.perf_counter() - began < 20
+        hanging: list[Any] = [
+            channel.stream_unary(f"/{SERVICE}/Match").future(never(), timeout=120) for _ in range(80)
+        ]
+        try:
+            assert client.Match(jobspec=jobspec(), timeout=120).job
             for call in hanging:
-                assert call.code() == grpc.StatusCode.DEADLINE_EXCEEDED
-        release.append(1)
-        watching.cancel()
-        assert client.ListJobs().total == 0
+                assert (call.code(), reason(call)) == (grpc.StatusCode.DEADLINE_EXCEEDED, "slow")
+        finally:
+            release.set()
 
 
 def test_a_stop_answers_what_is_under_way(tmp_path: Path) -> None:

@@ -4,16 +4,20 @@ service that behaves as a real Fluxion's."""
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from fluence.cli import engines
 from fluence.cli.engines import EngineCannot, EngineFailed, EngineRefuses
 from fluence.cli.service_engine import AnswersDiffer, OtherEngine
 from fluence.errors import Conflict, FluenceError, InvalidInput, NotFound
@@ -22,6 +26,7 @@ from fluence.match.placement import Operation
 from fluence.service import changes
 from fluence.service.engine import Match, Refusal
 from fluence.service.settings import ServiceSettings
+from tests.eventually import wait_until
 from tests.unit.service import wire
 from tests.unit.service.certificates import Authority
 from tests.unit.service.fluxion_service import fluxion_service
@@ -469,7 +474,40 @@ def test_settings_that_do_not_go_together_are_refused(given: dict[str, Any], why
         ServiceSettings(**given).check()
 
 
-def test_a_silent_program_is_found_out_within_seconds(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("fluence.cli.engines._START_S", 0.5)
+@pytest.mark.parametrize("body", ["exec sleep 60", "while :; do echo nonsense; done"])
+def test_a_program_that_does_not_answer_is_found_out(tmp_path: Path, monkeypatch: Any, body: str) -> None:
+    """Within seconds, whether it says nothing or something else."""
+    monkeypatch.setattr(engines, "_START_S", 0.5)
     with pytest.raises(EngineFailed, match=r"after 0\.5 s"):
+        opened(program(tmp_path / "rq", body), flat_jgf(1))
+
+
+def test_the_time_to_answer_leaves_out_what_a_busy_machine_takes(tmp_path: Path, monkeypatch: Any) -> None:
+    """A program that starts later than it may, and waited for a processor as long."""
+    waits = iter([0.3, 0.6, 0.6])
+    monkeypatch.setattr(engines, "_START_S", 0.3)
+    monkeypatch.setattr(engines, "_starved_s", lambda _: next(waits))
+    with pytest.raises(EngineFailed, match=r"after 0\.3 s"):
         opened(program(tmp_path / "rq", "exec sleep 60"), flat_jgf(1))
+    assert not list(waits), "asked as long as it grows"
+    monkeypatch.setattr(engines, "_starved_s", lambda _: 60.0)
+    monkeypatch.setattr(engines, "_MOST_STARVED", 200.0)
+    with closing(opened(program(tmp_path / "rq", f"sleep 1; {OURS}"), flat_jgf(1))) as engine:
+        assert engine.vertices == 6
+
+
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="Linux says how long a process waited")
+def test_how_long_a_program_waits_for_a_processor_is_known() -> None:
+    """More programs than processors: together they wait."""
+    spin = "while :; do :; done"
+    crowd = [
+        subprocess.Popen(["/bin/sh", "-c", f"{spin} & {spin}"], start_new_session=True)
+        for _ in range(os.cpu_count() or 1)
+    ]
+    try:
+        for one in crowd:
+            wait_until(partial(engines._starved_s, one.pid), lambda seen: seen > 0.05)
+    finally:
+        for one in crowd:
+            os.killpg(one.pid, signal.SIGKILL)
+            one.wait()

@@ -19,6 +19,7 @@ _TYPES = {
     "int64": descriptor_pb2.FieldDescriptorProto.TYPE_INT64,
     "uint64": descriptor_pb2.FieldDescriptorProto.TYPE_UINT64,
     "float": descriptor_pb2.FieldDescriptorProto.TYPE_FLOAT,
+    "bytes": descriptor_pb2.FieldDescriptorProto.TYPE_BYTES,
 }
 Fields = Sequence[tuple[int, str, str]]
 _POD: Fields = (
@@ -89,6 +90,20 @@ EXTERNAL: Mapping[str, Fields] = {
     "ResourceResponse": ((1, "graph", "string"),),
     "GroupRequest": ((1, "group", "string"),),
     "GroupResponse": ((1, "name", "string"), (2, "size", "int64")),
+}
+
+# grpc.reflection.v1, as far as a client asks for services and their files.
+REFLECTION: Mapping[str, Fields] = {
+    "ServerReflectionRequest": ((4, "file_containing_symbol", "string"), (7, "list_services", "string")),
+    "ServerReflectionResponse": (
+        (4, "file_descriptor_response", "FileDescriptorResponse"),
+        (6, "list_services_response", "ListServiceResponse"),
+        (7, "error_response", "ErrorResponse"),
+    ),
+    "FileDescriptorResponse": ((1, "file_descriptor_proto", "repeated bytes"),),
+    "ListServiceResponse": ((1, "service", "repeated ServiceResponse"),),
+    "ServiceResponse": ((1, "name", "string"),),
+    "ErrorResponse": ((1, "error_code", "int32"),),
 }
 
 
@@ -169,3 +184,26 @@ def external(channel: grpc.Channel) -> OldClient:
         ListGroups=("GroupRequest", "GroupResponse"),
         GetGroup=("GroupRequest", "GroupResponse"),
     )
+
+
+def reflected_services(channel: grpc.Channel) -> list[str]:
+    """The names of the services that reflection v1 lists."""
+    return [service.name for service in _reflect(channel, list_services="*").list_services_response.service]
+
+
+def reflected_files(channel: grpc.Channel, symbol: str) -> list[bytes]:
+    """The definitions that reflection v1 has of a symbol."""
+    answer = _reflect(channel, file_containing_symbol=symbol)
+    assert answer.error_response.error_code == (0 if answer.file_descriptor_response.ByteSize() else 5)
+    return list(answer.file_descriptor_response.file_descriptor_proto)
+
+
+def _reflect(channel: grpc.Channel, **fields: str) -> Any:
+    known = messages("grpc.reflection.v1", REFLECTION)
+    call = channel.stream_stream(
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        request_serializer=known["ServerReflectionRequest"].SerializeToString,
+        response_deserializer=known["ServerReflectionResponse"].FromString,
+    )
+    (answer,) = call(iter([known["ServerReflectionRequest"](**fields)]), timeout=30)
+    return answer
