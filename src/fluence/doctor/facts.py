@@ -407,8 +407,8 @@ class ClusterFacts:
 
     @property
     def parameters(self) -> list[str]:
-        """The HandOffs that the schedulers with this name keep, if their settings can be read. While one holds
-        its lease, those that are installed elsewhere and do not run keep none."""
+        """The HandOffs that the schedulers with this name keep, if their settings can be read. While one
+        holds its lease, those that are installed elsewhere and do not run keep none."""
         spaces = {each.namespace for each in self.own_leases if each.is_alive(self.now)}
         if not spaces:
             spaces = {each.lease_key.partition("/")[0] for each in self.own if each.lease_key}
