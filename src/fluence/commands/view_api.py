@@ -102,7 +102,7 @@ class ViewClient:
             data = loads(body)
         except (JSONDecodeError, UnicodeDecodeError):
             raise Unanswered(
-                f"{self.access.server}{path}: not an answer of an API server", response.status
+                _not_json(f"{self.access.server}{path}", response.status), response.status
             ) from None
         if response.status != 200 or not isinstance(data, dict):
             message = data.get("message", "") if isinstance(data, dict) else ""
@@ -284,6 +284,14 @@ def _refusal(path: str, status: int, message: str) -> str:
             "ClusterRole fluence-view-reader to you"
         )
     return message or f"HTTP status {status}"
+
+
+def _not_json(url: str, status: int) -> str:
+    """The same for an answer that is not JSON. Of an API that nobody serves, the API server says 503 in plain
+    text."""
+    if status == 503:
+        return "the API server does not reach the scheduler's view: `fluence doctor` says if a scheduler runs"
+    return f"{url}: not an answer of an API server"
 
 
 def path_of(resource: str, namespace: str | None, name: str = "") -> str:

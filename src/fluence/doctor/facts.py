@@ -411,9 +411,12 @@ class ClusterFacts:
 
     @property
     def parameters(self) -> list[str]:
-        """The HandOffs that the schedulers with this name keep, if their settings can be read."""
-        spaces = {each.lease_key.partition("/")[0] for each in self.own if each.lease_key}
-        spaces |= {each.namespace for each in self.own_leases}
+        """The HandOffs that the schedulers with this name keep, if their settings can be read. While one
+        holds its lease, those that are installed elsewhere and do not run keep none."""
+        spaces = {each.namespace for each in self.own_leases if each.is_alive(self.now)}
+        if not spaces:
+            spaces = {each.lease_key.partition("/")[0] for each in self.own if each.lease_key}
+            spaces |= {each.namespace for each in self.own_leases}
         return sorted(f"{each}/{names.ADMISSION_PARAMETERS}" for each in spaces)
 
 

@@ -63,7 +63,7 @@ def _right(answer: RightAnswer, account: str, *, says_nothing: bool) -> DoctorFi
 def _deployments(facts: ClusterFacts) -> Iterator[DoctorFinding]:
     check, seen = Check.DEPLOYMENT, facts.installations
     for each in facts.own:
-        yield _deployment(each)
+        yield _deployment(facts, each)
     for replica in facts.replicas.items:
         if replica.trouble:
             namespace, _, name = replica.key.partition("/")
@@ -88,10 +88,16 @@ def _deployments(facts: ClusterFacts) -> Iterator[DoctorFinding]:
             yield DoctorFinding(check, Health.WARN, message, cure=install(facts))
 
 
-def _deployment(each: Installation) -> DoctorFinding:
+def _deployment(facts: ClusterFacts, each: Installation) -> DoctorFinding:
     check, name = Check.DEPLOYMENT, f"deployment {each.key}"
     state = f"{each.ready} of {each.wanted} replicas ready, {each.image or 'no image'}"
     if each.wanted == 0:
+        others = [
+            one.key for one in facts.own_leases if one.is_alive(facts.now) and one.key != each.lease_key
+        ]
+        if others:
+            message = f"it is scaled to 0; the scheduler that runs holds the lease {others[0]}"
+            return DoctorFinding(check, Health.OK, message, name)
         cure = f"kubectl -n {each.namespace} scale deployment/{each.name} --replicas=2"
         return DoctorFinding(check, Health.WRONG, "it is scaled to 0", name, cure)
     if each.ready == 0:

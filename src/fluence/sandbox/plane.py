@@ -262,12 +262,19 @@ def fluence(at: PlaneDirectories, ports: Ports) -> list[str]:
     doctor."""
     return [
         *(sys.executable, "-m", "fluence.cli", "scheduler", "run", "--log-format", "text"),
-        # Short, so that a killed scheduler is soon replaced.
-        *("--lease-duration", "4s", "--lease-renew", "2s", "--lease-retry", "500ms"),
+        # Short, so that a killed scheduler is soon replaced; long enough for a busy machine, because nothing
+        # starts one again that lost its lease.
+        *("--lease-duration", "10s", "--lease-renew", "8s", "--lease-retry", "500ms"),
         *("--kubeconfig", str(at.kubeconfig()), "--health-address", f"127.0.0.1:{ports.fluence}"),
         *("--view-address", f"127.0.0.1:{ports.view}"),
         *("--qps", "0"),  # as on loopback; with real nodes, the API server has another address
     ]
+
+
+_VIEW_READS = (
+    *("queue", "jobs", "groups", "nodes", "devices", "plan", "promises", "decisions"),
+    *("settings", "history", "usage"),
+)
 
 
 def view_objects(ports: Ports) -> dict[str, dict[str, Any]]:
@@ -295,7 +302,8 @@ def view_objects(ports: Ports) -> dict[str, dict[str, Any]]:
         f"/apis/{rbac}/v1/clusterroles": {
             "metadata": reader,
             "rules": [
-                {"apiGroups": [VIEW_GROUP], "resources": ["*"], "verbs": reads},
+                {"apiGroups": [VIEW_GROUP], "resources": [*_VIEW_READS], "verbs": reads},
+                {"apiGroups": [VIEW_GROUP], "resources": ["whatif"], "verbs": ["create"]},
                 {"apiGroups": [PREFIX], "resources": ["queues"], "verbs": reads},
             ],
         },

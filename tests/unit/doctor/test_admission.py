@@ -314,6 +314,17 @@ def test_a_scheduler_without_a_lease_is_known_by_the_hand_off_that_it_keeps() ->
     assert "the scheduler keeps kube-system/fluence-admission" in one.message
 
 
+def test_a_scheduler_that_leads_elsewhere_than_the_one_that_is_installed() -> None:
+    """The one file on a sandbox: its policies read the HandOff of a Deployment that does not start."""
+    leads = replace(LEASE, namespace="kube-system", holder="laptop_1")
+    idle = replace(INSTALLED, ready=0, release="")
+    tables = Seen((Table("kube-system/fluence-admission", VARIABLES),))
+    facts = replace(admitting(tables=tables), installations=Seen((idle,)), leases=Seen((leads,)))
+    one = the(facts, Check.HAND_OFF)
+    assert "admission reads it, and the scheduler keeps kube-system/fluence-admission" in one.message
+    assert one.cure == "fluence admission render -n kube-system | kubectl apply -f -"
+
+
 def test_one_cure_installs_the_scheduler_and_admission() -> None:
     """Admission that was rendered by itself would be in the way of the chart."""
     nothing = replace(admitting(**NOBODY), installations=Seen(), leases=Seen())

@@ -134,6 +134,12 @@ def test_replicas_that_are_not_ready(wanted: int, ready: int, verdict: Health, c
     assert cure in one.cure
 
 
+def test_one_that_is_scaled_to_0_is_not_started_beside_another() -> None:
+    elsewhere = replace(LEASE, namespace="kube-system", holder="laptop_1")
+    off = Seen((replace(INSTALLED, wanted=0, ready=0),))
+    assert found(having(installations=off, leases=Seen((elsewhere,))), Check.DEPLOYMENT) == []
+
+
 def test_a_crash_loop_beside_ready_replicas_is_wrong() -> None:
     """A rollout keeps the old pods until the new ones are ready, so all that are wanted are ready."""
     looping = Replica(

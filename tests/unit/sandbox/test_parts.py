@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+import yaml
 
 from fluence.errors import Conflict, FluenceError, InvalidInput
 from fluence.kube.releases import RELEASES, release
@@ -15,6 +16,7 @@ from fluence.sandbox import programs
 from fluence.sandbox.certs import Authority, write_private
 from fluence.sandbox.folders import cache_dir, locked, sandbox_dir
 from fluence.sandbox.nodes import NodeKind, check, manifests, read_nodes
+from fluence.sandbox.plane import Ports, view_objects
 from fluence.sandbox.process import Process, boot_id, spawn, start_time
 from fluence.sandbox.proxy import Rule, read_script, verb_of
 from fluence.sandbox.sandbox import Sandbox, names
@@ -83,6 +85,20 @@ def test_a_stale_sandbox_is_noticed_and_cleared(tmp_path: Path) -> None:
     process.returncode = -signal.SIGKILL  # reaped already: nothing for Popen to wait for
     assert names() == []
     assert not box.down()
+
+
+def test_users_of_the_view_may_do_on_a_sandbox_what_they_may_with_the_chart() -> None:
+    def allowed(rules: list[dict[str, list[str]]]) -> set[tuple[str, str]]:
+        return {(what, verb) for rule in rules for what in rule["resources"] for verb in rule["verbs"]}
+
+    manifest = Path(__file__).parents[3] / "deploy" / "scheduler" / "view.yaml"
+    (role,) = (
+        each
+        for each in yaml.safe_load_all(manifest.read_text())
+        if each["kind"] == "ClusterRole" and each["metadata"]["name"] == "fluence-view-reader"
+    )
+    objects = view_objects(Ports(1, 2, 3))["/apis/rbac.authorization.k8s.io/v1/clusterroles"]
+    assert allowed(objects["rules"]) == allowed(role["rules"])
 
 
 def test_nodes_are_dealt_out_to_racks_in_blocks() -> None:

@@ -46,7 +46,7 @@ class Server:
                 if status == 200 and query.get("watch") == "true":
                     self.stream(body)
                     return
-                data = json.dumps(body).encode()
+                data = body if isinstance(body, bytes) else json.dumps(body).encode()
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
@@ -681,6 +681,17 @@ def test_whatif_says_in_one_line_which_right_it_needs(server: Server, manifest: 
     code, out, err = server.run("whatif", "-f", str(manifest))
     assert (code, out, err.count("\n")) == (1, "", 1)
     assert "you may not list nodes and the pods of all namespaces" in err and "is forbidden" not in err
+
+
+def test_a_view_that_nobody_serves_is_said_in_one_line(server: Server, manifest: Path) -> None:
+    """The aggregation layer answers in plain text while the Service of the view has no endpoint."""
+    server.answer = lambda path, query: (
+        (503, b"service unavailable\n") if path.startswith(BASE) else only_the_view(path, query)
+    )
+    for words in (("whatif", "-f", str(manifest)), ("why", "a", "-n", "team")):
+        code, out, err = server.run(*words)
+        assert (code, out, err.count("\n")) == (1, "", 1)
+        assert "the API server does not reach the scheduler's view" in err
 
 
 def test_the_graph_of_fluence_is_that_of_the_view_where_the_cluster_may_not_be_listed(server: Server) -> None:
