@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from fluence.act.writers import LeaderWriter
 from fluence.kube.client import Client, PatchType
@@ -25,8 +25,6 @@ from fluence.model.pod import Pod
 from fluence.schedule.actions import Nominate, Preempt
 from fluence.schedule.preemption.preemption import BY_SCHEDULER, DISRUPTION_TARGET
 from fluence.units import rfc3339
-
-PreemptOutcome = Literal["ended", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
