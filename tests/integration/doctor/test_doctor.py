@@ -341,7 +341,7 @@ async def test_policies_that_refuse_and_the_commands_that_put_them_in_force(
     kinds = "validatingadmissionpolicy,validatingadmissionpolicybinding"
     audit = json.dumps({"spec": {"validationActions": ["Audit"]}})
     binding = "validatingadmissionpolicybinding"
-    harm = {
+    harm: dict[str, list[tuple[str, ...]]] = {
         "users-policy": [("delete", kinds, f"{prefix}-users"), ("delete", binding, f"{prefix}-users")],
         "queue-access": [("patch", binding, f"{prefix}-queue-access", "--type=merge", "--patch", audit)],
     }
