@@ -12,6 +12,8 @@ from fluence import names
 from fluence.doctor.diagnose import diagnose
 from fluence.doctor.facts import (
     EVERYWHERE,
+    QUEUES,
+    USERS_NAMES,
     AdmissionFacts,
     Authority,
     Backing,
@@ -25,6 +27,7 @@ from fluence.doctor.facts import (
     Installation,
     LeaseFacts,
     Policy,
+    Refusal,
     Replica,
     Seen,
     Space,
@@ -52,9 +55,10 @@ from tests.unit.doctor.sample import (
 
 _NAMES = st.sampled_from(["fluence", "other"])
 _PARTS = ("installations", "leases", "reports", "pods", "groups", "replicas")
-_ADMISSION = ("policies", "bindings", "hooks", "backings", "tables", "spaces")
+_ADMISSION = ("policies", "bindings", "hooks", "backings", "tables", "spaces", "refusals", "queue_roles")
 _SELECTORS = st.sampled_from([EVERYWHERE, NOT_HELD, HELD])
 _SCOPES = st.sampled_from(["pods", "pods-held", "workloads"])
+_USERS = st.sampled_from([None, "", "fluence-users", "fluence-users"])
 _HAND_OFFS = st.sampled_from([HAND_OFF, "team/fluence-admission"])
 
 
@@ -70,6 +74,7 @@ def installations(draw: st.DrawFn) -> Installation:
         lease_key=draw(st.sampled_from(["fluence-system/fluence", "team/fluence"])),
         image=draw(st.sampled_from(["fluence:1", "fluence:2"])),
         flux_jobs=draw(st.sampled_from([None, True, True, False])),
+        users_policy=draw(_USERS),
     )
 
 
@@ -82,6 +87,7 @@ def leases(draw: st.DrawFn) -> LeaseFacts:
         scheduler_name=draw(st.none() | _NAMES),
         renewed=ago(seconds=draw(st.sampled_from([1, 600]))),
         changed=draw(st.sampled_from([None, None, True, False])),
+        users_policy=draw(_USERS),
     )
 
 
@@ -141,6 +147,14 @@ def admissions(draw: st.DrawFn) -> AdmissionFacts:
         parameters=st.none() | _HAND_OFFS,
     )
     tables = st.builds(Table, _HAND_OFFS, st.sampled_from([BASE, VARIABLES]))
+    refusals = st.builds(
+        Refusal,
+        st.sampled_from(["fluence-users", "fluence-queue-access"]),
+        st.sampled_from([USERS_NAMES, QUEUES]),
+        st.sampled_from(["", "", "it has no binding"]),
+        st.sampled_from(["", "", "other validations"]),
+        _SELECTORS,
+    )
     labels = st.sampled_from([{}, *({names.NAMESPACE_OPT_IN: each} for each in ("enabled", "disabled", "x"))])
     spaces = st.builds(Space, st.sampled_from(["default", "team"]), labels)
     return replace(
@@ -156,6 +170,8 @@ def admissions(draw: st.DrawFn) -> AdmissionFacts:
         declared=draw(
             st.sampled_from([ADMISSION.declared, Declared("a/b", variables=BASE), Declared("a/b", fault="?")])
         ),
+        refusals=draw(unique(refusals, by=lambda each: each.name)),
+        queue_roles=draw(unique(st.sampled_from(["use-a", "use-b"]), by=lambda each: each)),
         trial=draw(st.sampled_from([ADMISSION.trial, Trial("default", ()), Trial("default", None, "no")])),
     )
 

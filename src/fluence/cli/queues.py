@@ -24,7 +24,16 @@ from fluence.model import queue_documents
 from fluence.model.document import JsonValue
 from fluence.model.kueue import KueueObject
 from fluence.model.queue_object import QueueObject
-from fluence.model.queues import Amounts, Queue, QueueTree, Resource, Stop, not_counted, problems
+from fluence.model.queues import (
+    Amounts,
+    Queue,
+    QueueTree,
+    Resource,
+    Stop,
+    not_counted,
+    problems,
+    undefined_classes,
+)
 from fluence.units import format_amount, format_duration
 from fluence.yaml_loader import load_all, problem
 
@@ -105,7 +114,8 @@ def _read(
         raise click.UsageError("name a file, or --live for those of a cluster")
     if file is not None:
         queues, source = queue_documents.parse(read(file), source=source_name(file)), source_name(file)
-        notes = {queue.name: not_counted(queue, ()) for queue in queues}
+        classes = {name for queue in queues for name in queue.classes}
+        notes = {q.name: [*not_counted(q, ()), *undefined_classes(q, classes)] for q in queues}
     else:
         items, source = _objects(kubeconfig, context), "the cluster"
         queues = [item.queue() for item in items]

@@ -254,7 +254,7 @@ def _trace(options: SimulateOptions, platform: Platform, scale: float) -> TraceW
 
 
 def _manifest_runs(options: SimulateOptions) -> Callable[[str | None, float], Run]:
-    from fluence.model.queues import not_counted
+    from fluence.model.queues import not_counted, undefined_classes
     from fluence.sandbox.nodes import manifests, read_nodes
     from fluence.sim.live_cycle import read_manifests
 
@@ -267,7 +267,8 @@ def _manifest_runs(options: SimulateOptions) -> Callable[[str | None, float], Ru
     bodies: list[Any] = nodes
     offered = {name for body in bodies for name in body["status"]["allocatable"]}
     for name, queue in queues.queues.items() if queues is not None else ():
-        for note in not_counted(queue, offered):
+        classes = queues.classes if queues is not None else ()
+        for note in (*not_counted(queue, offered), *undefined_classes(queue, classes)):
             click.echo(f"note: queue {name}: {note}", err=True)
     return partial(_manifest_run, options, nodes, work, queues)
 

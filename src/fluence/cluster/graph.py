@@ -276,11 +276,18 @@ class ClusterGraph:
         return found
 
     def earliest(
-        self, gang: GangRequest, *, now: int, duration: int | None = None, latest: int | None = None
+        self,
+        gang: GangRequest,
+        *,
+        now: int,
+        duration: int | None = None,
+        latest: int | None = None,
+        begin: int = 0,
     ) -> GangPlacement | Wait | Never:
-        """The earliest start of a gang and its placement, not after ``latest``; nothing is recorded."""
+        """The earliest start of a gang and its placement, from ``begin`` on and not after ``latest``; nothing
+        is recorded."""
         self._ready(gang, now)
-        return self._fit.earliest(gang, now=now, duration=duration, latest=latest)
+        return self._fit.earliest(gang, now=now, duration=duration, latest=latest, begin=begin)
 
     def reserve(
         self, gang: PodGang, *, job: int, now: int, duration: int | None = None, begin: int = 0

@@ -14,6 +14,7 @@ from cachetools import LRUCache
 
 from fluence.cluster.earmarks import Earmarks
 from fluence.cluster.graph import ClusterGraph, Refused
+from fluence.cluster.node_classes import NodeClasses
 from fluence.cluster.planned_totals import Asked, PlannedTotals, StartForecast
 from fluence.cluster.requests import PodGang, PodSetRequest
 from fluence.errors import Conflict
@@ -22,16 +23,19 @@ from fluence.match.placement import Never, Wait
 from fluence.match.policy import MatchPolicy
 from fluence.match.policy import find as find_policy
 from fluence.model.pod import Pod, add_into, pod_requests
+from fluence.model.queues import NOTHING, Amounts, QueueTree
 from fluence.model.reason import Code, Reason
 from fluence.placer.gang import GangHolding, GangPlacement, GangRequest
 from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.job import FOREVER
 from fluence.queue.planner import Outlook, Planner, PlanRequest
+from fluence.queue.quota import ClassAmounts
 from fluence.queue.timeline import expected
 
 __all__ = ["HORIZON", "ClusterPlanner", "PodSetRequest", "is_whole"]
 
 HORIZON = 1 << 50  # milliseconds since 1970: the year 37,000
+_MAX_OPENINGS = 32  # times at which a start is tried, while limits of classes of nodes change
 _MAX_SHAPES = 10_000  # distinct shapes in a cache: users can make up any number
 
 
@@ -57,6 +61,8 @@ class ClusterPlanner:
         # Shapes without a known start: that does not change while resources are only taken.
         self._hopeless: dict[int, int] = {}
         self.earmarks = Earmarks(cluster)
+        self._classes = NodeClasses(self._pod_amounts)
+        self._narrowed: int | None = None  # the shape that was tried last without some classes of nodes
         self.device_classes: Callable[[Pod], Mapping[str, int]] = lambda pod: {}
         """The ResourceClaims of a pod as resources by class, for quotas. Selectors do not matter."""
 
@@ -173,10 +179,7 @@ class ClusterPlanner:
     def amounts(self, request: Hashable) -> Mapping[str, int]:
         request, total = _pods(request), dict[str, int]()
         for pod in request.pods:
-            requests = pod_requests(pod)
-            if pod.spec.resource_claims:
-                requests.update(self.device_classes(pod))
-            add_into(total, requests)
+            add_into(total, self._pod_amounts(pod))
         if request.devices is not None:
             times = len(request.pods) if request.devices.per_pod else 1
             add_into(total, {type_: count * times for type_, count in request.devices.needs})
@@ -192,6 +195,93 @@ class ClusterPlanner:
                 add_into(total, {device.type: device.size})
             self._capacities = (at, total)
         return self._capacities[1]
+
+    def _pod_amounts(self, pod: Pod) -> Mapping[str, int]:
+        requests = pod_requests(pod)
+        if pod.spec.resource_claims:
+            requests.update(self.device_classes(pod))
+        return requests
+
+    # -- classes of nodes ------------------------------------------------------------------------------------
+
+    def use_classes(self, tree: QueueTree) -> None:
+        self._classes.use(tree.classes, tree.in_classes)
+
+    def nodes_in_classes(self) -> Hashable:
+        return self.cluster.columns.generation
+
+    def class_amounts(self, request: Hashable) -> ClassAmounts:
+        gang = self.gang(_pods(request)) if self._classes else None
+        if not isinstance(gang, PodGang):
+            return NOTHING, NOTHING
+        return self._classes.bounds(gang, self.cluster.columns)
+
+    def in_classes(self, allocation: Allocation) -> Amounts:
+        holding = self.cluster.fit.jobs.get(allocation.number, allocation.job)
+        if not self._classes or not isinstance(holding, GangHolding):
+            return NOTHING
+        asked, entries = _pods(allocation.request).pods, self.cluster.pods.entries
+        pods: dict[Hashable, Pod] = {pod.metadata.uid: pod for pod in asked}
+        for uid in holding.placements.keys() - pods.keys():  # pods that took the place of others
+            entry = entries.get(str(uid))
+            pods[uid] = asked[0] if entry is None else entry.pod
+        placed = ((pods[uid], seat.node) for uid, seat in holding.placements.items())
+        return self._classes.of_pods(placed, self.cluster.columns)
+
+    def class_capacities(self) -> Amounts:
+        """What the nodes of each class have."""
+        if not self._classes:
+            return NOTHING
+        return self._classes.capacities(self.cluster.columns)
+
+    def _open(self, job: str | None, gang: PodGang, start: int, clear: int) -> tuple[PodGang, frozenset[str]]:
+        """A gang without the nodes of classes whose limits have no room for it, and these classes."""
+        quotas = self.allocations.quotas
+        if not self._classes or quotas is None or job is None:
+            return gang, frozenset()
+        closed = quotas.closed(job, start, clear)
+        return (self._classes.open_gang(gang, closed, self.cluster.columns) if closed else gang), closed
+
+    def _may_close(self, job: str) -> bool:
+        """Whether limits of classes may keep a gang away from some nodes."""
+        quotas = self.allocations.quotas
+        claim = None if not self._classes or quotas is None else quotas.claims.get(job)
+        return claim is not None and bool(claim.possible)
+
+    def _has_room(self, job: str | None, gang: PodGang, found: GangPlacement, clear: int) -> bool:
+        """Whether the limits of classes allow a placement."""
+        quotas = self.allocations.quotas
+        if not self._classes or quotas is None or job is None:
+            return True
+        pods = {each.pod.metadata.uid: each.pod for kind in gang.kinds for each in kind}
+        placed = [(pods[str(each.pod)], each.node) for each in found.placements]
+        amounts = self._classes.of_pods(placed, self.cluster.columns)
+        return quotas.allows_on(job, amounts, found.at, clear)
+
+    def _first_open(
+        self, job: str | None, gang: PodGang, now: int, clear: int, begin: int
+    ) -> tuple[PodGang, GangPlacement | Wait | Never]:
+        """The earliest start of a gang that limits of classes allow, and the gang with the nodes that are
+        open to it then. Between the times at which a class opens, more classes can only close."""
+        quotas, duration = self.allocations.quotas, _duration(clear)
+        found: GangPlacement | Wait | Never = Wait("busy")
+        for _ in range(_MAX_OPENINGS):
+            open_, closed = self._open(job, gang, begin, clear)
+            found = self.cluster.earliest(open_, now=now, duration=duration, begin=begin)
+            if quotas is None or job is None or not self._classes:
+                return open_, found
+            opens = quotas.opens(job, closed, begin, clear) if closed else None
+            if isinstance(found, GangPlacement) and (opens is None or found.at <= opens):
+                if self._has_room(job, gang, found, clear):
+                    return open_, found
+                if found.at <= begin:
+                    break
+                begin = found.at
+            elif opens is None:
+                return open_, found
+            else:
+                begin = opens
+        return gang, Wait("busy")
 
     # -- starting and planning -------------------------------------------------------------------------------
 
@@ -281,6 +371,8 @@ class ClusterPlanner:
         return []
 
     def rule_out(self, shape: int, limit: int, blocked: Ints, now: int) -> None:
+        if self._narrowed == shape:
+            return  # other jobs may use nodes of classes whose limits kept this one away
         # With anti-affinity or earmarks, equal requests do not have equal chances.
         held = self.earmarks.requests.values()
         if not self.cluster.has_anti_affinity and all(self.shape(each) != shape for each in held):
@@ -330,8 +422,10 @@ class ClusterPlanner:
         gang = self.gang(request)
         if isinstance(gang, Refused):
             return None
+        quotas = self.allocations.quotas
+        job = None if quotas is None else quotas.jobs.get(request)
         with self._without(request) if request.number in self.earmarks else nullcontext():
-            found = self.cluster.earliest(gang, now=now, duration=_duration(limit))
+            _, found = self._first_open(job, gang, now, limit, now)
         return found.at if isinstance(found, GangPlacement) else None
 
     def outlook(self, request: Hashable, now: int, limit: int) -> Outlook:
@@ -415,15 +509,28 @@ class ClusterPlanner:
             later = None
         duration = _duration(clear)
         placement: GangPlacement | Wait | Never
+        whole, (gang, closed) = gang, self._open(task, gang, now if later is None else later, clear)
+        self._narrowed = shape if closed else None
         if later is None:
+            before = self.cluster.mark()
             placement = self.cluster.allocate(gang, job=number, now=now, duration=duration)
-        else:
+            if isinstance(placement, GangPlacement) and not self._has_room(task, whole, placement, clear):
+                self.cluster.undo(before)
+                placement, self._narrowed = Wait("busy"), shape
+        elif not closed and not self._may_close(task):
             placement = self.cluster.reserve(gang, job=number, now=now, duration=duration, begin=later)
+        else:
+            self._narrowed = shape
+            gang, placement = self._first_open(task, whole, now, clear, later)
+            if isinstance(placement, GangPlacement):
+                at = placement.at
+                placement = self.cluster.reserve(gang, job=number, now=now, duration=duration, begin=at)
         if not isinstance(placement, GangPlacement) and is_earmarked:
             self.cluster.undo(mark)
             return None
         if not isinstance(placement, GangPlacement):
-            if (later == now or isinstance(placement, Never)) and not self.cluster.has_anti_affinity:
+            is_sure = later == now or isinstance(placement, Never)
+            if is_sure and self._narrowed is None and not self.cluster.has_anti_affinity:
                 self._hopeless[shape] = min(clear, self._hopeless.get(shape, clear))
             return None
         if limit < clear:

@@ -403,6 +403,20 @@ def put_admission_in(facts: ClusterFacts, mode: str = "", *, doors: bool = False
     return install(facts, "admission.mode=webhook", doors=doors)
 
 
+def admission_with(facts: ClusterFacts, value: str) -> str:
+    """The command that installs a policy which refuses: ``users`` or ``queueAccess``, by the chart's name."""
+    seen = facts.admission
+    mode = "webhook" if seen.has_policies is False else "policy"
+    sets = [f"admission.{value}=true"]
+    if not seen.policies.items and not seen.hooks.items:
+        sets.append(f"admission.mode={mode}")
+    release = _release(facts, *sets)
+    if release:
+        return release
+    more = ("--users", "--queue-access")[value != "users"]
+    return _policies(facts, more, doors=False)
+
+
 def install(facts: ClusterFacts, *sets: str, doors: bool = False) -> str:
     """The command that installs the scheduler with admission or, in a sandbox without containers, runs it."""
     name = facts.scheduler_name
@@ -418,9 +432,11 @@ def install(facts: ClusterFacts, *sets: str, doors: bool = False) -> str:
     return " ".join(words)
 
 
-def _policies(facts: ClusterFacts, *, doors: bool) -> str:
+def _policies(facts: ClusterFacts, *more: str, doors: bool) -> str:
     """The command that applies the policies and bindings of this release."""
-    words = ["fluence admission render"]
+    words = ["fluence admission render", *more]
+    if facts.admission.has_policies is False or (facts.admission.hooks.items and more):
+        words.append("--as webhook")
     kept = facts.parameters or [each.key for each in facts.admission.tables.items]
     if kept:
         words.append(f"-n {kept[0].partition('/')[0]}")

@@ -9,6 +9,7 @@ from fluence import names
 from fluence.doctor.admission_checks import check_admission, put_admission_in
 from fluence.doctor.facts import Check, ClusterFacts, DoctorFinding, Health
 from fluence.doctor.pod_checks import check_doors, check_pods
+from fluence.doctor.refusals import check_refusals
 from fluence.doctor.scheduler_checks import check_scheduler
 from fluence.kube.gangs import GROUP
 from fluence.kube.releases import RELEASES
@@ -99,6 +100,7 @@ def diagnose(facts: ClusterFacts) -> Sequence[DoctorFinding]:
         *check_server(facts),
         *check_scheduler(facts),
         *check_admission(facts),
+        *check_refusals(facts),
         *check_resources(facts),
         *check_doors(facts),
         *check_pods(facts),

@@ -67,6 +67,22 @@ class Binding:
 
 
 @dataclass(frozen=True, slots=True)
+class Refusal:
+    """A ValidatingAdmissionPolicy of Fluence, with its bindings."""
+
+    name: str
+    protects: str
+    """`USERS_NAMES` or `QUEUES`."""
+    flaw: str = ""  # why it does not refuse everything that it should; "": it does
+    differs: str = ""  # what is not as in this release
+    selector: LabelSelector = EVERYWHERE
+
+
+USERS_NAMES = "users"
+QUEUES = "queues"
+
+
+@dataclass(frozen=True, slots=True)
 class Authority:
     """A certificate by which the API server trusts a webhook."""
 
@@ -162,6 +178,7 @@ class Trial:
     variables: tuple[str, ...] | None = None
     unseen: str = ""
     is_listed: bool = False
+    submitter: str = ""  # who created it, as admission wrote it on the pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,6 +198,8 @@ class AdmissionFacts:
     spaces: Seen[Space] = Seen()
     declared: Declared = Declared()
     trial: Trial = Trial()
+    refusals: Seen[Refusal] = Seen()
+    queue_roles: Seen[str] = Seen()  # the ClusterRoles that give the right to use queues
 
     def bound(self, policy: Policy) -> list[Binding]:
         return [each for each in self.bindings.items if each.policy == policy.name]
@@ -276,6 +295,7 @@ class Installation:
     lease_key: str | None = None  # namespace/name
     opens_metrics: bool | None = None
     flux_jobs: bool | None = None
+    users_policy: str | None = None
     devices_at: str | None = None  # the ConfigMap that declares devices, as namespace/name, or ""
     release: str = ""  # the Helm release; "": not installed by Helm
     selector: Mapping[str, str] = field(default_factory=dict)
@@ -311,6 +331,7 @@ class LeaseFacts:
     renewed: datetime | None = None
     duration_s: int = 15
     aliases: tuple[str, ...] = ()  # other scheduler names that choose this scheduler
+    users_policy: str | None = None  # the setting of the scheduler that wrote it; None: it does not say
     changed: bool | None = None
     """Whether it was renewed while the doctor watched it for a whole duration; None: watching was not
     necessary."""
@@ -410,6 +431,16 @@ class ClusterFacts:
         return bool(self.nodes.items) and all(names.SIMULATED in node.labels for node in self.nodes.items)
 
     @property
+    def users_policy(self) -> str | None:
+        """The setting `users-policy` of the scheduler that leads or, without one, of its Deployment; None if
+        it cannot be read."""
+        leading = [each for each in self.own_leases if each.is_alive(self.now)]
+        if self.leases.unseen or (not leading and self.installations.unseen):
+            return None
+        said = [each.users_policy for each in leading or self.own]
+        return said[0] if said else ""
+
+    @property
     def parameters(self) -> list[str]:
         """The HandOffs that the schedulers with this name keep, if their settings can be read. While one
         holds its lease, those that are installed elsewhere and do not run keep none."""
@@ -445,6 +476,8 @@ class Check(enum.StrEnum):
     WEBHOOK = "webhook"
     HAND_OFF = "hand-off"
     POD_GROUPS = "pod-groups"
+    USERS_POLICY = "users-policy"
+    QUEUE_ACCESS = "queue-access"
     OFFERED_RESOURCES = "offered-resources"
     UNSET_VARIABLES = "unset-variables"
     DOORS = "doors"

@@ -60,6 +60,7 @@ _SETTINGS = {
         "lease_namespace",
         "metrics_address",
         "flux_jobs",
+        "users_policy",
         "resources",
         "resources_configmap",
     )
@@ -106,6 +107,7 @@ def read_installation(deployment: Json, find_config: FindConfig) -> Installation
         lease_key=lease_key(),
         opens_metrics=None if address is None else bool(address) and _LOOPBACK.match(address) is None,
         flux_jobs=None if flux_jobs is None else flux_jobs.lower() not in _FALSE,
+        users_policy=said["users_policy"],
         devices_at=None if said["resources"] else said["resources_configmap"],
         release=labels.get("app.kubernetes.io/instance", "") if by_helm else "",
         selector=(spec.get("selector") or {}).get("matchLabels") or {},
@@ -271,7 +273,7 @@ def read_policy(found: Json) -> Policy | None:
         _objects(plurals) + (HELD if rules & _HOLDS else ""),
         _schedulers(spec),
         "paramKind" in spec,  # if the chart leaves this rule out, the annotation still names it
-        _selector(constraints),
+        selector_of(constraints),
     )
 
 
@@ -287,7 +289,7 @@ def read_binding(found: Json) -> Binding:
     reference = spec.get("paramRef") or {}
     key = f"{reference.get('namespace', '')}/{reference.get('name', '')}" if reference else ""
     return Binding(
-        meta.get("name", ""), spec.get("policyName", ""), key, _selector(spec.get("matchResources") or {})
+        meta.get("name", ""), spec.get("policyName", ""), key, selector_of(spec.get("matchResources") or {})
     )
 
 
@@ -304,7 +306,7 @@ def read_hooks(configuration: Json) -> Iterator[Hook]:
             name,
             posixpath.basename(path),
             _schedulers(each),
-            _selector(each),
+            selector_of(each),
             f"{service.get('namespace', '')}/{service.get('name', '')}" if service else "",
             tuple(_authorities(client.get("caBundle") or "")),
             each.get("failurePolicy", "Fail") == "Fail",
@@ -378,7 +380,8 @@ def _schedulers(of: Json) -> frozenset[str]:
     return frozenset(named - {"", names.KUBE_SCHEDULER})
 
 
-def _selector(of: Json) -> LabelSelector:
+def selector_of(of: Json) -> LabelSelector:
+    """The namespaces that a policy, a binding or a webhook applies to."""
     found = of.get("namespaceSelector")
     return EVERYWHERE if not found else msgspec.convert(found, LabelSelector)
 

@@ -28,7 +28,7 @@ from fluence.doctor.facts import (
 )
 from fluence.doctor.installations import is_scheduler, read_installation, trouble_of
 from fluence.doctor.look_admission import everywhere, look_at_admission, may, refusal, within
-from fluence.doctor.rights import Right, hand_off_rights, needed_rights, webhook_rights
+from fluence.doctor.rights import Right, hand_off_rights, needed_rights, users_rights, webhook_rights
 from fluence.kube.client import Client
 from fluence.kube.errors import ONCE, ApiError, Forbidden
 from fluence.kube.gangs import ADAPTERS, GROUP, discover_coscheduling, probe
@@ -197,6 +197,8 @@ def _key(lease: LeaseObject) -> str:
 
 def _lease(lease: LeaseObject) -> LeaseFacts:
     meta, spec = lease.metadata, lease.spec
+    published = (meta.annotations or {}).get(names.SETTINGS)
+    said = None if published is None else read_published(published).values
     return LeaseFacts(
         meta.namespace,
         meta.name,
@@ -205,12 +207,13 @@ def _lease(lease: LeaseObject) -> LeaseFacts:
         acquired=_time(spec.acquire_time),
         renewed=_time(spec.renew_time),
         duration_s=spec.lease_duration_seconds or 15,
-        aliases=_aliases((meta.annotations or {}).get(names.SETTINGS, "")),
+        aliases=_aliases(said),
+        users_policy=None if said is None else str(said.get("users_policy", "")),
     )
 
 
-def _aliases(settings: str) -> tuple[str, ...]:
-    found = read_published(settings).values.get("scheduler_aliases", ()) if settings else ()
+def _aliases(settings: Mapping[str, object] | None) -> tuple[str, ...]:
+    found = (settings or {}).get("scheduler_aliases", ())
     return tuple(map(str, found)) if isinstance(found, list | tuple) else ()
 
 
@@ -389,9 +392,12 @@ def _needed(facts: ClusterFacts, installed: Installation | None, account: str | 
         rights = needed_rights(
             lease=None if installed.lease is False else lease, metrics=bool(installed.opens_metrics)
         )
+        if facts.users_policy:
+            rights += users_rights(facts.users_policy)
         if not facts.admission.hand_over(facts.scheduler_name):
             return rights
         return (*rights, *hand_off_rights(lease.partition("/")[0]))
+    users = users_rights(facts.users_policy) if facts.users_policy else ()
     own = next(iter(facts.own_leases), None)
     parts = (account or "").split(":")
     if own is not None:
@@ -401,7 +407,7 @@ def _needed(facts: ClusterFacts, installed: Installation | None, account: str | 
     else:
         defaults = SchedulerSettings()
         lease = f"{defaults.lease_namespace}/{defaults.lease_name}"
-    return needed_rights(lease=lease, metrics=False)
+    return (*needed_rights(lease=lease, metrics=False), *users)
 
 
 async def _served(client: Client, rights: Sequence[Right]) -> list[Right]:

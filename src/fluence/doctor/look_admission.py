@@ -24,6 +24,7 @@ from fluence.doctor.facts import (
     ClusterFacts,
     Declared,
     Hook,
+    Refusal,
     Seen,
     Space,
     Table,
@@ -36,6 +37,7 @@ from fluence.doctor.installations import (
     read_hooks,
     read_policy,
 )
+from fluence.doctor.refusals import gives_queues, read_refusal
 from fluence.kube.client import Client
 from fluence.kube.errors import ApiError, Missing, Unauthorized
 from fluence.kube.resource import (
@@ -44,6 +46,8 @@ from fluence.kube.resource import (
     HAND_OFFS,
     NAMESPACES,
     PODS,
+    VALIDATING_POLICIES,
+    VALIDATING_POLICY_BINDINGS,
     Json,
     Resource,
     resources_of,
@@ -61,6 +65,9 @@ _KINDS: Final = {
     "mutatingwebhookconfigurations": "MutatingWebhookConfiguration",
 }
 _SERVICES: Final[Resource[Json]] = Resource("", "v1", "services", "Service", dict[str, object])
+_CLUSTER_ROLES: Final[Resource[Json]] = Resource(
+    "rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", dict[str, object], namespaced=False
+)
 _SLICES: Final[Resource[Json]] = Resource(
     "discovery.k8s.io", "v1", "endpointslices", "EndpointSlice", dict[str, object]
 )
@@ -86,6 +93,8 @@ async def look_at_admission(client: Client, facts: ClusterFacts, namespace: str 
         backings=backings,
         spaces=await _spaces(client, namespace),
         declared=await _declared(client, facts),
+        refusals=await _refusals(client),
+        queue_roles=await _queue_roles(client),
     )
     read = {each.parameters for each in found.bindings.items if each.parameters}
     read |= {each.parameters for each in backings.items if each.parameters}
@@ -117,6 +126,28 @@ async def _all(client: Client, plural: str) -> Seen[dict[str, Any]]:
     if isinstance(got, Missing):  # a server that does not know the kind has no such objects
         return Seen()
     return Seen((), refusal(plural, got)) if isinstance(got, ApiError) else Seen(tuple(got.items or ()))
+
+
+async def _refusals(client: Client) -> Seen[Refusal]:
+    """The policies that refuse, with their bindings."""
+    policies = await may(client.list(VALIDATING_POLICIES))
+    bindings = await may(client.list(VALIDATING_POLICY_BINDINGS))
+    if isinstance(policies, ApiError):
+        return Seen((), refusal("validatingadmissionpolicies", policies))
+    if isinstance(bindings, ApiError):
+        return Seen((), refusal("validatingadmissionpolicybindings", bindings))
+    bound = list(bindings.items or ())
+    read = (read_refusal(each, bound) for each in policies.items or ())
+    return Seen(tuple(each for each in read if each is not None))
+
+
+async def _queue_roles(client: Client) -> Seen[str]:
+    """The ClusterRoles that give the right to use queues."""
+    got = await may(client.list(_CLUSTER_ROLES))
+    if isinstance(got, ApiError):
+        return Seen((), refusal("clusterroles", got))
+    found: Any = [each for each in got.items or () if gives_queues(each)]
+    return Seen(tuple(sorted(str(each["metadata"]["name"]) for each in found)))
 
 
 async def _backings(client: Client, hooks: Iterable[Hook]) -> Seen[Backing]:
@@ -225,7 +256,13 @@ async def _tried(client: Client, scheduler: str, namespace: str, *, wanted: bool
         made: Any = got
         told = tuple(each["name"] for each in made["spec"]["containers"][0].get("env") or ())
         if "FLUXION_BACKEND" in told or not wanted or time.monotonic() >= until:
-            return Trial(namespace, told, is_listed="schedulingGroup" in made["spec"])
+            notes = made["metadata"].get("annotations") or {}
+            return Trial(
+                namespace,
+                told,
+                is_listed="schedulingGroup" in made["spec"],
+                submitter=str(notes.get(names.SUBMITTED_BY, "")),
+            )
         await asyncio.sleep(1.0)
 
 

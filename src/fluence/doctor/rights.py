@@ -98,6 +98,13 @@ def _once(rights: list[Right]) -> tuple[Right, ...]:
     return tuple(found.values())
 
 
+def users_rights(policy: str) -> tuple[Right, ...]:
+    """The right that the scheduler needs with `users-policy`. The chart gives it only then."""
+    plurals = ("validatingadmissionpolicies", "validatingadmissionpolicybindings")
+    reason = "Whether users are kept from writing who created a pod."
+    return (Right("admissionregistration.k8s.io", plurals, ("get", "list", "watch"), reason, name=policy),)
+
+
 def hand_off_rights(namespace: str) -> tuple[Right, ...]:
     """The rights that the scheduler needs if admission hands devices over: to keep the HandOff in this
     namespace."""

@@ -5,9 +5,10 @@
     LocalQueue of a namespace         a leaf below its ClusterQueue, ``namespace/name``, for that namespace
     WorkloadPriorityClass             the priority of work with its label
 
-Flavours of one resource are added up, because classes of nodes are not counted. Nothing is written to these
-objects. The notes list features that are not supported. The versions v1beta1 and v1beta2 are read. If Kueue
-would start nothing (a flavour or a check is missing), nothing starts.
+A flavour with labels of nodes is a class of nodes, and its quota limits what is placed there. The quotas of
+all flavours of a resource are added up as well. Nothing is written to these objects. The notes list features
+that are not supported. The versions v1beta1 and v1beta2 are read. If Kueue would start nothing (a flavour or
+a check is missing), nothing starts.
 """
 
 from __future__ import annotations
@@ -182,7 +183,8 @@ class _Reader:
         self._of = by_kind
         self._taken = set(taken)
         self._found = KueueQueues()
-        self._quotas: dict[tuple[str, str], dict[str, _Quota]] = {}  # by kind and name
+        self._quotas: dict[tuple[str, str], dict[Resource, _Quota]] = {}  # by kind and name
+        self._classes: dict[str, LabelSelector] = {}  # flavours with labels of nodes
         self._parents: dict[str, str | None] = {}  # of cohorts
 
     def read(self) -> KueueQueues:
@@ -215,7 +217,7 @@ class _Reader:
         for name, item in cluster_queues.items():
             if (cohort := _cohort_of(item)) is not None:
                 children.setdefault(cohort, []).append(("ClusterQueue", name))
-        subtree: dict[tuple[str, str], dict[str, int]] = {}
+        subtree: dict[tuple[str, str], dict[Resource, int]] = {}
         for name in self._parents:
             self._sum_up(("Cohort", name), children, subtree)
         for name in sorted(self._parents):
@@ -227,6 +229,7 @@ class _Reader:
                 Queue(
                     names["Cohort", name],
                     None if above is None else names["Cohort", above],
+                    classes=self._classes,
                     guaranteed=_amounts(self._nominal("Cohort", name)),
                     limit=_amounts(self._limit_of_cohort(name, above, subtree)),
                     weight=1.0 if declared is None else self._weight(declared),
@@ -235,7 +238,8 @@ class _Reader:
             )
             if declared is not None:
                 self._note_unread(declared, _OF_COHORT)
-        covered = {resource for quotas in self._quotas.values() for resource in quotas} - {"pods"}
+        covered = {resource for quotas in self._quotas.values() for resource in quotas}
+        covered = {resource for resource in covered if resource.name != "pods"}
         for item in cluster_queues.values():
             found.queues.append(self._cluster_queue(item, names, covered))
         for item in self._of[LocalQueue].values():
@@ -262,7 +266,7 @@ class _Reader:
         return found | {("Cohort", name): self._free_name(name, "cohort", taken) for name in sorted(cohorts)}
 
     def _cluster_queue(
-        self, item: KueueObject, names: Mapping[tuple[str, str], str], covered: Collection[str]
+        self, item: KueueObject, names: Mapping[tuple[str, str], str], covered: Collection[Resource]
     ) -> Queue:
         spec, quotas, cohort = item.fields, self._quotas[item.kind, item.key], _cohort_of(item)
         limit = dict.fromkeys(covered, 0)  # Kueue admits only resources that the queue covers
@@ -298,6 +302,7 @@ class _Reader:
             names["ClusterQueue", item.key],
             None if cohort is None else names["Cohort", cohort],
             namespaces=self._selector(item),
+            classes=self._classes,
             guaranteed=_amounts(self._nominal(item.kind, item.key)),
             limit=_amounts(limit),
             weight=self._weight(item),
@@ -325,18 +330,20 @@ class _Reader:
     def _read_flavour(self, item: KueueObject) -> None:
         spec = item.fields
         if spec.get("nodeLabels"):
-            self._note(
-                item,
-                "spec.nodeLabels: are not put on pods, and its quota is for all nodes: select nodes in pods",
-            )
+            try:
+                labels = msgspec.convert(spec["nodeLabels"], dict[str, str])
+            except msgspec.ValidationError as error:
+                self._note(item, f"spec.nodeLabels: {error}: its quota is for all nodes")
+            else:
+                self._classes[item.key] = LabelSelector(match_labels=labels)
         for key in ("tolerations", "topologyName"):
             if spec.get(key):
                 self._note(item, f"spec.{key}: is not put on pods: write it in the pods")
 
     # -- quota -----------------------------------------------------------------------------------------------
 
-    def _read_quota(self, item: KueueObject) -> dict[str, _Quota]:
-        found: dict[str, _Quota] = {}
+    def _read_quota(self, item: KueueObject) -> dict[Resource, _Quota]:
+        found: dict[Resource, _Quota] = {}
         flavours: dict[str, list[str]] = {}
         lends = False
         for flavour, resource in _entries(item):
@@ -344,11 +351,16 @@ class _Reader:
             nominal = self._amount(item, name, "nominalQuota", resource.get("nominalQuota", 0))
             limit = resource.get("borrowingLimit")
             borrows = None if limit is None else self._amount(item, name, "borrowingLimit", limit)
-            quota = found.setdefault(name, _Quota())
-            quota.nominal = min(quota.nominal + nominal, MAX_AMOUNT // 4)
-            both = None if quota.borrows is None or borrows is None else quota.borrows + borrows
-            quota.borrows = None if both is None else min(both, MAX_AMOUNT // 4)
-            flavours.setdefault(name, []).append(flavour)
+            counted = [Resource(name)]
+            if flavour in self._classes:
+                counted.append(Resource(name, flavour))
+            else:
+                flavours.setdefault(name, []).append(flavour)
+            for each in counted:
+                quota = found.setdefault(each, _Quota())
+                quota.nominal = min(quota.nominal + nominal, MAX_AMOUNT // 4)
+                both = None if quota.borrows is None or borrows is None else quota.borrows + borrows
+                quota.borrows = None if both is None else min(both, MAX_AMOUNT // 4)
             lends |= resource.get("lendingLimit") is not None
         for name, several in flavours.items():
             if len(several) > 1:
@@ -369,16 +381,16 @@ class _Reader:
             return 0
         return min(count, MAX_AMOUNT // 4)
 
-    def _nominal(self, kind: str, name: str) -> dict[str, int]:
+    def _nominal(self, kind: str, name: str) -> dict[Resource, int]:
         return {resource: quota.nominal for resource, quota in self._quotas.get((kind, name), {}).items()}
 
     def _sum_up(
         self,
         key: tuple[str, str],
         children: Mapping[str, list[tuple[str, str]]],
-        found: dict[tuple[str, str], dict[str, int]],
+        found: dict[tuple[str, str], dict[Resource, int]],
         depth: int = 0,
-    ) -> dict[str, int]:
+    ) -> dict[Resource, int]:
         """The guarantee of a cohort and of all queues below it."""
         if key in found or depth > _MAX_DEPTH:  # a tree that deep is not taken
             return found.get(key, {})
@@ -390,8 +402,8 @@ class _Reader:
         return total
 
     def _limit_of_cohort(
-        self, name: str, above: str | None, subtree: Mapping[tuple[str, str], Mapping[str, int]]
-    ) -> dict[str, int]:
+        self, name: str, above: str | None, subtree: Mapping[tuple[str, str], Mapping[Resource, int]]
+    ) -> dict[Resource, int]:
         """At the top, the total of all queues below it, because there is nothing else to lend."""
         total = subtree["Cohort", name]
         if above is None:
@@ -509,8 +521,8 @@ def _in_cycle(parents: Mapping[str, str | None]) -> set[str]:
     return found
 
 
-def _amounts(counts: Mapping[str, int]) -> dict[Resource, int]:
-    return {Resource(name): min(count, MAX_AMOUNT) for name, count in counts.items() if name}
+def _amounts(counts: Mapping[Resource, int]) -> dict[Resource, int]:
+    return {each: min(count, MAX_AMOUNT) for each, count in counts.items() if each.name}
 
 
 def _is_set(value: object) -> bool:

@@ -31,6 +31,7 @@ from fluence.model.meta import LabelSelector, Requirement
 from fluence.model.queues import (
     MAX_AMOUNT,
     MAX_QUEUES,
+    NO_CLASSES,
     NOTHING,
     Amounts,
     PerUser,
@@ -53,13 +54,15 @@ KIND: Final = "Queue"
 MAX_BYTES: Final = 16 * 1024 * 1024
 _MAX_RESOURCES: Final = 64  # of one field
 _MAX_TERMS: Final = 64  # of one selector
+_MAX_CLASSES: Final = 64  # of nodes, in one queue
 _MAX_COUNT: Final = 1_000_000
 _MAX_WEIGHT: Final = 1_000_000
 _MAX_TIME: Final = 10 * 365 * 86_400_000  # ms, ten years
 
 _TOP: Final = ("apiVersion", "kind", "metadata", "spec", "status")
 _SPEC: Final = (
-    "parent", "namespaces", "guaranteed", "limit", "perUser", "weight", "time", "preemption", "stop",
+    "parent", "namespaces", "nodeClasses", "guaranteed", "limit", "perUser", "weight", "time", "preemption",
+    "stop",
 )  # fmt: skip
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 _RESOURCE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?")
@@ -159,6 +162,7 @@ def read(document: object, *, source: str = "") -> Queue:
         name=name,
         parent=parent,
         namespaces=spec["namespaces"].selector() if "namespaces" in spec else None,
+        classes=spec["nodeClasses"].classes() if "nodeClasses" in spec else NO_CLASSES,
         guaranteed=spec["guaranteed"].amounts() if "guaranteed" in spec else NOTHING,
         limit=spec["limit"].amounts() if "limit" in spec else NOTHING,
         per_user=_per_user(spec.get("perUser")),
@@ -307,6 +311,20 @@ class _Field:
             self.fail("is above 2^53: leave the field out for no limit")
         return Resource(name, node_class), count
 
+    def classes(self) -> Mapping[str, LabelSelector]:
+        """Classes of nodes, by name. A class without labels would be every node."""
+        fields = self.mapping(None)
+        if len(fields) > _MAX_CLASSES:
+            self.fail(f"defines {len(fields)} classes: at most {_MAX_CLASSES} are read")
+        found: dict[str, LabelSelector] = {}
+        for name, field in fields.items():
+            if not _VALUE.fullmatch(name) or not name:
+                field.fail("is not the name of a class: letters, digits, '-', '_' and '.', such as a100")
+            found[name] = field.selector()
+            if not found[name].match_labels and not found[name].match_expressions:
+                field.fail("selects every node: name the labels that its nodes have")
+        return MappingProxyType(found)
+
     def selector(self) -> LabelSelector:
         fields = self.mapping(("matchLabels", "matchExpressions"))
         labels: dict[str, str] = {}
@@ -360,17 +378,10 @@ def to_value(queue: Queue) -> dict[str, JsonValue]:
     spec: dict[str, JsonValue] = {}
     if queue.parent is not None:
         spec["parent"] = queue.parent
-    if (selector := queue.namespaces) is not None:
-        terms: dict[str, JsonValue] = {}
-        if selector.match_labels:
-            terms["matchLabels"] = dict(selector.match_labels)
-        if selector.match_expressions:
-            terms["matchExpressions"] = [
-                {"key": term.key, "operator": term.operator}
-                | ({"values": list(term.values)} if term.values else {})
-                for term in selector.match_expressions
-            ]
-        spec["namespaces"] = terms
+    if queue.namespaces is not None:
+        spec["namespaces"] = _selected(queue.namespaces)
+    if queue.classes:
+        spec["nodeClasses"] = {name: _selected(selector) for name, selector in queue.classes.items()}
     for key, amounts in (("guaranteed", queue.guaranteed), ("limit", queue.limit)):
         if amounts:
             spec[key] = _written(amounts)
@@ -395,6 +406,19 @@ def to_value(queue: Queue) -> dict[str, JsonValue]:
     if queue.stop is not Stop.NONE:
         spec["stop"] = queue.stop.value
     return {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": queue.name}, "spec": spec}
+
+
+def _selected(selector: LabelSelector) -> dict[str, JsonValue]:
+    terms: dict[str, JsonValue] = {}
+    if selector.match_labels:
+        terms["matchLabels"] = dict(selector.match_labels)
+    if selector.match_expressions:
+        terms["matchExpressions"] = [
+            {"key": term.key, "operator": term.operator}
+            | ({"values": list(term.values)} if term.values else {})
+            for term in selector.match_expressions
+        ]
+    return terms
 
 
 def _written(amounts: Amounts) -> dict[str, JsonValue]:

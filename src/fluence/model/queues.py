@@ -41,6 +41,7 @@ class Resource(NamedTuple):
 
 Amounts: TypeAlias = Mapping[Resource, int]
 NOTHING: Final[Amounts] = MappingProxyType({})
+NO_CLASSES: Final[Mapping[str, LabelSelector]] = MappingProxyType({})
 
 
 class Stop(StrEnum):
@@ -102,6 +103,8 @@ class Queue:
     name: str
     parent: str | None = None
     namespaces: LabelSelector | None = field(default=None, hash=False)  # None: those of its parent, or all
+    classes: Mapping[str, LabelSelector] = field(default_factory=lambda: NO_CLASSES, hash=False)
+    """The classes of nodes that it defines, for all queues."""
     guaranteed: Amounts = field(default_factory=lambda: NOTHING, hash=False)
     limit: Amounts = field(default_factory=lambda: NOTHING, hash=False)
     per_user: PerUser = PerUser()
@@ -139,6 +142,18 @@ class QueueTree:
                 for resource, amount in self.entitled[child].items():
                     total[resource] = total.get(resource, 0) + amount
             self.entitled[name] = total
+        self.classes: dict[str, LabelSelector] = {
+            name: selector for queue in self.queues.values() for name, selector in queue.classes.items()
+        }
+        """The classes of nodes, by name."""
+        self.in_classes: frozenset[Resource] = frozenset(
+            resource
+            for queue in self.queues.values()
+            for amounts in queue.fields.values()
+            for resource in amounts
+            if resource.node_class in self.classes
+        )
+        """The resources of classes that some queue limits or guarantees."""
         self._preemption: dict[str, Preemption] = {}  # a cache by queue
         self.sets_preemption = any(queue.preemption != Preemption() for queue in self.queues.values())
         """Whether any queue has settings for preemption."""
@@ -272,6 +287,20 @@ def is_counted(name: str, known: Collection[str]) -> bool:
     )
 
 
+def undefined_classes(queue: Queue, known: Collection[str]) -> list[str]:
+    """The amounts of a queue that have no effect because no queue defines the class. ``known``: the classes
+    that are defined."""
+    found = []
+    for field_, amounts in queue.fields.items():
+        for resource in amounts:
+            if resource.node_class and resource.node_class not in known:
+                other = nearest(resource.node_class, sorted(known))
+                cure = f"did you mean {other}?" if other else "define it in spec.nodeClasses of a queue"
+                message = f"no queue defines the class {resource.node_class}: {cure}"
+                found.append(f"spec.{field_}: {resource} limits nothing, because {message}")
+    return found
+
+
 def not_counted(queue: Queue, known: Collection[str]) -> list[str]:
     """The amounts of a queue that have no effect because no pod can request the resource, each with the name
     that was probably meant. ``known``: the resources of the cluster."""
@@ -314,6 +343,7 @@ def problems(queues: Sequence[Queue]) -> dict[str, list[str]]:
             cure = f"did you mean {other}?" if other else "create it, or remove the field"
             message = f"spec.parent: there is no queue {queue.parent}: {cure}"
             found.setdefault(queue.name, []).append(message)
+    _check_classes(known.values(), found)
     for cycle in _cycles(known):
         path = " → ".join((*cycle, cycle[0])) if len(cycle) <= _SHOWN else f"{len(cycle)} queues"
         for name in cycle:
@@ -327,6 +357,20 @@ def problems(queues: Sequence[Queue]) -> dict[str, list[str]]:
     if not found:
         _check_amounts(QueueTree(known.values()), found)
     return found
+
+
+def _check_classes(queues: Iterable[Queue], found: dict[str, list[str]]) -> None:
+    """Classes of nodes have one meaning for all queues."""
+    first: dict[str, Queue] = {}
+    for queue in queues:
+        for name, selector in queue.classes.items():
+            other = first.setdefault(name, queue)
+            if other.classes[name] != selector:
+                for one, two in ((queue, other), (other, queue)):
+                    message = (
+                        f"spec.nodeClasses.{name}: queue {two.name} defines it otherwise: keep one of them"
+                    )
+                    found.setdefault(one.name, []).append(message)
 
 
 def _cycles(known: Mapping[str, Queue]) -> list[list[str]]:

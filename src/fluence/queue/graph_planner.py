@@ -20,13 +20,13 @@ from fluence.model.count import Count
 from fluence.model.jobspec import Jobspec
 from fluence.model.reason import Code, Reason
 from fluence.queue.allocations import Allocation, Allocations
-from fluence.queue.planner import Outlook, Planner, PlanRequest, limits
+from fluence.queue.planner import Outlook, Planner, PlanRequest, WithoutClasses, limits
 from fluence.queue.timeline import Amounts, Totals, asked_for, expected
 
 KNOWN_REQUESTS = 100_000  # jobspecs that are kept compiled
 
 
-class GraphPlanner:
+class GraphPlanner(WithoutClasses):
     """Plans any request that the matcher can place, one at a time."""
 
     is_exact = False

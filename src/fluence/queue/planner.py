@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fluence.graph.graph import Ints
+from fluence.model.queues import NOTHING, Amounts, QueueTree
 from fluence.model.reason import Reason
 from fluence.queue.allocations import Allocation, Allocations
-from fluence.queue.quota import Claim
+from fluence.queue.quota import Claim, ClassAmounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,25 @@ def limits(waiting: Iterable[PlanRequest]) -> dict[Hashable, int]:
     }
 
 
+class WithoutClasses:
+    """The part of a planner whose resources have no classes of nodes."""
+
+    def use_classes(self, tree: QueueTree) -> None:
+        pass
+
+    def nodes_in_classes(self) -> Hashable:
+        return None
+
+    def class_amounts(self, request: Hashable) -> ClassAmounts:
+        return NOTHING, NOTHING
+
+    def in_classes(self, allocation: Allocation) -> Amounts:
+        return NOTHING
+
+    def class_capacities(self) -> Amounts:
+        return NOTHING
+
+
 class Planner(Protocol):
     """The resources over time, as the queue sees them."""
 
@@ -78,6 +98,21 @@ class Planner(Protocol):
 
     def capacities(self) -> Mapping[str, int]:
         """The total of each resource."""
+
+    def use_classes(self, tree: QueueTree) -> None:
+        """Set the classes of nodes that queues limit."""
+
+    def nodes_in_classes(self) -> Hashable:
+        """A value that changes when a node may have come into a class, or left it."""
+
+    def class_amounts(self, request: Hashable) -> ClassAmounts:
+        """What a request takes on classes of nodes: surely, and at most."""
+
+    def in_classes(self, allocation: Allocation) -> Amounts:
+        """What an allocation takes on the nodes of each class."""
+
+    def class_capacities(self) -> Amounts:
+        """What the nodes of each class have."""
 
     def advance(self, now: int) -> None:
         """Time has passed; the resources may have changed."""

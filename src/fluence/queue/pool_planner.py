@@ -25,7 +25,7 @@ from fluence.model.reason import Code, Reason
 from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.graph_planner import KNOWN_REQUESTS, GraphPlanner
 from fluence.queue.job import FOREVER
-from fluence.queue.planner import Outlook, Planner, PlanRequest, limits
+from fluence.queue.planner import Outlook, Planner, PlanRequest, WithoutClasses, limits
 from fluence.queue.timeline import Amounts, Timeline, Totals, expected, forward
 
 
@@ -90,7 +90,7 @@ class _Sketch:
                 self._last = start
 
 
-class PoolPlanner:
+class PoolPlanner(WithoutClasses):
     """Plans interchangeable units of one type."""
 
     is_exact = True

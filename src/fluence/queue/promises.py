@@ -352,7 +352,7 @@ class Promises:
         in_order = planner.sketch(now, requests, in_order=True, wanted=places)
         recorded = self._rests_on_record = self.rests_on_record(planner)
         planned = planner.sketch(now, requests, in_order=False, wanted=places) if recorded else in_order
-        supported: dict[tuple[int, int], int | None] = {}
+        supported: dict[tuple[object, ...], int | None] = {}
         turn, asked = now, 0  # in strict order, no job starts before those in front of it
         for place, record in zip(places, records, strict=True):
             if self._policy.promise == "order":
@@ -367,7 +367,9 @@ class Promises:
             if at is None and record.broken:
                 continue  # after a broken promise, only a reservation is promised
             if at is None:
-                like = record.shape, record.limit
+                like: tuple[object, ...] = (record.shape, record.limit)
+                if self.quotas is not None and self.quotas.tree.in_classes:
+                    like = (*like, record.job.queue, record.job.charged)
                 if like not in supported:
                     supported[like] = planner.supported(record.job.request, now, record.limit)
                 at = supported[like]

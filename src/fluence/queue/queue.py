@@ -163,6 +163,7 @@ class Queue:
         self.labels_of: Callable[[str], Mapping[str, str]] | None = None
         """Returns the labels of an account, which is a namespace; None: accounts have no labels."""
         self._lost_quota = False
+        self._nodes_in_classes: Hashable = None  # the nodes for which classes are counted
         self.quotas: QuotaBook | None = None
         self.overridden: dict[str, list[tuple[str, str]]] = {}
         """By leaf: settings that override a field of its document, with that field."""
@@ -377,6 +378,9 @@ class Queue:
         self._choices.clear()
         before, self.quotas = self.quotas, QuotaBook(tree, now)
         self.promises.quotas = self.planner.allocations.quotas = quotas = self.quotas
+        self.planner.use_classes(tree)
+        quotas.in_classes = lambda held: self.planner.in_classes(held)  # NB the planner may be widened
+        self._nodes_in_classes = self.planner.nodes_in_classes() if tree.in_classes else None
         for record in self.records.values():
             if not record.state.leaves_queue or record.state is JobState.UNSCHEDULABLE:
                 if not record.running:
@@ -526,7 +530,21 @@ class Queue:
         self.planner.advance(now)
         if self.quotas is not None:
             self.quotas.now = now
+            if self.quotas.tree.in_classes:
+                self._count_classes(self.quotas)
         self._cause = self.overruns.extend(now, self.planner, self._tasks) or self._cause
+
+    def _count_classes(self, quotas: QuotaBook) -> None:
+        """After a change of nodes, count what is in each class of nodes."""
+        nodes = self.planner.nodes_in_classes()
+        if nodes == self._nodes_in_classes:
+            return
+        self._nodes_in_classes = nodes
+        for record in self.records.values():
+            if not record.running and record.key in quotas.claims:
+                self._enrol(record)
+        quotas.count_anew()
+        self._judge_queues(self.records.values(), self.now)
 
     def cycle(self, now: int) -> list[Start]:
         """Run the policy and return the tasks to start."""
@@ -662,7 +680,12 @@ class Queue:
             job = record.job
             amounts = self.planner.amounts(job.request if record.counted is None else record.counted)
             jobs = 0 if job.is_part else 1
-            self.quotas.enrol(job.key, job.queue, job.charged, amounts, jobs)
+            request = job.request if record.counted is None else record.counted
+            if self.quotas.tree.in_classes:
+                classes = self.planner.class_amounts(request)
+                self.quotas.enrol(job.key, job.queue, job.charged, amounts, jobs, classes, job.request)
+            else:
+                self.quotas.enrol(job.key, job.queue, job.charged, amounts, jobs)
 
     def _hold(self, record: JobRecord, held: Allocation) -> None:
         """A task of a job has an allocation in the planner."""

@@ -6,12 +6,12 @@ plan finds the first start that every limit allows, and the reason names the lim
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple
 
-from fluence.model.queues import QueueTree, Resource
+from fluence.model.queues import NOTHING, Amounts, QueueTree, Resource
 from fluence.model.reason import Code, Reason
 from fluence.queue.allocations import Allocation
 from fluence.queue.timeline import NO_TIME, Timeline
@@ -23,6 +23,10 @@ JOBS: Final = Resource("jobs")
 
 _FAR: Final = 12 * 3_600_000  # ms: a time further away is shown with its date
 _STOPPED: Final = "a queue that is stopped"
+
+
+ClassAmounts = tuple[Amounts, Amounts]
+"""What a request takes of resources on classes of nodes: surely, and at most."""
 
 
 class Line(NamedTuple):
@@ -43,12 +47,20 @@ class Claim:
     lines: Mapping[Line, int]
     limits: Mapping[Line, int]
     stopped_by: str | None = None
+    possible: Mapping[Line, int] = field(default_factory=dict)
+    """What it takes at most of limits of classes of nodes, if it may also be placed elsewhere."""
+    before: Claim | None = None  # that of its job, if this one has the classes of the nodes that it uses
 
     @property
     def demand(self) -> Mapping[Any, int]:
         """The amounts that a sketch places in addition to resources. A stopped queue demands something that
         does not exist, so that none of its jobs fits."""
-        return self.lines if self.stopped_by is None else {_STOPPED: 1}
+        if self.stopped_by is not None:
+            return {_STOPPED: 1}
+        if not self.possible:
+            return self.lines
+        some = {line: amount for line, amount in self.possible.items() if amount <= self.limits[line]}
+        return {**self.lines, **some}  # where its nodes are not known, promises count the most that it takes
 
 
 class QuotaBook:
@@ -62,31 +74,55 @@ class QuotaBook:
         self.tree = tree
         self.now = now
         self.claims: dict[str, Claim] = {}  # by job
+        self.jobs: dict[Hashable, str] = {}
+        """The job of each request, if classes of nodes are counted."""
+        self._requests: dict[str, Hashable] = {}
         self._lines: dict[Line, Timeline] = {}
         self._counted: dict[Allocation, tuple[Claim, int, int]] = {}  # with the counted times
         self._limits = {leaf: _limits(tree, leaf) for leaf in tree.leaves}
         self.holds: dict[str, tuple[Claim, int, int]] = {}
         """Jobs for which resources are being freed, with the times for which their quota is held."""
+        self.in_classes: Callable[[Allocation], Mapping[Resource, int]] = lambda held: {}
+        """Returns what an allocation takes on the nodes of each class."""
         self._aside: set[str] = set()  # those whose hold is lifted: they have what they waited for
 
     # -- jobs ------------------------------------------------------------------------------------------------
 
-    def enrol(self, job: str, leaf: str, user: str, amounts: Mapping[str, int], jobs: int = 1) -> None:
+    def enrol(
+        self,
+        job: str,
+        leaf: str,
+        user: str,
+        amounts: Mapping[str, int],
+        jobs: int = 1,
+        classes: ClassAmounts = (NOTHING, NOTHING),
+        request: Hashable = None,
+    ) -> None:
         """Set the amounts that each task of a job requests. ``jobs``: how many jobs it counts as, for limits
-        on jobs. Tasks that are counted already stay where they are."""
+        on jobs. ``classes``: what its ``request`` takes of classes of nodes, surely and at most. Tasks that
+        are counted already stay where they are."""
         asked = {Resource(name): amount for name, amount in amounts.items() if amount > 0}
+        asked.update(classes[0])
         lines: dict[Line, int] = {}
         limits: dict[Line, int] = {}
+        possible: dict[Line, int] = {}
         for queue, is_of_user, resource, limit in self._limits.get(leaf, ()):
             amount = jobs if is_of_user and resource is JOBS else asked.get(resource, 0)
+            most = classes[1].get(resource, 0)
+            line = Line(queue, user if is_of_user else None, resource)
             if amount:
-                line = Line(queue, user if is_of_user else None, resource)
                 lines[line], limits[line] = amount, limit
+            if most > amount:
+                possible[line], limits[line] = most, limit
         stopped = self.tree.stopped_by(leaf) if leaf in self._limits else leaf  # else: the queue is gone
-        self.claims[job] = Claim(leaf, user, asked, lines, limits, stopped)
+        self.claims[job] = Claim(leaf, user, asked, lines, limits, stopped, possible)
+        if self.tree.in_classes:
+            self.jobs.pop(self._requests.get(job), None)
+            self._requests[job], self.jobs[request] = request, job
 
     def forget(self, job: str) -> None:
         self.claims.pop(job, None)
+        self.jobs.pop(self._requests.pop(job, None), None)
 
     def of(self, task: str) -> Claim | None:
         """The claim of the job of a task."""
@@ -179,7 +215,7 @@ class QuotaBook:
         never = self.never(job)  # the limit of a started array was lowered
         if never is not None:
             return never
-        for line, amount in claim.lines.items():
+        for line, amount in (*claim.lines.items(), *claim.possible.items()):
             limit, free = claim.limits[line], self._free(claim, line, start, duration)
             if free < amount:
                 name = line.resource.name
@@ -198,9 +234,80 @@ class QuotaBook:
                 )
         return None
 
+    def may_go_elsewhere(self, job: str, reason: Reason) -> bool:
+        """Whether a reason is a limit of a class of nodes, and the job may be placed on other nodes."""
+        claim = self.claims.get(job)
+        named = dict(reason.params).get("resource")
+        return claim is not None and any(str(line.resource) == named for line in claim.possible)
+
+    # -- classes of nodes ------------------------------------------------------------------------------------
+
+    def closed(self, job: str, start: int, duration: int) -> frozenset[str]:
+        """The classes of nodes on which a job must not be placed from a time on: a limit has no room for
+        everything that could be placed there."""
+        claim = self.claims.get(job)
+        if claim is None or not claim.possible:
+            return frozenset()
+        if job in self.holds and job not in self._aside:
+            with self.without((job,)):
+                return self.closed(job, start, duration)
+        return frozenset(
+            line.resource.node_class
+            for line, amount in claim.possible.items()
+            if self._free(claim, line, start, duration) < amount
+        )
+
+    def opens(self, job: str, classes: Collection[str], start: int, duration: int) -> int | None:
+        """When the first of some closed classes has room for a job; None if unknown."""
+        claim, times = self.claims[job], []
+        for name in classes:
+            at: int | None = start
+            for line, amount in claim.possible.items():
+                if line.resource.node_class == name and at is not None:
+                    line_at = self._until(line, amount, at, duration)
+                    has_room = line not in self._lines and amount <= claim.limits[line]
+                    at = at if has_room else line_at
+            if at is not None:
+                times.append(at)
+        return min((at for at in times if at > start), default=None)
+
+    def allows_on(self, job: str, amounts: Amounts, start: int, duration: int) -> bool:
+        """Whether the limits of classes allow a job these amounts from a time on."""
+        claim = self.claims.get(job)
+        if claim is None:
+            return True
+        if job in self.holds and job not in self._aside:
+            with self.without((job,)):
+                return self.allows_on(job, amounts, start, duration)
+        found = self._with_classes(claim, amounts)
+        return all(
+            self._free(found, line, start, duration) >= amount
+            for line, amount in found.lines.items()
+            if line.resource.node_class
+        )
+
+    def count_anew(self) -> None:
+        """The classes of some nodes have changed."""
+        for held in list(self._counted):
+            self.removed(held)
+            self.added(held)
+
+    def _with_classes(self, claim: Claim, amounts: Amounts) -> Claim:
+        """A claim with the amounts of the classes of nodes that it uses."""
+        lines = {line: amount for line, amount in claim.lines.items() if not line.resource.node_class}
+        limits = dict(claim.limits)
+        for queue, is_of_user, resource, limit in self._limits.get(claim.leaf, ()):
+            if resource.node_class and (amount := amounts.get(resource, 0)):
+                line = Line(queue, claim.user if is_of_user else None, resource)
+                lines[line], limits[line] = amount, limit
+        asked = {resource: amount for resource, amount in claim.amounts.items() if not resource.node_class}
+        asked.update(amounts)
+        return replace(claim, amounts=asked, lines=lines, limits=limits, possible={}, before=claim)
+
     def _until(self, line: Line, amount: int, start: int, duration: int) -> int | None:
         """When a limit allows an amount for this duration; None if unknown."""
-        at = self._lines[line].earliest(amount, duration, start)
+        timeline = self._lines.get(line)
+        at = None if timeline is None else timeline.earliest(amount, duration, start)
         return None if at is None or at >= start + NO_TIME else at
 
     def _free(self, claim: Claim, line: Line, start: int, duration: int) -> int:
@@ -237,7 +344,10 @@ class QuotaBook:
         """Count a job as if it already had the resources that are being freed for it. The job itself ignores
         this."""
         self.release(job)
-        self.holds[job] = held = (self.claims[job], start, end)
+        claim = self.claims[job]
+        if claim.possible:
+            claim = replace(claim, lines={**claim.lines, **claim.possible})
+        self.holds[job] = held = (claim, start, end)
         self._take(*held, 1)
 
     def prolong(self, job: str, end: int) -> None:
@@ -290,6 +400,8 @@ class QuotaBook:
         counted = self._counted.pop(held, None)
         if counted is not None:
             self._take(*counted, -1)
+            if counted[0].before is not None and self.claims.get(held.task) is counted[0]:
+                self.claims[held.task] = counted[0].before
             if held.task in self._aside:
                 self._put_back(held.task)
 
@@ -301,6 +413,10 @@ class QuotaBook:
             self._count(held, counted[0])
 
     def _count(self, held: Allocation, claim: Claim) -> None:
+        if self.tree.in_classes and claim.before is None:
+            claim = self._with_classes(claim, self.in_classes(held))
+            if not held.reserved and held.task in self.claims:
+                self.claims[held.task] = claim
         self._counted[held] = counted = (claim, held.start, held.end)
         self._take(*counted, 1)
 

@@ -40,7 +40,7 @@ class Turns:
     def started(self, record: JobRecord, held: Allocation, capacities: Mapping[str, int]) -> None:
         """A task of a job has started."""
         claim = self._quotas.claims[record.key]
-        amounts = {resource.name: amount for resource, amount in claim.amounts.items()}
+        amounts = _by_name(claim.amounts)
         share = dominant_share(amounts, capacities)
         self.shares.started(held.task, (claim.leaf, claim.user), share, held.start)
         self._moved = True
@@ -52,7 +52,7 @@ class Turns:
     def recounted(self, record: JobRecord, task: str, capacities: Mapping[str, int], now: int) -> None:
         """A task of a job uses more or less than before."""
         claim = self._quotas.claims[record.key]
-        amounts = {resource.name: amount for resource, amount in claim.amounts.items()}
+        amounts = _by_name(claim.amounts)
         self.shares.changed(task, dominant_share(amounts, capacities), now)
         self._moved = True
 
@@ -167,6 +167,11 @@ class Turns:
                 for name in path:
                     add_amounts(used[name], claim.amounts)
         return covered
+
+
+def _by_name(amounts: Mapping[Resource, int]) -> dict[str, int]:
+    """Amounts by resource, without the parts on classes of nodes."""
+    return {resource.name: amount for resource, amount in amounts.items() if not resource.node_class}
 
 
 def _through_promises(records: list[JobRecord]) -> list[JobRecord]:

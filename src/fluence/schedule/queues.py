@@ -36,6 +36,7 @@ from fluence.model.queues import (
     Resource,
     not_counted,
     problems,
+    undefined_classes,
 )
 from fluence.queue import Queue as JobQueue
 from fluence.queue.fair_share import Account
@@ -297,7 +298,7 @@ class ClusterQueues(Step):
             usage.setdefault(leaf, {})[user] = value
         ratios = {} if turns is None else turns.shares.shares_used(now)
         capacities = self._queue.planner.capacities()
-        above = _above_capacity(tree, capacities)
+        above = _above_capacity(tree, capacities, self._queue.planner.class_capacities())
         guaranteed = _guaranteed(tree)
         for name, item in self._objects.items():
             is_valid, reason, message = self._verdict(name, capacities, above)
@@ -357,10 +358,8 @@ class ClusterQueues(Step):
         """Probable mistakes in a valid queue, for its administrator."""
         for text in not_counted(queue, capacities):
             yield "NotCounted", text
-        classes = sorted({str(each) for some in queue.fields.values() for each in some if each.node_class})
-        if classes:
-            named = ", ".join(classes[:_SHOWN])
-            yield "NotCounted", f"classes of nodes are not counted yet: {named} limits nothing"
+        for text in undefined_classes(queue, self._in_force.tree.classes):
+            yield "NotCounted", text
         for resource in queue.guaranteed:
             if resource in above:
                 yield "AboveCapacity", f"spec.guaranteed: {above[resource]}"
@@ -382,14 +381,19 @@ def _guaranteed(tree: QueueTree) -> dict[Resource, int]:
     return total
 
 
-def _above_capacity(tree: QueueTree, capacities: Mapping[str, int]) -> dict[Resource, str]:
+def _above_capacity(
+    tree: QueueTree, capacities: Mapping[str, int], of_classes: Amounts
+) -> dict[Resource, str]:
     """Messages for the resources that are guaranteed beyond the capacity of the cluster."""
-    return {
-        resource: f"{resource}: all guarantees together are {format_amount(resource.name, amount)}, and the "
-        f"cluster has {format_amount(resource.name, capacities.get(resource.name, 0))}"
-        for resource, amount in _guaranteed(tree).items()
-        if not resource.node_class and amount > capacities.get(resource.name, 0)
-    }
+    found: dict[Resource, str] = {}
+    for resource, amount in _guaranteed(tree).items():
+        there = of_classes.get(resource, 0) if resource.node_class else capacities.get(resource.name, 0)
+        if amount > there and (not resource.node_class or resource in tree.in_classes):
+            found[resource] = (
+                f"{resource}: all guarantees together are {format_amount(resource.name, amount)}, and the "
+                f"cluster has {format_amount(resource.name, there)}"
+            )
+    return found
 
 
 def _says_the_same(one: KueueObject, other: KueueObject) -> bool:

@@ -335,6 +335,45 @@ async def test_admission_that_is_half_there_and_the_commands_that_make_it_whole(
         )
 
 
+@pytest.mark.only("1.36", "1.37")
+async def test_policies_that_refuse_and_the_commands_that_put_them_in_force(
+    kube: Kube, user: HelmUser
+) -> None:
+    admission = {"mode": "policy", "users": True, "queueAccess": True}
+    install(user, kube, admission=admission)
+    prefix = f"fluence-{kube.namespace}"
+    kinds = "validatingadmissionpolicy,validatingadmissionpolicybinding"
+    audit = json.dumps({"spec": {"validationActions": ["Audit"]}})
+    binding = "validatingadmissionpolicybinding"
+    harm: dict[str, list[tuple[str, ...]]] = {
+        "users-policy": [("delete", kinds, f"{prefix}-users"), ("delete", binding, f"{prefix}-users")],
+        "queue-access": [("patch", binding, f"{prefix}-queue-access", "--type=merge", "--patch", audit)],
+    }
+    role = f"use-queues-{kube.namespace}"
+    async with field(kube, 1) as f, leading(f, users_policy=f"{prefix}-users"):
+        await make_ready(f)
+        await until_wrong(f)
+        assert (await asked(f)).verdicts("users-policy") == {"ok"}
+        for check, ways in harm.items():
+            for words in ways:
+                user.kubectl(*words)
+                report = await until_wrong(f, check)
+                (found,) = report.of(check, "wrong")
+                await asyncio.to_thread(run_cure, kube, found["cure"])
+                await until_wrong(f)
+        try:
+            user.kubectl("delete", kinds, f"{prefix}-queue-access")
+            resource = "--resource=queues.fluence.flux-framework.org"
+            user.kubectl("create", "clusterrole", role, "--verb=use", resource)
+            report = await asked(f)
+            (told,) = report.of("queue-access", "warn")
+            assert role in told["message"]
+            await asyncio.to_thread(run_cure, kube, told["cure"])
+            assert (await asked(f)).verdicts("queue-access") == {"ok"}
+        finally:
+            user.kubectl("delete", "clusterrole", role)
+
+
 def test_gates_that_are_off(gateless: Kube) -> None:
     report = ask(gateless)
     (api,) = report.of("gang-api")

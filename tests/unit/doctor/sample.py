@@ -9,6 +9,8 @@ from typing import Any
 from fluence import names
 from fluence.doctor.diagnose import diagnose
 from fluence.doctor.facts import (
+    QUEUES,
+    USERS_NAMES,
     AdmissionFacts,
     Authority,
     Backing,
@@ -23,6 +25,7 @@ from fluence.doctor.facts import (
     Installation,
     LeaseFacts,
     Policy,
+    Refusal,
     Replica,
     RightAnswer,
     RightFacts,
@@ -58,6 +61,7 @@ INSTALLED = Installation(
     lease_key="fluence-system/fluence",
     opens_metrics=False,
     flux_jobs=True,
+    users_policy="fluence-users",
     devices_at="kube-system/fluence-resources",
     release="fluence",
 )
@@ -68,6 +72,7 @@ LEASE = LeaseFacts(
     scheduler_name="fluence",
     acquired=ago(hours=1),
     renewed=ago(seconds=1),
+    users_policy="fluence-users",
 )
 HAND_OFF = "fluence-system/fluence-admission"
 OURS = frozenset(("fluence",))
@@ -98,6 +103,8 @@ BACKING = Backing(
     hands_over=True,
     parameters=HAND_OFF,
 )
+NAMES = Refusal("fluence-users", USERS_NAMES)
+ACCESS = Refusal("fluence-queue-access", QUEUES)
 VARIABLES = {**BASE, "FLUXION_VENDOR": f"{names.ATTRIBUTE}vendor"}
 ADMISSION = AdmissionFacts(
     has_policies=True,
@@ -108,7 +115,9 @@ ADMISSION = AdmissionFacts(
     tables=Seen((Table(HAND_OFF, VARIABLES),)),
     spaces=Seen((Space("default"), Space("team"))),
     declared=Declared("kube-system/fluence-resources", ("qpu", "qubit"), VARIABLES),
-    trial=Trial("default", tuple(VARIABLES)),
+    trial=Trial("default", tuple(VARIABLES), submitter="ada"),
+    refusals=Seen((NAMES, ACCESS)),
+    queue_roles=Seen(("use-queue-physics",)),
 )
 HEALTHY = ClusterFacts(
     now=NOW,

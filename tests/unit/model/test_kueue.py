@@ -10,7 +10,8 @@ import yaml
 from fluence.errors import InvalidInput
 from fluence.model import kueue
 from fluence.model.kueue import KueueQueues, from_document, is_running
-from fluence.model.queues import Queue, QueueTree, Reclaim, Resource, Stop, Within, problems
+from fluence.model.meta import LabelSelector
+from fluence.model.queues import Amounts, Queue, QueueTree, Reclaim, Resource, Stop, Within, problems
 
 CPU, MEMORY, GPU = Resource("cpu"), Resource("memory"), Resource("nvidia.com/gpu")
 # A site with two teams in a cohort, one of which has GPUs of two kinds, and a queue by itself.
@@ -126,6 +127,11 @@ def notes(found: KueueQueues) -> set[str]:
     return set(map(str, found.notes))
 
 
+def plain(amounts: Amounts) -> Amounts:
+    """Amounts without those of classes of nodes."""
+    return {each: amount for each, amount in amounts.items() if not each.node_class}
+
+
 class TestTheTree:
     def test_cohorts_cluster_queues_and_local_queues(self) -> None:
         _, queues = read(SITE)
@@ -142,7 +148,7 @@ class TestTheTree:
 
     def test_nominal_quota_is_guaranteed_and_flavours_are_added_up(self) -> None:
         _, queues = read(SITE)
-        assert queues["team-a-cq"].guaranteed == {CPU: 29_000, MEMORY: 100 << 30}
+        assert plain(queues["team-a-cq"].guaranteed) == {CPU: 29_000, MEMORY: 100 << 30}
         assert queues["team-b-cq"].guaranteed == {CPU: 1_500}
         assert queues["research"].guaranteed == {CPU: 10_000}
 
@@ -150,12 +156,22 @@ class TestTheTree:
         """A borrowing limit adds to the quota. A cohort at the top, and a queue without one, have what they
         are guaranteed; what a queue does not cover cannot be used in it."""
         _, queues = read(SITE)
-        assert queues["team-a-cq"].limit == {CPU: 29_000 + 5_000, GPU: 0}
-        assert queues["team-b-cq"].limit == {MEMORY: 0, GPU: 0}
-        assert queues["research"].limit == {CPU: 10_000 + 29_000 + 1_500 + 5_000}
-        assert queues["all"].limit == {CPU: 40_500, MEMORY: 100 << 30}
-        assert queues["gpus"].limit == {GPU: 8, CPU: 0, MEMORY: 0}
+        assert plain(queues["team-a-cq"].limit) == {CPU: 29_000 + 5_000, GPU: 0}
+        assert plain(queues["team-b-cq"].limit) == {MEMORY: 0, GPU: 0}
+        assert plain(queues["research"].limit) == {CPU: 10_000 + 29_000 + 1_500 + 5_000}
+        assert plain(queues["all"].limit) == {CPU: 40_500, MEMORY: 100 << 30}
+        assert plain(queues["gpus"].limit) == {GPU: 8, CPU: 0, MEMORY: 0}
         assert queues["default"] == Queue("default")
+
+    def test_a_flavour_with_labels_is_a_class_of_nodes_with_its_own_quota(self) -> None:
+        found, queues = read(SITE)
+        tree = QueueTree(found.queues)
+        assert tree.classes == {"spot": LabelSelector(match_labels={"instance-type": "spot"})}
+        on_spot = {each: amount for each, amount in queues["team-a-cq"].guaranteed.items() if each.node_class}
+        assert on_spot == {Resource("cpu", "spot"): 20_000, Resource("memory", "spot"): 64 << 30}
+        # A queue without the flavour gets none of its nodes, as in Kueue.
+        assert queues["team-b-cq"].limit[Resource("cpu", "spot")] == 0
+        assert queues["all"].limit[Resource("cpu", "spot")] == 20_000
 
     def test_who_may_use_which(self) -> None:
         tree = QueueTree(read(SITE)[0].queues)
@@ -194,13 +210,7 @@ class TestTheTree:
 class TestWhatIsNotDone:
     def test_everything_is_listed(self) -> None:
         assert notes(read(SITE)[0]) == {
-            (
-                "ResourceFlavor spot: spec.nodeLabels: are not put on pods, and its quota is for all nodes: "
-                "select nodes in pods"
-            ),
             "ResourceFlavor spot: spec.tolerations: is not put on pods: write it in the pods",
-            "ClusterQueue team-a-cq: cpu: the flavours default-flavor, spot are counted together",
-            "ClusterQueue team-a-cq: memory: the flavours default-flavor, spot are counted together",
             "ClusterQueue team-b-cq: lendingLimit: is not kept: others may borrow all that is not in use",
         }
 

@@ -6,7 +6,7 @@ import pytest
 
 from fluence.messages import text
 from fluence.model.meta import LabelSelector
-from fluence.model.queue_documents import InvalidQueue, parse, parse_tree
+from fluence.model.queue_documents import InvalidQueue, parse, parse_tree, read, to_value
 from fluence.model.queues import (
     MAX_QUEUES,
     Queue,
@@ -16,6 +16,7 @@ from fluence.model.queues import (
     Resource,
     Stop,
     problems,
+    undefined_classes,
 )
 
 HEAD = "apiVersion: fluence.flux-framework.org/v1alpha1\nkind: Queue\nmetadata: {name: physics}\n"
@@ -40,6 +41,26 @@ def test_everything_that_a_document_can_say() -> None:
     assert queue.time == QueueTime(3_600_000, 86_400_000, True, 60_000)
 
 
+def test_classes_of_nodes_are_read_and_written() -> None:
+    queue = spec("nodeClasses: {a100: {matchLabels: {gpu: a100}}}, limit: {nvidia.com/gpu@a100: 8}")
+    assert queue.classes == {"a100": LabelSelector(match_labels={"gpu": "a100"})}
+    assert read(to_value(queue)) == queue
+    tree = QueueTree([queue, Queue("chem", limit={Resource("cpu", "a100"): 1, Resource("cpu", "h100"): 1})])
+    assert tree.in_classes == {Resource("nvidia.com/gpu", "a100"), Resource("cpu", "a100")}
+    (told,) = undefined_classes(tree.queues["chem"], tree.classes)
+    assert told.startswith("spec.limit: cpu@h100 limits nothing, because no queue defines the class h100")
+
+
+def test_a_class_has_one_meaning_for_all_queues() -> None:
+    one, other = ({"a100": LabelSelector(match_labels={"gpu": each})} for each in ("a", "b"))
+    assert problems([Queue("x", classes=one), Queue("y", classes=dict(one))]) == {}
+    found = problems([Queue("x", classes=one), Queue("y", classes=other)])
+    assert found == {
+        "x": ["spec.nodeClasses.a100: queue y defines it otherwise: keep one of them"],
+        "y": ["spec.nodeClasses.a100: queue x defines it otherwise: keep one of them"],
+    }
+
+
 def test_a_document_that_says_nothing_limits_nothing() -> None:
     queue = parse(HEAD)[0]
     assert not queue.limit
@@ -57,6 +78,9 @@ def test_a_file_has_many_documents_or_a_list() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
+        ("nodeClasses: {a100: {}}", "spec.nodeClasses.a100: selects every node: name the labels"),
+        ("nodeClasses: {-a: {matchLabels: {a: b}}}", "is not the name of a class"),
+        ("nodeClasses: [a100]", "spec.nodeClasses: must be a mapping"),
         ("limit: {cpu: -1}", "spec.limit.cpu: -1 is negative: write 0 or more"),
         ("limit: {cpu: 1e300}", "spec.limit.cpu: is above 2^53: leave the field out for no limit"),
         ("guaranteed: {cpu: many}", "spec.guaranteed.cpu: 'many' is not a quantity"),

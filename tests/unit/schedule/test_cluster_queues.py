@@ -444,7 +444,7 @@ class TestTheTree:
         world.put(member("a"))
         assert world.bound == {"a"}
 
-    def test_classes_of_nodes_are_said_not_to_count(self) -> None:
+    def test_classes_that_no_queue_defines_are_said_not_to_count(self) -> None:
         world = World(queue("default", limit={"nvidia.com/gpu@a100": 4}))
         world.wait(11 * SECOND)
         status, reason, message = world.condition("default", "Valid")

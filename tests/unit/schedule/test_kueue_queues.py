@@ -9,6 +9,7 @@ from fluence.model import kueue
 from fluence.model.meta import KubeObject, ObjectMeta
 from fluence.model.owner import Job
 from fluence.model.pod import Pod
+from tests.unit.cluster.build import node
 from tests.unit.schedule import kit
 from tests.unit.schedule.test_cluster_queues import DEFAULT, SECOND, SETTLED, World, queue
 
@@ -43,6 +44,32 @@ def site(*more: Any) -> World:
     queues = (cluster_queue("cq-a", 2, "all"), cluster_queue("cq-b", 2, "all"), FLAVOUR)
     locals_ = (local_queue("a", "main", "cq-a"), local_queue("b", "main", "cq-b"))
     return World(space("a"), space("b"), *queues, *locals_, *more)
+
+
+class TestFlavours:
+    def test_the_quota_of_a_flavour_holds_on_its_nodes(self) -> None:
+        """The third job goes to the nodes of the other flavour; the sixth has quota nowhere."""
+        labels = {"spot": {"kind": "spot"}, "own": {"kind": "own"}}
+        flavours = (
+            kueue.ResourceFlavor(metadata=ObjectMeta(name=name), spec={"nodeLabels": each})
+            for name, each in labels.items()
+        )
+        quotas = [
+            {"name": name, "resources": [{"name": "cpu", "nominalQuota": quota}]}
+            for name, quota in (("spot", "2"), ("own", "3"))
+        ]
+        spec = {
+            "namespaceSelector": {},
+            "resourceGroups": [{"coveredResources": ["cpu"], "flavors": quotas}],
+        }
+        both = kueue.ClusterQueue(metadata=ObjectMeta(name="both"), spec=spec)
+        world = World(space("a"), *flavours, both, local_queue("a", "main", "both"))
+        world.put(*(node(f"n{n}", labels=labels["spot" if n < 2 else "own"]) for n in range(4)))
+        world.wait(SETTLED)
+        for number in range(6):
+            world.put(pod(f"p{number}", "main"))
+        pods = [world.objects["Pod", f"a/{name}"] for name in world.bound]
+        assert sorted(pod.spec.node_name in ("n0", "n1") for pod in pods) == [False] * 3 + [True] * 2
 
 
 class TestQuotas:

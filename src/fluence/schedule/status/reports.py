@@ -185,7 +185,7 @@ class StatusReports(Step):
             if not any(reason.code is Code.WAITS_FOR_OVERRUN for reason in told):
                 # The job that overran last need not be the one that uses the nodes; those come first.
                 told += tuple(breaking(pod_set, self._queue))
-            limits = self._limits(pod_set)
+            limits = self._limits(pod_set, now)
             told = (*_beside(limits, told), *self._shares(pod_set, limits))
             report = replace(
                 report,
@@ -222,7 +222,7 @@ class StatusReports(Step):
         """Why a pod set waits now, for a reader who may read all objects."""
         found = self._of_shape(pod_set, now)
         preemption = self.preemption_verdict(pod_set)
-        limits = self._limits(pod_set)
+        limits = self._limits(pod_set, now)
         others = (*_beside(limits, named(found.reasons)), *self._shares(pod_set, limits))
         return replace(found, reasons=(*preemption, *limits, *others))
 
@@ -236,11 +236,16 @@ class StatusReports(Step):
             return True
         return pod_set.asked < 0
 
-    def _limits(self, pod_set: PodSet) -> tuple[Reason, ...]:
+    def _limits(self, pod_set: PodSet, now: int) -> tuple[Reason, ...]:
         """The limits of its user or its queue that keep a pod set from starting."""
         if pod_set.state is JobState.UNSCHEDULABLE:
             return ()
-        limits = (limit_reason(self._queue, pod_set), self._queue.quota_reason(pod_set))
+        quotas, quota = self._queue.quotas, self._queue.quota_reason(pod_set)
+        if quota is not None and quotas is not None and quotas.may_go_elsewhere(pod_set.key, quota):
+            # It waits for the limit of a class of nodes only if it would start there now.
+            would_start = self._planner.seats_now(pod_set.request, now, pod_set.limit) is not None
+            quota = quota if would_start else None
+        limits = (limit_reason(self._queue, pod_set), quota)
         return tuple(limit for limit in limits if limit is not None)
 
     def _shares(self, pod_set: PodSet, limits: tuple[Reason, ...]) -> tuple[Reason, ...]:
