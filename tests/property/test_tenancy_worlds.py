@@ -317,7 +317,7 @@ def a_full_world(rng: random.Random) -> tuple[dict[str, Any], list[Step], dict[s
 FAULTS = "426 2090 2331 2700 3149 3420 3474 3814 3920 5949 7660 8864 10753 10856 20696 20910 21206 21765"
 
 
-@pytest.mark.parametrize("seed", map(int, FAULTS.split()))
+@pytest.mark.parametrize("seed", [int(seed) for seed in FAULTS.split()])
 def test_worlds_that_found_a_fault(seed: int) -> None:
     """A change that is taken back broke a promise (2090, 2331); quota was held for too short a time after a
     change (3149); work behind others in a strict order ended them again and again (3420); others ended
