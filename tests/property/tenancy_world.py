@@ -329,7 +329,8 @@ class TenancyWorld(PreemptionWorld):
         return sets.by_pod.get(uid) or next(found, None)
 
     def _keeps_guarantees(self, orders: list[Preempt], before: dict[str, Pod], ended: set[str]) -> None:
-        """P5: a guarantee is reclaimed by work that is within it in the end, from queues that keep theirs."""
+        """P5: a guarantee is reclaimed by work that is within it in the end, from queues that keep theirs, by
+        what runs and what has an earmark."""
         tree = self.tree
         if tree is None:
             return
@@ -347,6 +348,9 @@ class TenancyWorld(PreemptionWorld):
             ours = [name for name in self.path(mine) if name not in both and tree.entitled[name].get(CPU)]
             wanted = sum(_cpu(pod) for pod in self._pods_of(order.preemptor))
             assert any(left.get(name, 0) + wanted <= tree.entitled[name][CPU] for name in ours), "P5"
+            for earmark in self.scheduler.state.preemption._earmarks.values():
+                for name in self.path(earmark.pod_set.job.queue):
+                    left[name] = left.get(name, 0) + sum(map(_cpu, earmark.pod_set.pods))
             for name in self.path(other):
                 if name not in both:
                     assert left.get(name, 0) >= tree.entitled[name].get(CPU, 0), "P5: below its guarantee"
@@ -417,7 +421,7 @@ class TenancyWorld(PreemptionWorld):
         preemption, planner, now = self.scheduler.state.preemption, self.scheduler.state.planner, self.now
         compiled = planner.gang(pod_set.request)
         assert not isinstance(compiled, Refused)
-        weaker = preemption._weaker(preemption._standing(pod_set, gang.eviction_priority), pod_set.key)
+        weaker = plan.weaker  # without those whose promises would be broken
         but = (*(each.pod_set for each in weaker), *behind)
         places = [each.reservation.number for each in (pod_set, *behind) if each.reservation is not None]
         duration = None if pod_set.limit >= FOREVER else pod_set.limit

@@ -32,6 +32,7 @@ class Earmarks:
         self._numbers: dict[int, int] = {}
         self.requests: dict[int, PodSetRequest] = {}  # of the gangs
         self._next = -2
+        self._supposed = _SUPPOSED
 
     def __contains__(self, number: int) -> bool:
         return number in self._numbers
@@ -46,12 +47,15 @@ class Earmarks:
         number = request.number
         self.release(number)
         mark, self._next = self._next, self._next - 1
+        self._write(mark, placement, now, end)
+        self._numbers[number], self.requests[number] = mark, request
+
+    def _write(self, mark: int, placement: GangPlacement, start: int, end: int) -> None:
         placements = {each.pod: each for each in placement.placements}
         holding = GangHolding(
-            mark, now, end, True, whole=placement.whole, placements=placements, grants=placement.grants
+            mark, start, end, True, whole=placement.whole, placements=placements, grants=placement.grants
         )
         self._cluster.matcher.ledger.write(holding, *placement.columns)
-        self._numbers[number], self.requests[number] = mark, request
 
     def release(self, number: int) -> None:
         """Remove the earmark of a gang."""
@@ -87,7 +91,7 @@ class Earmarks:
         and with the earmarks of some gangs ``lifted``. Everything is restored afterwards."""
         cluster = self._cluster
         mark, ledger, jobs = cluster.mark(), cluster.matcher.ledger, cluster.fit.jobs
-        supposed = _SUPPOSED
+        supposed = self._supposed
         uids: set[str] = set()
         try:
             for number in lifted:
@@ -104,7 +108,7 @@ class Earmarks:
                 ledger.remove(number)
                 if left:
                     cluster.fit.hold(
-                        supposed,
+                        self._supposed,
                         left,
                         start=holding.start,
                         end=holding.end,
@@ -112,12 +116,18 @@ class Earmarks:
                         uses_node=holding.uses_node,
                         grants=holding.grants,
                     )
-                    supposed -= 1
+                    self._supposed -= 1
             cluster.departing = frozenset(uids)
             yield
         finally:
             cluster.departing = frozenset()
             cluster.undo(mark)
+            self._supposed = supposed
+
+    def suppose(self, placement: GangPlacement, *, start: int, end: int) -> None:
+        """Assume that a placement is taken too, until the end of `supposing`."""
+        self._write(self._supposed, placement, start, end)
+        self._supposed -= 1
 
     def freed_by(self, gone: Gone) -> tuple[Rows, Ints]:
         """The most that would come free without some pods: vertices and amounts."""

@@ -63,6 +63,7 @@ class ClusterPlanner:
         self.earmarks = Earmarks(cluster)
         self._classes = NodeClasses(self._pod_amounts)
         self._narrowed: int | None = None  # the shape that was tried last without some classes of nodes
+        self._shortened: dict[str, int] = {}  # tasks whose end was moved ahead since the last plan: from when
         self.device_classes: Callable[[Pod], Mapping[str, int]] = lambda pod: {}
         """The ResourceClaims of a pod as resources by class, for quotas. Selectors do not matter."""
 
@@ -342,10 +343,12 @@ class ClusterPlanner:
             self.cluster.prolong(allocation.number, end)
             allocation.job = job  # NB pods that came back with their node were recorded again
         self.allocations.note_end(allocation)
-        self.lost += 1
+        if end > self._shortened.get(allocation.task, -1):
+            self.lost += 1  # otherwise the last plan knew no earlier end
 
     def shorten(self, allocation: Allocation, end: int) -> None:
         """A task is being ended: its resources come free by ``end``, earlier than planned."""
+        self._shortened.setdefault(allocation.task, allocation.end)
         job = self.cluster.fit.jobs.get(allocation.number)
         if job is None:
             allocation.job.end = end
@@ -366,6 +369,7 @@ class ClusterPlanner:
         self._hopeless.clear()
 
     def settle(self, now: int) -> list[Allocation]:
+        self._shortened.clear()
         self.allocations.settle()
         self.cluster.matcher.ledger.settle()
         return []

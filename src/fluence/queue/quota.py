@@ -377,6 +377,30 @@ class QuotaBook:
             for job in lifted:
                 self._put_back(job)
 
+    @contextmanager
+    def supposing(
+        self, job: str, start: int, end: int, ends: Mapping[Allocation, int], but: Iterable[str]
+    ) -> Iterator[None]:
+        """As if a job had its quota for some time, running tasks ended at ``ends``, and nothing were held for
+        the jobs ``but``."""
+        counted = {held: self._counted[held] for held in ends if held in self._counted}
+        changed = [(one, begin, until, ends[held]) for held, (one, begin, until) in counted.items()]
+        claim = self.claims.get(job)
+        with self.without((job, *but)):
+            for each, begin, until, other in changed:
+                self._take(each, begin, until, -1)
+                self._take(each, begin, other, 1)
+            if claim is not None:
+                self._take(claim, start, end, 1)
+            try:
+                yield
+            finally:
+                if claim is not None:
+                    self._take(claim, start, end, -1)
+                for each, begin, until, other in changed:
+                    self._take(each, begin, other, -1)
+                    self._take(each, begin, until, 1)
+
     def _lift(self, job: str) -> None:
         self._aside.add(job)
         self._take(*self.holds[job], -1)

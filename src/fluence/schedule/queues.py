@@ -16,7 +16,7 @@ them, and errors in them never keep our own queues from being in force.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from fluence.cluster.graph import ClusterGraph
@@ -117,6 +117,9 @@ class ClusterQueues(Step):
         self._saw: tuple[object, ...] = ()  # and from which state
         self._differ = False  # some of them are not on the server yet
         self._sent: dict[str, tuple[object, int]] = {}  # by queue: the last status that was sent, and when
+        # By queue: what its status was last made from, and whether it differed from the server's.
+        self._made: dict[str, tuple[_Figures, bool]] = {}
+        self._fixed: _Fixed | None = None
         queue.labels_of = cluster.namespace_labels
 
     def observe(self, event: Event | NotBound, now: int) -> None:
@@ -250,22 +253,31 @@ class ClusterQueues(Step):
     def _updates(self, now: int) -> Iterable[QueueStatusUpdate]:
         """The statuses that differ from the server's."""
         self._looked_at, self._saw, self._differ = now, self._state(), False
-        for status in self._statuses(now):
-            item = self._objects[status.name]
+        usage: dict[str, dict[str, float]] = {}
+        for (leaf, user), (value, _) in self.usage(now).items():
+            usage.setdefault(leaf, {})[user] = value
+        for name, figures in self._figures(now):
+            sent, at = self._sent.get(name, (None, 0))
+            made = self._made.get(name)
+            if made is not None and made[0] == figures and now < at + _REPEAT:
+                self._differ |= made[1]
+                continue
+            item, status = figures.item, self._status(name, figures, usage.get(name, {}), now)
             there = item.status if isinstance(item.status, Mapping) else {}
             written = item.usage(now)
             document = status.document(_since(there, status, now))
             wanted = _compared(document)
             differs = wanted != _compared(there)
             self._differ |= differs
-            sent, at = self._sent.get(status.name, (None, 0))
+            self._made[name] = figures, differs
             is_due = now >= at + _REPEAT and (differs or self._has_drifted(status, written, now))
             if is_due or (differs and wanted != sent):
-                self._sent[status.name] = (wanted, now)
+                self._sent[name] = (wanted, now)
                 remark = "" if status.reason == "Valid" else status.message
-                yield QueueStatusUpdate(status.name, item.metadata.uid, document, remark)
-        for name in self._sent.keys() - self._objects.keys():
-            del self._sent[name]
+                yield QueueStatusUpdate(name, item.metadata.uid, document, remark)
+        for known in (self._sent, self._made):
+            for name in known.keys() - self._objects.keys():
+                del known[name]
 
     def _has_drifted(
         self, status: QueueStatus, written: tuple[int, Mapping[str, float]] | None, now: int
@@ -281,7 +293,8 @@ class ClusterQueues(Step):
             abs(users[user] * kept - value) > _DRIFT * (1 + value) for user, value in status.usage.items()
         )
 
-    def _statuses(self, now: int) -> Iterable[QueueStatus]:
+    def _figures(self, now: int) -> Iterable[tuple[str, _Figures]]:
+        """What the status of each queue is made from, apart from usage and time."""
         tree, quotas, turns = self._in_force.tree, self._queue.quotas, self._queue.turns
         used: dict[str, dict[Resource, int]] = {name: {} for name in tree.queues}
         for leaf, amounts in ({} if quotas is None else quotas.usage()).items():
@@ -293,43 +306,70 @@ class ClusterQueues(Step):
             if record.state.has_nodes or not record.state.leaves_queue:
                 for name in tree.paths.get(record.job.queue, ()):
                     counts[name] += 1
-        usage: dict[str, dict[str, float]] = {}
-        for (leaf, user), (value, _) in self.usage(now).items():
-            usage.setdefault(leaf, {})[user] = value
         ratios = {} if turns is None else turns.shares.shares_used(now)
-        capacities = self._queue.planner.capacities()
-        above = _above_capacity(tree, capacities, self._queue.planner.class_capacities())
-        guaranteed = _guaranteed(tree)
+        fixed = self._fixed_parts()
         for name, item in self._objects.items():
-            is_valid, reason, message = self._verdict(name, capacities, above)
-            meta = item.metadata
-            status = QueueStatus(name, meta.uid, meta.generation or 0, is_valid, reason, message, False)
-            if name in tree.queues:
-                ratio = ratios.get(tuple(reversed(tree.paths[name])))
-                in_use = sorted(used[name].items())
-                is_active = tree.queues[name] == self._parsed.get(name)
-                status = replace(
-                    status,
-                    is_active=is_active,
-                    in_force=None if is_active else tree.queues[name],
-                    entitled=_shown(tree.entitled[name]),
-                    limit=_shown(tree.queues[name].limit),
-                    used={str(key): format_amount(key.name, amount) for key, amount in in_use},
-                    borrowed=_shown(
-                        {
-                            key: amount - tree.entitled[name].get(key, 0)
-                            for key, amount in in_use
-                            if key in guaranteed and amount > tree.entitled[name].get(key, 0)
-                        }
-                    ),
-                    running=running[name],
-                    waiting=waiting[name],
-                    share="" if ratio is None else f"{ratio:.2f}",
-                    usage=_capped(usage.get(name, {})),
-                    at=now,
-                    preempted=self._ended.of_queue(name) if tree.preemption(name).min_runtime else {},
-                )
-            yield status
+            if name not in tree.queues:
+                yield name, _Figures(item, fixed)
+                continue
+            ratio = ratios.get(tuple(reversed(tree.paths[name])))
+            preempted = self._ended.of_queue(name) if tree.preemption(name).min_runtime else {}
+            share = "" if ratio is None else f"{ratio:.2f}"
+            yield (
+                name,
+                _Figures(item, fixed, used[name], running[name], waiting[name], share, dict(preempted)),
+            )
+
+    def _fixed_parts(self) -> _Fixed:
+        """What changes only with the queues, the settings and the nodes."""
+        rests = (
+            self._in_force.tree,
+            self._in_force.problems,
+            self._parsed,
+            self._queue.overridden,
+            self._queue.planner.capacities(),
+        )
+        known = self._fixed
+        if known is None or any(now is not then for now, then in zip(rests, known.rests, strict=True)):
+            tree, capacities = rests[0], rests[4]
+            above = _above_capacity(tree, capacities, self._queue.planner.class_capacities())
+            known = self._fixed = _Fixed(rests, above, _guaranteed(tree))
+        return known
+
+    def _status(self, name: str, figures: _Figures, usage: Mapping[str, float], now: int) -> QueueStatus:
+        tree, item, fixed = self._in_force.tree, figures.item, figures.fixed
+        verdict = fixed.verdicts.get(name)
+        if verdict is None:
+            capacities = self._queue.planner.capacities()
+            verdict = fixed.verdicts[name] = self._verdict(name, capacities, fixed.above)
+        is_valid, reason, message = verdict
+        meta = item.metadata
+        status = QueueStatus(name, meta.uid, meta.generation or 0, is_valid, reason, message, False)
+        if name not in tree.queues:
+            return status
+        in_use = sorted(figures.used.items())
+        is_active = tree.queues[name] == self._parsed.get(name)
+        return replace(
+            status,
+            is_active=is_active,
+            in_force=None if is_active else tree.queues[name],
+            entitled=_shown(tree.entitled[name]),
+            limit=_shown(tree.queues[name].limit),
+            used={str(key): format_amount(key.name, amount) for key, amount in in_use},
+            borrowed=_shown(
+                {
+                    key: amount - tree.entitled[name].get(key, 0)
+                    for key, amount in in_use
+                    if key in fixed.guaranteed and amount > tree.entitled[name].get(key, 0)
+                }
+            ),
+            running=figures.running,
+            waiting=figures.waiting,
+            share=figures.share,
+            usage=_capped(usage),
+            at=now,
+            preempted=figures.preempted,
+        )
 
     def _verdict(
         self, name: str, capacities: Mapping[str, int], above: Mapping[Resource, str]
@@ -371,6 +411,29 @@ class ClusterQueues(Step):
                 "Overridden",
                 f"the settings {settings} count instead of {fields}: remove one of the two",
             )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Fixed:
+    """What statuses have in common, and the verdict on each queue, while they rest on the same objects."""
+
+    rests: tuple[QueueTree, object, object, object, Mapping[str, int]]
+    above: Mapping[Resource, str]
+    guaranteed: Mapping[Resource, int]
+    verdicts: dict[str, tuple[bool, str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Figures:
+    """What the status of a queue is made from: equal figures make equal statuses, apart from usage."""
+
+    item: QueueObject
+    fixed: _Fixed
+    used: Mapping[Resource, int] = field(default_factory=dict)
+    running: int = 0
+    waiting: int = 0
+    share: str = ""
+    preempted: Mapping[str, int] = field(default_factory=dict)
 
 
 def _guaranteed(tree: QueueTree) -> dict[Resource, int]:

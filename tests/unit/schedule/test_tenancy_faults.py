@@ -3,6 +3,8 @@ the smallest world that shows it."""
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec.structs import replace
 
 from fluence import names
@@ -248,3 +250,100 @@ def test_an_order_is_not_repeated_against_the_word_of_a_queue() -> None:
     world.carries_out = True
     world.settle(100)
     assert world.deleted == [] and world.running == {"low"}
+
+
+def test_an_end_that_is_taken_back_before_the_plan_has_seen_it_is_no_loss() -> None:
+    """Promises that others overtook later were said to be broken because resources were lost."""
+    owed = {"guaranteed": {"cpu": 1}, "preemption": {"reclaim": "any"}}
+    world = world_of(1, 1, of("low", "default"), a=owed)
+    losses = world.scheduler.state.planner.lost
+    world.add(of("medium", "default", MEDIUM), of("owed", "a"))
+    assert [order.queue for order in world.step().preemptions] == ["a"]
+    assert world.scheduler.state.planner.lost == losses
+
+
+def promised_behind_an_end(**owed: str) -> PreemptionWorld:
+    """A job that was promised a start in 100 s and then had other work ended, which takes 40 s, and a job
+    whose queue reclaims its guarantee."""
+    queues: dict[str, Any] = {
+        "a": {"guaranteed": {"cpu": 1}, "preemption": {"reclaim": "any"}},
+        "b": {"preemption": {"minRuntime": "30s"}},
+    }
+    limited = {names.QUEUE: "b", names.DURATION: "100s"}
+    world = world_of(1, 1, prioritised("runs", LOW, grace=40, annotations=limited), **queues)
+    world.add(prioritised("told", MEDIUM, annotations=limited))
+    world.settle(1)
+    assert world.queue.records["default/pod:told"].reservation is not None
+    world.settle(30)
+    assert world.deleted == ["runs"] and world.nominated("told") == "n0"
+    world.add(prioritised("owed", LOW, annotations={names.QUEUE: "a", **owed}))
+    return world
+
+
+def test_an_earmark_is_not_taken_if_that_breaks_a_promise() -> None:
+    """A job gave up its reservation for an earmark, and the work that took the earmark never ends."""
+    world = promised_behind_an_end()
+    world.settle(45)
+    assert world.running == {"told"}
+    assert not world.queue.records["default/pod:told"].broken
+
+
+def test_an_earmark_is_taken_if_its_promise_is_kept() -> None:
+    world = promised_behind_an_end(**{names.DURATION: "20s"})
+    world.settle(45)
+    assert world.running == {"owed"}
+    world.remove("owed")
+    world.settle(1)
+    assert world.running == {"told"}
+    assert not world.queue.records["default/pod:told"].broken
+
+
+def test_what_a_gang_holds_for_members_that_are_gone_comes_free_with_the_rest() -> None:
+    """Sums counted the pods of a gang apart, and so more work was ended than was needed."""
+    world = PreemptionWorld(2, 2)
+    world.add(prioritised("spared", MEDIUM))
+    world.settle(1)
+    world.add(*gang("work", 3, LOW, minimum=1))
+    world.settle(1)
+    beside = world.pods["spared"].spec.node_name
+    gone, leaving = (name for name, pod in world.pods.items() if pod.spec.node_name != beside)
+    world.remove(gone)
+    world.delete(leaving)
+    world.settle(1)
+    world.add(*gang("high", 4, HIGH, minimum=3))
+    assert [order.group for order in world.step().preemptions] == ["default/work"]
+
+
+def test_whoever_takes_an_earmark_repeats_the_orders_that_it_counts_on() -> None:
+    """An order had no effect, and then it was nobody's."""
+    world = PreemptionWorld(1, 1)
+    world.add(prioritised("low", LOW))
+    world.settle(1)
+    world.carries_out = False
+    world.add(prioritised("medium", MEDIUM))
+    assert world.step().preemptions
+    world.step()
+    world.add(prioritised("high", HIGH))
+    assert world.step().preemptions == []  # it was given a moment ago
+    preemption, pod_sets = world.scheduler.state.preemption, world.scheduler.state.pod_sets
+    (order,) = preemption.orders(pod_sets.by_key["default/pod:high"])
+    assert order.group == "default/pod:low" and order.preemptor is not None
+    assert order.preemptor.metadata.name == "high"
+    world.settle(6)
+    world.carries_out = True
+    world.settle(60)
+    assert world.deleted == ["low"] and world.running == {"high"}
+
+
+def test_a_guarantee_is_not_reclaimed_by_the_end_of_work_that_continues() -> None:
+    """The work of its own queue was to end in the same cycle. It continued when its earmark was taken."""
+    queues: dict[str, Any] = {
+        "top": {"guaranteed": {"cpu": 1}},
+        "a": {"parent": "top", "preemption": {"reclaim": "any"}},
+        "b": {"parent": "top"},
+    }
+    world = world_of(1, 2, of("mine", "b"), of("other", "default"), **queues)
+    world.add(of("high", "default", HIGH, cpu="2"), of("owed", "a"))
+    orders = world.step().preemptions
+    assert {order.preemptor.metadata.name for order in orders if order.preemptor} == {"high"}
+    assert {order.group for order in orders} == {"default/pod:mine", "default/pod:other"}

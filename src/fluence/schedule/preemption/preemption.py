@@ -21,6 +21,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -42,6 +43,7 @@ from fluence.queue.allocations import Allocation
 from fluence.queue.budget import CycleBudget
 from fluence.queue.fair_share import dominant_share
 from fluence.queue.job import FOREVER, JobRecord
+from fluence.queue.promises import LATE
 from fluence.queue.rules import by_urgency
 from fluence.schedule.actions import Nominate, PlanEnd, Preempt
 from fluence.schedule.changes import Changes
@@ -52,6 +54,7 @@ from fluence.schedule.lifecycle import Lifecycle
 from fluence.schedule.pod_set import PodSet, PodSets
 from fluence.schedule.preemption.counts import EndedCounts
 from fluence.schedule.preemption.drain import Drain
+from fluence.schedule.preemption.owed import Owed, Taking, is_owed, late
 from fluence.schedule.preemption.remainder import Remainder
 from fluence.schedule.preemption.rights import Rights, Standing
 from fluence.schedule.preemption.rules import PAUSES, BudgetMode, Budgets, Cost, PreemptionRules
@@ -432,11 +435,11 @@ class Preemption(Step):
         waiting = (each for each in queue.pending if quotas is None or not quotas.is_stopped(each.key))
         return tuple(islice(waiting, 1))
 
-    def _stays(self, gang: Gang) -> bool:
-        """Whether any of a gang runs that is not to end."""
+    def _staying(self, gang: Gang) -> int:
+        """How many pods of a gang run that are not to end."""
         ordered = self._ordered()
         running = (pod.metadata.uid for pod in gang.placed if pod.metadata.uid in self._priority_of)
-        return any(uid not in self._ending and uid not in ordered for uid in running)
+        return sum(uid not in self._ending and uid not in ordered for uid in running)
 
     @property
     def _is_strict(self) -> bool:
@@ -456,7 +459,7 @@ class Preemption(Step):
         is_stopped = quotas is not None and record.key in quotas.claims and quotas.is_stopped(record.key)
         if is_stopped or self._queue.limit_of(record) is not None:
             return None  # the end of others would not let it start
-        if record.job.is_part and not self._stays(gang):
+        if record.job.is_part and not self._staying(gang):
             return None  # it starts beside the rest of its gang, or with it
         rules = self._rights().rules(record.job.queue)
         if rules.within is None and rules.reclaim is None:
@@ -491,16 +494,18 @@ class Preemption(Step):
     # -- deciding --------------------------------------------------------------------------------------------
 
     def _search(
-        self, pod_set: PodSet, gang: Gang, now: int, decisions: Decisions
+        self, pod_set: PodSet, gang: Gang, now: int, decisions: Decisions, kept: frozenset[str] = frozenset()
     ) -> tuple[Reason, int | None] | None:
-        """Have a gang start by the end of others; else why not, and until when that holds."""
+        """Have a gang start by the end of others; else why not, and until when that holds. ``kept``: the keys
+        of gangs whose earmarks it may not take."""
         cluster, request = self._cluster, pod_set.request
         compiled = self._planner.gang(request)
         if isinstance(compiled, Refused):
             return compiled.reason, None
         duration = None if pod_set.limit >= FOREVER else pod_set.limit
         standing = self._standing(pod_set, gang.eviction_priority)
-        weaker, behind = self._weaker(standing, pod_set.key), self._untold_behind(pod_set)
+        weaker = [each for each in self._weaker(standing, pod_set.key) if each.pod_set.key not in kept]
+        behind = self._untold_behind(pod_set)
         but = (*(each.pod_set for each in weaker), *behind)
         marks = self._planner.earmarks
         cluster.advance(now)
@@ -566,21 +571,122 @@ class Preemption(Step):
                             found, start, awaited = other, end, ending
         placement = free if free is not None else found.placement if found is not None else None
         assert placement is not None
+        victims = () if free is not None or found is None else found.victims
+        if wrong := self._wrongly_taken(pod_set, standing, placement, victims, weaker, now):
+            return self._search(pod_set, gang, now, decisions, kept | wrong)
+        if broken := self._broken_by(pod_set, placement, victims, weaker, reserved, start, now):
+            refused = self._search(pod_set, gang, now, decisions, kept | {each.key for each in broken})
+            passes = min(each.no_later_than or now for each in broken) + LATE + 1
+            return refused and (refused[0], passes if refused[1] is None else min(passes, refused[1]))
+        given = [(each, order) for each in weaker for order in each.orders if order.group in each.sent]
         self._yield_to(placement, weaker)
-        gone = together(
-            self._leaving(now, unsent=self._unsent(weaker)),
-            () if free is not None or found is None else found.victims,
-        )
+        gone = together(self._leaving(now, unsent=self._unsent(weaker)), victims)
         self._take_quota(pod_set, weaker, behind, gone, now)
         if free is not None:
             return None  # the plan starts it now
         assert found is not None
-        plan = _Plan(found, start, awaited, is_late=patience is not None)
+        plan = _Plan(found, start, awaited, weaker, is_late=patience is not None)
+        given = [(each, order) for each, order in given if self._earmarks.get(each.pod_set.key) is not each]
+        if given:
+            plan = self._with_orders(plan, [order for _, order in given], pod_set, gang, behind, now)
         self._begin(pod_set, gang, plan, behind, now, decisions)
         for earmark in weaker:
             if self._earmarks.get(earmark.pod_set.key) is earmark and self._exceeds_budgets(earmark):
                 self._release(earmark)  # what it was to end is not ended yet, and may not be any more
         return None
+
+    def _wrongly_taken(
+        self,
+        pod_set: PodSet,
+        standing: Standing,
+        placement: GangPlacement,
+        victims: Sequence[Victim],
+        weaker: list[_Earmark],
+        now: int,
+    ) -> frozenset[str]:
+        """The gangs whose earmarks a gang may take only while those are to end who then continue."""
+        gone = together(self._leaving(now, unsent=self._unsent(weaker)), victims)
+        nodes = {seat.node for seat in placement.placements}
+        if not placement.grants and self._has_quota(pod_set, (), gone):
+            weaker = [each for each in weaker if not nodes.isdisjoint(each.nodes)]
+        unsent = self._unsent(weaker)
+        if not unsent:
+            return frozenset()
+        keys = [each.pod_set.key for each in weaker]
+        book = self._queue.quotas
+        with nullcontext() if book is None else book.without(keys):
+            uids = {*self._ending, *self._ordered(), *self._ending_anyway()} - unsent
+            rights = Rights(book, self._work.amounts_of(uids))
+        others = (self._standing(each.pod_set, each.priority) for each in weaker)
+        if rights.violated_by(standing, [victim.standing for victim in victims]) or not all(
+            rights.may_end(standing, other, job=pod_set.key) for other in others
+        ):
+            return frozenset(keys)
+        return frozenset()
+
+    def _broken_by(
+        self,
+        pod_set: PodSet,
+        placement: GangPlacement,
+        victims: Sequence[Victim],
+        weaker: list[_Earmark],
+        without: list[int],
+        start: int,
+        now: int,
+    ) -> list[PodSet]:
+        """The gangs whose promises would be broken if a gang took seats or quota that are held for them."""
+        owed = [
+            Owed(each.pod_set, max(each.pod_set.no_later_than or 0, each.start))
+            for each in weaker
+            if is_owed(each.pod_set, pod_set, now)
+        ]
+        if not owed:
+            return []
+        gone, ends = together(victims), dict[Allocation, int]()
+        spared = (pod.metadata.uid for each in weaker for order in each.orders for pod in order.pods)
+        for number in {*gone, *self._by_job(spared)}:
+            other = self._pod_sets.by_number.get(number)
+            for held in () if other is None else other.running.values():
+                is_over = other is not None and other.alive <= gone.get(number, frozenset())
+                until = start if is_over or other is None else held.start + other.limit
+                ends[held] = min(HORIZON, max(until, now + _LEAST))
+        taking = Taking(pod_set, placement, start, [each.pod_set for each in weaker], without, ends)
+        keys = late(
+            taking, owed, cluster=self._cluster, planner=self._planner, quotas=self._queue.quotas, now=now
+        )
+        return [each.pod_set for each in owed if each.pod_set.key in keys]
+
+    def _with_orders(
+        self,
+        plan: _Plan,
+        given: list[Preempt],
+        pod_set: PodSet,
+        gang: Gang,
+        behind: list[JobRecord],
+        now: int,
+    ) -> _Plan:
+        """With orders that were given for gangs that lose their earmarks, and had no effect yet: if a gang
+        counts on them, and may end that work itself, they are repeated for it."""
+        found, standing = plan.found, self._standing(pod_set, gang.eviction_priority)
+        gone = together(self._leaving(now), found.victims)
+        nodes = {seat.node for seat in found.placement.placements}
+        has_quota = self._has_quota(pod_set, (*(each.pod_set for each in plan.weaker), *behind), gone)
+        candidates, _ = self._candidates(pod_set.group, standing, now, frozenset())
+        victims = {victim.group: victim for victim in candidates}
+        orders = tuple(
+            dataclasses.replace(
+                order,
+                preemptor=pod_set.pods[0],
+                priority=gang.eviction_priority,
+                nodes=tuple(sorted(nodes)),
+                queue=self._reclaims(victims[order.group], pod_set, gang),
+            )
+            for order in given
+            if order.group in victims
+            and (not has_quota or any(pod.spec.node_name in nodes for pod in order.pods))
+        )
+        ends = (now + victims[order.group].grace for order in orders)
+        return dataclasses.replace(plan, given=orders, start=max((plan.start, *ends)))
 
     def _not_needed(self, at: int, start: int, found: Found) -> Reason:
         """Why no work ends for a gang that starts without preemption, with its start in both cases."""
@@ -780,8 +886,14 @@ class Preemption(Step):
         earmark.rules = self._rights().rules(pod_set.job.queue)
         self._earmarks[pod_set.key] = earmark
         self._give(earmark, now, decisions)
+        if plan.given:
+            earmark.again = min(earmark.again, now + earmark.pause) if orders else now + earmark.pause
+            earmark.orders = _merged([*orders, *plan.given])
+            groups = {order.group for order in plan.given}
+            earmark.given, earmark.sent = earmark.given | groups, earmark.sent | groups
         # NB work whose end is now would count as overdue until its pods are gone.
-        self._shorten(together(found.victims), max(ends, now + _LEAST))
+        given = self._by_job(pod.metadata.uid for order in plan.given for pod in order.pods)
+        self._shorten(together(found.victims, given), max(ends, now + _LEAST))
         self._changes.queue_changed = True
         self._reports.want(pod_set.key)
         self._seen += 1
@@ -891,7 +1003,8 @@ class Preemption(Step):
             earmark.awaited, earmark.checked = frozenset(), None  # they did not end when they should
         state = self._state()
         is_new = earmark.checked != state and not (self._is_checked and self._budget.is_spent)
-        if earmark.orders and (is_new or earmark.again <= now) and self._exceeds_budgets(earmark):
+        is_due = is_new or earmark.again <= now
+        if is_due and (self._exceeds_budgets(earmark) or any(map(self._cuts_gang, earmark.orders))):
             self._release(earmark)  # others may end for it
             return
         if is_new:
@@ -939,6 +1052,11 @@ class Preemption(Step):
         else:  # other queues are in force
             self._hold_quota(pod_set, now, until)
         return True
+
+    def _cuts_gang(self, order: Preempt) -> bool:
+        """Whether an order would leave less of a gang than it needs: it has lost other pods since."""
+        gang = self._groups.gang(order.group)
+        return gang is not None and 0 < self._staying(gang) < gang.minimum
 
     def _left_of(self, order: Preempt) -> Preempt | None:
         """Those of an order that are not seen to end."""
@@ -1095,7 +1213,9 @@ class _Plan:
     found: Found
     start: int
     awaited: frozenset[str]
+    weaker: list[_Earmark]  # that the gang may take
     is_late: bool  # victims end as late as the start allows
+    given: tuple[Preempt, ...] = ()  # orders that were given for those, and are repeated for the gang
 
 
 def _price(found: Found, start: int, now: int, share: float) -> float:

@@ -125,7 +125,7 @@ class VictimSearch:
         self._has_quota = has_quota
         self._for_quota = for_quota
         self._violates = violates
-        self._freed: dict[int, tuple[Rows, Ints]] = {}  # by victim
+        self._freed: dict[tuple[int, frozenset[str]], tuple[Rows, Ints]] = {}  # by job and pods
         self._leaving = self._ending = leaving
         self._spent = spent
         self._now = now
@@ -208,7 +208,6 @@ class VictimSearch:
 
     def _minimal(self, order: Sequence[Victim]) -> Found | None:
         """The order is from the least important on."""
-        self._freed = {id(victim): self._earmarks.freed_by(victim.jobs) for victim in order}
         count = self._beginning(order)
         if count is None:
             return None
@@ -248,21 +247,31 @@ class VictimSearch:
 
     def _view(self, gone: Sequence[Victim]) -> FreeView:
         """What would be free at most without some victims."""
-        parts = [self._earmarks.freed_by(self._leaving), *(self._freed[id(victim)] for victim in gone)]
-        rows, amounts = (np.concatenate(column) for column in zip(*parts, strict=True))
-        return self._earmarks.with_more(rows, amounts, now=self._now)
+        parts = [self._freed_by(number, uids) for number, uids in together(self._leaving, gone).items()]
+        return self._with_more(*_columns(parts))
 
     def _beginning(self, order: Sequence[Victim]) -> int | None:
         """How many of the least important must go at least, by sums; None: all are too few."""
-        parts = [self._earmarks.freed_by(self._leaving), *(self._freed[id(victim)] for victim in order)]
+        gone = dict(self._leaving)
+        parts = [_columns([self._freed_by(number, uids) for number, uids in gone.items()])]
+        for victim in order:
+            more: list[tuple[Rows, Ints]] = []
+            for number, uids in victim.jobs.items():
+                before = gone.get(number)
+                gone[number] = uids if before is None else before | uids
+                more.append(self._freed_by(number, gone[number]))
+                if (
+                    before is not None
+                ):  # what a job holds for pods that ended comes free with the last of them
+                    rows, amounts = self._freed_by(number, before)
+                    more.append((rows, -amounts))
+            parts.append(_columns(more))
         ends = np.cumsum([len(rows) for rows, _ in parts]).tolist()
-        rows, amounts = (np.concatenate(column) for column in zip(*parts, strict=True))
+        rows, amounts = _columns(parts)
 
         def fits(count: int) -> bool:
             end = ends[count]
-            return (
-                self._nodes_in(self._earmarks.with_more(rows[:end], amounts[:end], now=self._now)) is not None
-            )
+            return self._nodes_in(self._with_more(rows[:end], amounts[:end])) is not None
 
         if not order or not fits(len(order)):
             return None
@@ -274,3 +283,20 @@ class VictimSearch:
             else:
                 low = middle + 1
         return low
+
+    def _freed_by(self, number: int, uids: frozenset[str]) -> tuple[Rows, Ints]:
+        known = self._freed.get((number, uids))
+        if known is None:
+            known = self._freed[number, uids] = self._earmarks.freed_by({number: uids})
+        return known
+
+    def _with_more(self, rows: Rows, amounts: Ints) -> FreeView:
+        return self._earmarks.with_more(rows, amounts, now=self._now)
+
+
+def _columns(parts: Sequence[tuple[Rows, Ints]]) -> tuple[Rows, Ints]:
+    """Rows and amounts, one after the other."""
+    if not parts:
+        return np.empty(0, np.int32), np.empty(0, np.int64)
+    rows, amounts = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return rows, amounts
