@@ -1,7 +1,7 @@
 """Rows that are kept between snapshots are those that would be made from scratch, whatever happens meanwhile.
 
 The worlds of the machines of the scheduler: gangs, arrays, devices, held Jobs, nodes that come and go, pods of
-others, and restarts. Now and then users with different rights read all lists.
+others, and restarts. After each step users with different rights read all lists.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from typing import Any
 import hypothesis.strategies as st
 import msgspec
 from hypothesis import settings
-from hypothesis.stateful import rule
+from hypothesis.stateful import invariant, rule
 from msgspec.structs import replace
 
 from fluence import names
+from fluence.schedule.actions import BindOutcome, BindResult
 from fluence.web.access import User
 from fluence.web.cluster_rows import RESOURCES
 from fluence.web.kept import KeptRows
@@ -33,27 +34,43 @@ FEW = {"queue": "name,position,reasons", "plan": "nodes", "nodes": "by"}
 
 
 class _Looks:
-    """Rules for a machine: what users read, and what changes of which only readers see something."""
+    """For a machine: users who read after each step, and changes of which only readers see something."""
 
-    kept: KeptRows
+    steps = 0
 
-    @rule(
-        reader=st.sampled_from(READERS),
-        columns=st.sampled_from(({}, COLUMNS, FEW)),
-        wanted=st.sampled_from(({}, {"expand": "true"}, {"state": "running,pending"}, {"name": "a1"})),
-    )
-    def look(self: Any, reader: Sees, columns: dict[str, str], wanted: dict[str, str]) -> None:
+    @invariant()
+    def look(self: Any) -> None:
+        """The users and what they ask for take turns, so that each meets rows that were kept for others."""
+        self.steps += 1
+        if self.steps % 3 == 0:
+            self.cycle()
+            self.bind()
         if not hasattr(self, "kept"):
             self.kept = KeptRows()  # a restart does not renew it: here rows of other objects are at hand, too
         snapshot = take(self.scheduler.scheduler, self.now, kept=self.kept)
         scratch = with_fields(snapshot, kept=KeptRows())
-        for name in RESOURCES:
-            query = {"limit": str(MAX_COLUMNS_LIMIT), "columns": columns.get(name, ""), **wanted}
-            asked = parse_query(f"{BASE}/{name}", query, User("ann"))
-            shown, fresh = (
-                msgspec.json.encode(make_page(each, reader, asked)) for each in (snapshot, scratch)
+        for turn, name in enumerate(RESOURCES, self.steps):
+            columns = (COLUMNS, FEW, {})[turn // 2 % 3].get(name, "")
+            wanted = ({}, {}, {"expand": "true"}, {"state": "running,pending"}, {"name": "a1"})[turn % 5]
+            asked = parse_query(
+                f"{BASE}/{name}", {"limit": str(MAX_COLUMNS_LIMIT), "columns": columns, **wanted}, User("ann")
             )
-            assert shown == fresh, name
+            for reader in (READERS[0], READERS[turn % 4]):
+                shown, fresh = (
+                    msgspec.json.encode(make_page(each, reader, asked)) for each in (snapshot, scratch)
+                )
+                assert shown == fresh, name
+
+    def bind(self: Any) -> None:
+        """Every bind is carried out, if its pod and its node are still there."""
+        for uid, bind in list(self.flight.items()):
+            del self.flight[uid]
+            pod, outcome = self.pods.get(bind.pod.metadata.name), BindOutcome.BOUND
+            if pod is None or self.is_stale(bind):
+                outcome = BindOutcome.GONE if pod is None else BindOutcome.STALE
+            else:
+                self.put(self.bound(pod, bind))
+            self.scheduler.told(BindResult(bind, outcome), self.now)
 
     @rule(count=st.integers(1, 3), completions=st.integers(1, 5), most=st.none() | st.integers(1, 2))
     def submit_array(self: Any, count: int, completions: int, most: int | None) -> None:

@@ -101,6 +101,10 @@ class ViewClient:
         try:
             data = loads(body)
         except (JSONDecodeError, UnicodeDecodeError):
+            if path.startswith(BASE) and response.status in (502, 503, 504):  # as the API server says it
+                raise Unanswered(
+                    f"HTTP status {response.status}: no scheduler runs", response.status
+                ) from None
             raise Unanswered(
                 f"{self.access.server}{path}: not an answer of an API server", response.status
             ) from None

@@ -284,9 +284,7 @@ def _taken(shown: Shown) -> wire.PlanEntry:
     span = window((shown,))
     assert span is not None
     nodes = nodes_of(holding_of(shown.held))
-    return wire.PlanEntry(
-        state=shown.state.value, start=span.start, end=span.end, nodes=nodes, hidden=True
-    )
+    return wire.PlanEntry(state=shown.state.value, start=span.start, end=span.end, nodes=nodes, hidden=True)
 
 
 def _entry_row(shown: Shown) -> Row:

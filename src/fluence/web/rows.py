@@ -379,9 +379,7 @@ def _members(shown: Shown) -> list[wire.PodPlace]:
     holding = holding_of(shown.held)
     placements = [] if holding is None else list(holding.placements.values())
     nodes = {str(placement.pod): placement.node for placement in placements}
-    return [
-        wire.PodPlace(name=pod.metadata.name, node=nodes.get(pod.metadata.uid, "")) for pod in shown.pods
-    ]
+    return [wire.PodPlace(name=pod.metadata.name, node=nodes.get(pod.metadata.uid, "")) for pod in shown.pods]
 
 
 # -- groups --------------------------------------------------------------------------------------------------

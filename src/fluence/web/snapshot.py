@@ -115,9 +115,7 @@ class Snapshot:
     def others(self) -> list[Shown]:
         """Those that wait and are not in the queue, because they are incomplete, held or refused."""
         places, running = self._places, self.running
-        sets = [
-            pod_set for key, pod_set in self.sets.items() if key not in running and pod_set not in places
-        ]
+        sets = [pod_set for key, pod_set in self.sets.items() if key not in running and pod_set not in places]
         return self.kept.shown(map(self._outside, (*sets, *self.refused)))
 
     def shown(self, pod_set: PodSet) -> Shown:
