@@ -1,7 +1,7 @@
-"""Rows that are kept between snapshots are those that would be made from scratch, whatever happens meanwhile.
+"""Rows that are kept between snapshots are those that would be made from scratch, whatever happens.
 
-The worlds of the machines of the scheduler: gangs, arrays, devices, held Jobs, nodes that come and go, pods of
-others, and restarts. After each step users with different rights read all lists.
+The worlds of the machines of the scheduler: gangs, arrays, devices, held Jobs, nodes that come and go, pods
+of others, and restarts. After each step users with different rights read all lists.
 """
 
 from __future__ import annotations

@@ -351,6 +351,8 @@ def _show(
     if output.startswith(_CUSTOM):
         shown = view_tables.custom_columns(output.removeprefix(_CUSTOM))
     else:
+        if resource == "queue":
+            rows = view_tables.folded(rows)
         more = {"rows": rows} if resource == "nodes" else {}
         shown = columns(view_tables.now_utc(), wide=output == "wide", namespaces=namespaces, **more)
         shown = view_tables.with_arrays(shown, rows)

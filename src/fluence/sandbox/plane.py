@@ -296,6 +296,7 @@ def view_objects(ports: Ports) -> dict[str, dict[str, Any]]:
             "metadata": reader,
             "rules": [
                 {"apiGroups": [VIEW_GROUP], "resources": ["*"], "verbs": reads},
+                {"apiGroups": [VIEW_GROUP], "resources": ["whatif"], "verbs": ["create"]},
                 {"apiGroups": [PREFIX], "resources": ["queues"], "verbs": reads},
             ],
         },

@@ -33,10 +33,10 @@ Span: TypeAlias = tuple[int, int, int, tuple[Any, ...]]
 
 
 class Row:
-    """A row and its texts, made when they are needed. ``hole``: the field, such as the place in the queue, that
-    changes alone and often, and is filled in."""
+    """A row and its texts, made when they are needed. ``hole``: the field that is filled in, because it
+    changes alone and often, such as the place in the queue."""
 
-    __slots__ = ("_bare", "_filled", "_hole", "_make", "_made")
+    __slots__ = ("_bare", "_filled", "_hole", "_made", "_make")
 
     def __init__(self, make: Callable[[], msgspec.Struct], hole: str = "") -> None:
         self._make = make

@@ -63,6 +63,20 @@ def test_lines_are_cut_to_the_terminal_and_wide_ones_never() -> None:
     assert "1 of 4 fit; later" in plain(view_tables.render(wide, [FIRST]))[1]
 
 
+def test_many_jobs_of_other_namespaces_are_one_line() -> None:
+    own = {"state": "pending", "namespace": "physics", "name": "mine", "pods": 1}
+    hidden = [{"state": "pending", "position": n, "hidden": True} for n in range(2, 42)]
+    rows = [{"state": "reserved", "position": 1, "hidden": True}, *hidden, {**own, "position": 42}]
+    shown = view_tables.folded([*rows, *({**row, "position": 43 + n} for n, row in enumerate(hidden[:3]))])
+    text = click.unstyle(
+        view_tables.render(view_tables.start_columns(NOW, wide=False, namespaces=True), shown)
+    )
+    assert [line.split("  ")[0] for line in text.splitlines()[1:]] == ["1", "2-41", "42", "43", "44", "45"]
+    assert "(40 of other namespaces)" in text.splitlines()[2]
+    by_name = [*hidden[:20:2], *hidden[1:20:2]]
+    assert view_tables.folded(by_name) == by_name, "their positions would be wrong"
+
+
 def test_times_that_are_far_have_a_date() -> None:
     assert view_tables.clock("2026-09-03T01:00:00Z", NOW) == "09-03 01:00"
     assert view_tables.clock(None, NOW) == view_tables.clock("nonsense", NOW) == "-"
