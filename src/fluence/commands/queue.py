@@ -271,12 +271,22 @@ def _read(
             raise
         from fluence.commands import conditions_view  # imported late: most servers answer
 
+        own, only = client.access.namespace, ""
         try:
             rows = conditions_view.rows(client, where, query, running=running)
         except Unanswered as other:
-            raise Unanswered(f"{error}; and pods: {other}", error.status) from None
+            if where is not None or other.status != 403:
+                raise Unanswered(f"{error}; and pods: {other}", error.status) from None
+            try:  # who may not list the pods of all namespaces may list those of their own
+                rows = conditions_view.rows(client, own, query, running=running)
+            except Unanswered as third:
+                raise Unanswered(
+                    f"{error}; and pods: {third}; name a namespace whose pods you may list with -n",
+                    error.status,
+                ) from None
+            only = f", of namespace {own} only"
         if says:
-            click.echo(f"note: {conditions_view.says(error)}", err=True)
+            click.echo(f"note: {conditions_view.says(error)}{only}", err=True)
         return conditions_view.groups(rows) if resource == "groups" else rows
     left_out = page["metadata"].get("uncheckedNamespaces")
     if left_out and says:
@@ -341,6 +351,8 @@ def _show(
     if output.startswith(_CUSTOM):
         shown = view_tables.custom_columns(output.removeprefix(_CUSTOM))
     else:
+        if resource == "queue":
+            rows = view_tables.folded(rows)
         more = {"rows": rows} if resource == "nodes" else {}
         shown = columns(view_tables.now_utc(), wide=output == "wide", namespaces=namespaces, **more)
         shown = view_tables.with_arrays(shown, rows)

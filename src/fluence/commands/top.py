@@ -105,7 +105,7 @@ def picture(
     size = get_terminal_size()
     lines = max(4, size.lines - 8)
     half = max(3, lines // 2)
-    rows = waiting["items"][:half]
+    rows = view_tables.folded(waiting["items"])[:half]
     count = len(waiting["items"]) + waiting["metadata"].get("remainingItemCount", 0)
     head = f"{waiting['metadata']['scheduler']}  {now:%H:%M:%S} UTC  {count} wait"
     shown = view_tables.queue_columns(now, wide=False, namespaces=namespaces)

@@ -101,6 +101,10 @@ class ViewClient:
         try:
             data = loads(body)
         except (JSONDecodeError, UnicodeDecodeError):
+            if path.startswith(BASE) and response.status in (502, 503, 504):  # as the API server says it
+                raise Unanswered(
+                    f"HTTP status {response.status}: no scheduler runs", response.status
+                ) from None
             raise Unanswered(
                 _not_json(f"{self.access.server}{path}", response.status), response.status
             ) from None

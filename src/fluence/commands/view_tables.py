@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, Final
 
 import click
@@ -47,6 +48,7 @@ _COLORS: Final = {
 }
 _ESCAPES: Final = re.compile(r"(\x1b\[[0-9;]*m)")
 _MAX_NODES: Final = 28  # characters of a list of nodes, in a table that is not wide
+_MAX_HIDDEN: Final = 10  # hidden rows of a table, one after the other, each in a line of its own
 _NEAR_SECONDS: Final = 12 * 3600
 
 
@@ -90,7 +92,9 @@ def _text(key: str, default: str = "-") -> Callable[[Row], str]:
 
 
 def _name(row: Row) -> str:
-    return HIDDEN if row.get("hidden") else clean(str(row.get("name", "")))
+    if row.get("hidden"):
+        return HIDDEN if row.get("folded") is None else f"({row['folded']} of other namespaces)"
+    return clean(str(row.get("name", "")))
 
 
 def _nodes(row: Row, *, wide: bool) -> str:
@@ -137,6 +141,20 @@ def reason(row: Row, *, wide: bool = True) -> str:
     if not reasons:
         return "-" if not row.get("hidden") else ""
     return "; ".join(reasons) if wide else reasons[0]
+
+
+def folded(rows: Sequence[Row]) -> list[Row]:
+    """Rows of the queue, in which many hidden ones with one state and consecutive positions are one line."""
+    found: list[Row] = []
+    for (is_hidden, state), same in groupby(rows, key=lambda row: (row.get("hidden"), row.get("state"))):
+        some = list(same)
+        first = some[0].get("position") or 0
+        places = list(range(first, first + len(some)))
+        if is_hidden and len(some) > _MAX_HIDDEN and [row.get("position") for row in some] == places:
+            place = f"{first}-{places[-1]}"
+            some = [{"hidden": True, "folded": len(some), "position": place, "state": state}]
+        found += some
+    return found
 
 
 def requests(row: Row) -> str:

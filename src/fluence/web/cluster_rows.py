@@ -7,23 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
+from typing import TypeAlias
 
 import msgspec
 
-from fluence.cluster.pods import PodEntry
+from fluence.cluster.layout import GraphLayout
 from fluence.model.meta import requirement_holds
 from fluence.model.node import Node
-from fluence.model.pod import add_into
-from fluence.queue.allocations import Allocation
-from fluence.schedule.pod_set import PodSet
+from fluence.model.pod import Pod, add_into
+from fluence.placer.backends import DeviceEntry
 from fluence.schedule.status.holders import holder
 from fluence.text import natural_key
 from fluence.units import format_amount
 from fluence.web import resources as wire
+from fluence.web.kept import Row, Rows, Shown
 from fluence.web.rows import (
+    NO_ROW,
     Filter,
     Reader,
-    Rows,
     array_counts,
     broken_promises,
     devices_of,
@@ -37,7 +38,7 @@ from fluence.web.rows import (
     stamp,
     window,
 )
-from fluence.web.snapshot import Snapshot
+from fluence.web.snapshot import Decision, Snapshot
 
 # -- nodes and devices ---------------------------------------------------------------------------------------
 
@@ -52,8 +53,43 @@ def nodes(snapshot: Snapshot, reader: Reader, wanted: Filter) -> Rows:
         and (not wanted.states or _node_state(node).partition(",")[0].lower() in wanted.states)
     ]
     chosen.sort(key=lambda node: natural_key(node.name))
-    later = _next_starts(snapshot)
-    return [partial(_node, snapshot, reader, node, later.get(node.name)) for node in chosen]
+    later, uses = _next_starts(snapshot), _uses(snapshot)
+    seen: dict[str, bool] = {}
+    found: Rows = []
+    for node in chosen:
+        here = uses.get(node.name, [])
+        visible = []
+        for use in here:
+            namespace = use[0]
+            sees = seen.get(namespace)
+            if sees is None:
+                sees = seen[namespace] = reader.sees(namespace)
+            visible.append(sees)
+        found.append((_node_row(snapshot, node, later.get(node.name), here, visible), None))
+    return found
+
+
+_Use: TypeAlias = tuple[str, Pod, Mapping[str, int], Shown | None]
+"""A pod that counts on a node: its namespace, what it takes, and its gang, if that is known."""
+
+
+def _uses(snapshot: Snapshot) -> dict[str, list[_Use]]:
+    """The pods that count, by node."""
+    gangs = {shown.request.number: shown for shown in snapshot.placed}
+    found: dict[str, list[_Use]] = {}
+    for entry in snapshot.pods.values():
+        pod, gang = entry.pod, None
+        if entry.job is not None:
+            gang = gangs.get(entry.job)
+            if gang is None and (pod_set := snapshot.set_of_number.get(entry.job)) is not None:
+                gang = snapshot.shown(pod_set)
+        use = (pod.metadata.namespace, pod, entry.needs, gang)
+        here = found.get(entry.node)
+        if here is None:
+            found[entry.node] = [use]
+        else:
+            here.append(use)
+    return found
 
 
 def _node_state(node: Node) -> str:
@@ -72,12 +108,27 @@ def _next_starts(snapshot: Snapshot) -> dict[str, int]:
     return starts
 
 
-def _node(snapshot: Snapshot, reader: Reader, node: Node, later: int | None) -> wire.Node:
-    entries = snapshot.pods_on.get(node.name, [])
+def _node_row(
+    snapshot: Snapshot, node: Node, later: int | None, uses: Sequence[_Use], visible: Sequence[bool]
+) -> Row:
+    layout = snapshot.layout
+    key = node.name if all(visible) else (node.name, *visible)
+    found: Row = snapshot.kept.get(
+        "nodes",
+        key,
+        (node, later, layout, *uses),
+        lambda: Row(partial(_node, layout, node, later, uses, visible)),
+    )
+    return found
+
+
+def _node(
+    layout: GraphLayout, node: Node, later: int | None, uses: Sequence[_Use], visible: Sequence[bool]
+) -> wire.Node:
     taken: dict[str, int] = {}
-    for entry in entries:
-        add_into(taken, entry.needs)
-    used = {snapshot.layout.resource(type_): amount for type_, amount in taken.items()}
+    for _, _, needs, _ in uses:
+        add_into(taken, needs)
+    used = {layout.resource(type_): amount for type_, amount in taken.items()}
     amounts = [
         _amount(resource, size, used.get(resource, 0))
         for resource, size in node.allocatable().items()
@@ -87,8 +138,8 @@ def _node(snapshot: Snapshot, reader: Reader, node: Node, later: int | None) -> 
         name=node.name,
         state=_node_state(node),
         amounts=amounts,
-        pods=len(entries),
-        by=_users(snapshot, reader, entries),
+        pods=len(uses),
+        by=_users(uses, visible),
         next=stamp(later),
         labels=dict(node.labels),
     )
@@ -105,31 +156,26 @@ def _amount(resource: str, size: int, taken: int) -> wire.Amount:
     )
 
 
-def _users(snapshot: Snapshot, reader: Reader, entries: Sequence[PodEntry]) -> list[wire.Use]:
+def _users(uses: Sequence[_Use], visible: Sequence[bool]) -> list[wire.Use]:
     """The users of a node, by gang or owner. Those of other namespaces are counted together."""
     counts: dict[tuple[str, str], int] = {}
     untils: dict[tuple[str, str], int] = {}
-    hidden = 0
-    for entry in entries:
-        namespace = entry.pod.metadata.namespace
-        if not reader.sees(namespace):
-            hidden += 1
+    for (namespace, pod, _, shown), sees in zip(uses, visible, strict=True):
+        if not sees:
             continue
-        pod_set = None if entry.job is None else snapshot.set_of_number.get(entry.job)
-        if pod_set is None:
-            name = str(holder((entry.pod,))["name"])
+        if shown is None:
+            name = str(holder((pod,))["name"])
         else:
-            name = snapshot.array_name(pod_set) or name_of(pod_set.group)[2]
-            held = snapshot.running.get(pod_set.key)
-            if held is not None:
-                untils[namespace, name] = max(held.end, untils.get((namespace, name), 0))
+            name = shown.job.array.partition("/")[2] or name_of(shown.group)[2]
+            if shown.span is not None:
+                untils[namespace, name] = max(shown.span[1], untils.get((namespace, name), 0))
         counts[namespace, name] = counts.get((namespace, name), 0) + 1
     users = [
         wire.Use(namespace=space, name=name, pods=pods, until=stamp(untils.get((space, name))))
         for (space, name), pods in sorted(counts.items())
     ]
-    if hidden:
-        users.append(wire.Use(pods=hidden, hidden=True))
+    if not all(visible):
+        users.append(wire.Use(pods=len(uses) - sum(visible), hidden=True))
     return users
 
 
@@ -141,18 +187,23 @@ def devices(snapshot: Snapshot, reader: Reader, wanted: Filter) -> Rows:
         for grant in () if holding is None else holding.grants:
             by_device.setdefault(tuple(grant.device), []).append((allocation.number, grant.amount))
     return [
-        partial(
-            wire.Device,
-            name="/".join(entry.key),
-            type=entry.type,
-            size=entry.size,
-            taken=min(entry.size, sum(amount for _, amount in by_device.get(tuple(entry.key), ()))),
-            online=entry.online,
-            by=_device_users(snapshot, reader, by_device.get(tuple(entry.key), ())),
-        )
+        (Row(partial(_device, snapshot, reader, entry, by_device.get(tuple(entry.key), ()))), None)
         for entry in snapshot.devices
         if wanted.name in ("", "/".join(entry.key))
     ]
+
+
+def _device(
+    snapshot: Snapshot, reader: Reader, entry: DeviceEntry, uses: Sequence[tuple[int, int]]
+) -> wire.Device:
+    return wire.Device(
+        name="/".join(entry.key),
+        type=entry.type,
+        size=entry.size,
+        taken=min(entry.size, sum(amount for _, amount in uses)),
+        online=entry.online,
+        by=_device_users(snapshot, reader, uses),
+    )
 
 
 def _device_users(snapshot: Snapshot, reader: Reader, uses: Sequence[tuple[int, int]]) -> list[wire.Use]:
@@ -176,103 +227,105 @@ def _device_users(snapshot: Snapshot, reader: Reader, uses: Sequence[tuple[int, 
 
 def plan(snapshot: Snapshot, reader: Reader, wanted: Filter) -> Rows:
     """Which job has which nodes from when until when: running jobs, then reservations by their start."""
-    planned = [
-        (reservation.start, pod_set, reservation)
-        for pod_set, reservation in zip(snapshot.pending, snapshot.reservations, strict=True)
-        if reservation is not None
-    ]
-    for key, allocation in snapshot.running.items():
-        held = snapshot.sets.get(key)
-        if held is not None:
-            planned.append((allocation.start, held, allocation))
-    planned.sort(key=lambda entry: (entry[0], entry[1].group))
-    makers: Rows = []
-    arrays: dict[str, list[tuple[PodSet, Allocation]]] = {}
-    for _, pod_set, allocation in planned:
-        namespace = pod_set.group.partition("/")[0]
-        sees = reader.sees(namespace)
-        takes = wanted.takes(snapshot, pod_set, namespace) if sees else wanted.takes_hidden(snapshot, pod_set)
-        key = snapshot.array(pod_set) if sees and not wanted.expand else ""
-        if not takes:
-            continue
-        if not key:
-            makers.append(partial(_plan_entry, snapshot, pod_set, allocation, sees))
-        elif key in arrays:
-            arrays[key].append((pod_set, allocation))
-        else:
-            arrays[key] = [(pod_set, allocation)]
-            makers.append(partial(_plan_array, snapshot, key, arrays[key]))
-    return makers
+    planned = [shown for shown in (*snapshot.queued, *snapshot.placed) if shown.span is not None]
+    planned.sort(key=lambda shown: (shown.start, shown.group))
+    found: Rows = []
+    arrays: dict[str, tuple[int, list[Shown]]] = {}
+    seen: dict[str, bool] = {}
+    takes_all, expand = wanted.is_empty, wanted.expand
+    for shown in planned:
+        sees = seen.get(shown.namespace)
+        if sees is None:
+            sees = seen[shown.namespace] = reader.sees(shown.namespace)
+        if not sees:
+            if wanted.takes_hidden(shown):
+                found.append((shown.taken or _taken_row(shown), None))
+        elif takes_all or wanted.takes(shown):
+            if expand or not shown.array:
+                found.append((shown.entry or _entry_row(shown), None))
+            elif shown.array in arrays:
+                arrays[shown.array][1].append(shown)
+            else:
+                arrays[shown.array] = (len(found), [shown])
+                found.append((NO_ROW, None))
+    for key, (at, tasks) in arrays.items():
+        counts = array_counts(snapshot, key)
+        make = partial(Row, partial(_plan_array, key, tasks, counts))
+        found[at] = (snapshot.kept.get("plan", key, (counts, *tasks), make), None)
+    return found
 
 
-def _plan_array(snapshot: Snapshot, key: str, tasks: Sequence[tuple[PodSet, Allocation]]) -> wire.PlanEntry:
+def _plan_array(key: str, tasks: Sequence[Shown], counts: wire.Array) -> wire.PlanEntry:
     """All tasks of an array: from the first start to the last end."""
-    first, allocations = tasks[0][0], [allocation for _, allocation in tasks]
-    holdings = [holding_of(allocation) for allocation in allocations]
+    holdings = [holding_of(task.held) for task in tasks]
     namespace, _, name = name_of(key)
-    counts, span = array_counts(snapshot, key), window(allocations)
+    span = window(tasks)
     assert span is not None
     return wire.PlanEntry(
-        state=snapshot.state(first).value,
+        state=tasks[0].state.value,
         start=span.start,
         end=span.end,
         nodes=sorted({node for holding in holdings for node in nodes_of(holding)}, key=natural_key),
         devices=sorted({device for holding in holdings for device in devices_of(holding)}),
         namespace=namespace,
         name=name,
-        pods=sum(len(task.pods) for task, _ in tasks),
+        pods=sum(len(task.pods) for task in tasks),
         array=counts if counts.size > 1 else None,
     )
 
 
-def _plan_entry(snapshot: Snapshot, pod_set: PodSet, allocation: Allocation, sees: bool) -> wire.PlanEntry:
-    holding = holding_of(allocation)
-    namespace, _, name = name_of(pod_set.group)
-    start, end = moment(allocation.start), stamp(allocation.end)
-    state, places = snapshot.state(pod_set).value, nodes_of(holding)
-    if not sees:
-        return wire.PlanEntry(state=state, start=start, end=end, nodes=places, hidden=True)
-    return wire.PlanEntry(
-        state=state,
-        start=start,
-        end=end,
-        nodes=places,
-        devices=devices_of(holding),
+def _taken_row(shown: Shown) -> Row:
+    row = shown.taken = Row(partial(_taken, shown))
+    return row
+
+
+def _taken(shown: Shown) -> wire.PlanEntry:
+    """An entry for readers who may not see the gang."""
+    span = window((shown,))
+    assert span is not None
+    nodes = nodes_of(holding_of(shown.held))
+    return wire.PlanEntry(state=shown.state.value, start=span.start, end=span.end, nodes=nodes, hidden=True)
+
+
+def _entry_row(shown: Shown) -> Row:
+    row = shown.entry = Row(partial(_entry, shown))
+    return row
+
+
+def _entry(shown: Shown) -> wire.PlanEntry:
+    namespace, _, name = name_of(shown.group)
+    return msgspec.structs.replace(
+        _taken(shown),
+        devices=devices_of(holding_of(shown.held)),
         namespace=namespace,
         name=name,
-        pods=len(pod_set.pods),
+        pods=len(shown.pods),
+        hidden=False,
     )
 
 
 def promises(snapshot: Snapshot, reader: Reader, wanted: Filter) -> Rows:
     """The promised starts of waiting and running jobs, and the broken ones."""
-    makers: Rows = []
-    for pod_set in (
-        *snapshot.pending,
-        *(snapshot.sets[key] for key in snapshot.running if key in snapshot.sets),
-    ):
-        namespace = pod_set.group.partition("/")[0]
-        place = snapshot.place(pod_set)
-        bound = None if place is None else snapshot.bounds[place]
-        if bound is None and pod_set.promised is None and not pod_set.broken:
-            continue
-        if reader.sees(namespace) and wanted.takes(snapshot, pod_set, namespace):
-            makers.append(partial(_promise, snapshot, pod_set))
-    return makers
+    return [
+        (Row(partial(_promise, shown)), None)
+        for shown in (*snapshot.queued, *snapshot.placed)
+        if shown.bound is not None or shown.pod_set.promised is not None or shown.pod_set.broken
+        if reader.sees(shown.namespace) and wanted.takes(shown)
+    ]
 
 
-def _promise(snapshot: Snapshot, pod_set: PodSet) -> wire.Promise:
-    namespace, _, name = name_of(pod_set.group)
-    place = snapshot.place(pod_set)
+def _promise(shown: Shown) -> wire.Promise:
+    namespace, _, name = name_of(shown.group)
+    in_queue = not shown.is_placed
     return wire.Promise(
         namespace=namespace,
         name=name,
-        state=snapshot.state(pod_set).value,
-        no_later_than=None if place is None else stamp(snapshot.bounds[place]),
-        expected=None if place is None else stamp(snapshot.expected[place]),
-        firm=place is not None and snapshot.firm[place],
-        first=stamp(pod_set.promised),
-        broken=broken_promises(pod_set),
+        state=shown.state.value,
+        no_later_than=stamp(shown.bound),
+        expected=stamp(shown.expected) if in_queue else None,
+        firm=in_queue and shown.firm,
+        first=stamp(shown.pod_set.promised),
+        broken=broken_promises(shown.pod_set),
     )
 
 
@@ -289,16 +342,7 @@ def totals(snapshot: Snapshot) -> wire.PromiseTotals:
 def decisions(snapshot: Snapshot, reader: Reader, wanted: Filter) -> Rows:
     """The last decisions, newest first. Work of other namespaces is not shown."""
     return [
-        partial(
-            wire.Decision,
-            number=entry.number,
-            at=moment(entry.at),
-            decision=entry.kind,
-            namespace=entry.namespace,
-            name=name_of(entry.gang)[2] or entry.gang,
-            pods=entry.pods,
-            nodes=list(entry.nodes),
-        )
+        (Row(partial(_decision, entry)), None)
         for entry in reversed(snapshot.decisions)
         if reader.sees(entry.namespace)
         and wanted.namespace in ("", entry.namespace)
@@ -306,10 +350,22 @@ def decisions(snapshot: Snapshot, reader: Reader, wanted: Filter) -> Rows:
     ]
 
 
+def _decision(entry: Decision) -> wire.Decision:
+    return wire.Decision(
+        number=entry.number,
+        at=moment(entry.at),
+        decision=entry.kind,
+        namespace=entry.namespace,
+        name=name_of(entry.gang)[2] or entry.gang,
+        pods=entry.pods,
+        nodes=list(entry.nodes),
+    )
+
+
 def settings(snapshot: Snapshot, reader: Reader, wanted: Filter) -> Rows:
     """The deciding settings, as the leader publishes them on its Lease."""
     return [
-        partial(wire.Setting, name=name, value=value)
+        (Row(partial(wire.Setting, name=name, value=value)), None)
         for name, value in snapshot.settings.items()
         if wanted.name in ("", name)
     ]

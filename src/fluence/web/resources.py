@@ -404,9 +404,9 @@ class ItemList(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     kind: str
     metadata: ListMeta
-    items: Sequence[msgspec.Struct]
+    items: Sequence[msgspec.Struct] | msgspec.Raw
     totals: PromiseTotals | msgspec.UnsetType = msgspec.UNSET
     gaps: list[Gap] | msgspec.UnsetType = msgspec.UNSET
     columns: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
-    rows: list[tuple[Any, ...]] | msgspec.UnsetType = msgspec.UNSET
+    rows: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     api_version: str = API_VERSION

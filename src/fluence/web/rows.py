@@ -7,9 +7,9 @@ without a name, an owner or a size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 import msgspec
 
@@ -24,16 +24,13 @@ from fluence.model.reason import Reason
 from fluence.placer.gang import GangHolding
 from fluence.queue.allocations import Allocation
 from fluence.schedule.pod_set import PodSet
-from fluence.schedule.status.reports import Waiting
 from fluence.text import natural_key
 from fluence.units import format_amount, rfc3339
 from fluence.web import resources as wire
+from fluence.web.kept import Row, Rows, Shown
 from fluence.web.snapshot import Snapshot
 
-Rows: TypeAlias = list[Callable[[], msgspec.Struct]]  # each row is made when its page is requested
-
 _KINDS = {"job": "Job", "pod": "Pod", **{each.kind.lower(): each.kind for each in OPERATORS}}
-_SPARE_ROWS = 1024  # rows of gangs that are gone, before they are dropped
 
 
 class Reader(Protocol):
@@ -59,23 +56,23 @@ class Filter(msgspec.Struct, frozen=True, kw_only=True):
         """Whether hidden rows are left out, because a match would reveal what they are."""
         return bool(self.namespace or self.users or self.queue is not None or self.name or self.labels)
 
-    def takes_hidden(self, snapshot: Snapshot, pod_set: PodSet) -> bool:
-        """Whether a hidden row is shown: only its state is known."""
-        return not self.is_narrow and (not self.states or snapshot.state(pod_set).value in self.states)
-
     @property
     def is_empty(self) -> bool:
         return not (self.is_narrow or self.states)
 
-    def takes(self, snapshot: Snapshot, pod_set: PodSet, namespace: str) -> bool:
-        job = pod_set.job
+    def takes_hidden(self, shown: Shown) -> bool:
+        """Whether a hidden row is shown: only its state is known."""
+        return not self.is_narrow and (not self.states or shown.state.value in self.states)
+
+    def takes(self, shown: Shown) -> bool:
+        job = shown.job
         return (
-            (not self.namespace or namespace == self.namespace)
-            and (not self.states or snapshot.state(pod_set).value in self.states)
+            (not self.namespace or shown.namespace == self.namespace)
+            and (not self.states or shown.state.value in self.states)
             and (not self.users or job.user in self.users)
             and (self.queue is None or job.queue == self.queue)
-            and (not self.name or self.name in (name_of(pod_set.group)[2], snapshot.array_name(pod_set)))
-            and (not self.labels or _has_labels(pod_set.pods, self.labels))
+            and (not self.name or self.name in (name_of(shown.group)[2], job.array.partition("/")[2]))
+            and (not self.labels or _has_labels(shown.pods, self.labels))
         )
 
 
@@ -113,178 +110,176 @@ def whys(reasons: tuple[Reason, ...]) -> list[wire.Why]:
 
 def queue(snapshot: Snapshot, reader: Reader, wanted: Filter) -> Rows:
     """All waiting gangs, in the order of the queue with their places, then those that are not in it."""
-    return _rows(snapshot, reader, wanted, _waiting(snapshot))
+    return _rows(snapshot, reader, wanted, "queue", _waiting(snapshot))
 
 
 def jobs(snapshot: Snapshot, reader: Reader, wanted: Filter) -> Rows:
     """All gangs: those with nodes, newest first, then the waiting ones."""
-    held = [pod_set for key, pod_set in snapshot.sets.items() if key in snapshot.running]
-    held.sort(key=lambda pod_set: -(pod_set.started or 0))
-    return _rows(snapshot, reader, wanted, [*held, *_waiting(snapshot)])
+    placed = ((shown, None) for shown in snapshot.placed)
+    return _rows(snapshot, reader, wanted, "jobs", (*placed, *_waiting(snapshot)))
 
 
-def _waiting(snapshot: Snapshot) -> list[PodSet]:
-    others = [
-        pod_set
-        for key, pod_set in snapshot.sets.items()
-        if key not in snapshot.running and snapshot.place(pod_set) is None
-    ]
-    return [*snapshot.pending, *others, *snapshot.refused]
+def _waiting(snapshot: Snapshot) -> Iterable[tuple[Shown, int | None]]:
+    """The waiting gangs, and their positions from 1."""
+    yield from zip(snapshot.queued, range(1, len(snapshot.queued) + 1), strict=True)
+    yield from ((shown, None) for shown in snapshot.others)
 
 
-def _rows(snapshot: Snapshot, reader: Reader, wanted: Filter, sets: Iterable[PodSet]) -> Rows:
+def _rows(
+    snapshot: Snapshot,
+    reader: Reader,
+    wanted: Filter,
+    kind: str,
+    gangs: Iterable[tuple[Shown, int | None]],
+) -> Rows:
     """A row for each gang, and one for all tasks of an array, at the place of its first one."""
-    _forget_rows(snapshot)
-    makers: Rows = []
-    arrays: dict[str, list[PodSet]] = {}
+    found: Rows = []
+    arrays: dict[str, _Tasks] = {}
     seen: dict[str, bool] = {}
     takes_all, expand = wanted.is_empty, wanted.expand
-    for pod_set in sets:
-        namespace = pod_set.group.partition("/")[0]
-        sees = seen.get(namespace)
+    for shown, position in gangs:
+        sees = seen.get(shown.namespace)
         if sees is None:
-            sees = seen[namespace] = reader.sees(namespace)
+            sees = seen[shown.namespace] = reader.sees(shown.namespace)
         if not sees:
-            if snapshot.place(pod_set) is not None and wanted.takes_hidden(snapshot, pod_set):
-                makers.append(partial(_hidden_job, snapshot, pod_set))
-        elif takes_all or wanted.takes(snapshot, pod_set, namespace):
-            key = snapshot.array(pod_set) if pod_set.job.array and not expand else ""
-            if not key:
-                makers.append(partial(job, snapshot, pod_set))
-            elif key in arrays:
-                arrays[key].append(pod_set)
-            else:
-                arrays[key] = [pod_set]
-                makers.append(partial(array, snapshot, key, arrays[key]))
-    return makers
+            if position is not None and wanted.takes_hidden(shown):
+                found.append((_hidden_job(shown.state), position))
+        elif takes_all or wanted.takes(shown):
+            if expand or not shown.array:
+                found.append((shown.row or _job_row(shown), position))
+                continue
+            tasks = arrays.get(shown.array)
+            if tasks is None:
+                tasks = arrays[shown.array] = _Tasks(at=len(found))
+                found.append((NO_ROW, None))
+            tasks.add(shown, position)
+    for key, tasks in arrays.items():
+        found[tasks.at] = (_array_row(snapshot, kind, key, tasks), tasks.position)
+    return found
 
 
-def _hidden_job(snapshot: Snapshot, pod_set: PodSet) -> wire.Job:
-    place = snapshot.place(pod_set)
-    assert place is not None
-    return wire.Job(state=snapshot.state(pod_set).value, position=place + 1, hidden=True)
+class _Tasks:
+    """The tasks of an array, for one row at the place of the first."""
+
+    def __init__(self, at: int = 0) -> None:
+        self.at = at
+        self.all: list[Shown] = []
+        self.following: Shown | None = None  # the one that starts next
+        self.position: int | None = None
+
+    def add(self, shown: Shown, position: int | None) -> None:
+        self.all.append(shown)
+        if position is not None and (self.position is None or position < self.position):
+            self.following, self.position = shown, position
+        elif self.following is None and not shown.is_placed:
+            self.following = shown
 
 
-# Cached rows. A row depends on objects that are replaced and never changed, so it stays the same while all of
-# them are the same; only the place in the queue moves.
-_made: dict[int, tuple[tuple[object, ...], wire.Job]] = {}
+NO_ROW: Final = Row(lambda: wire.Job(state=""))  # until all tasks of an array are known
 
 
-def _forget_rows(snapshot: Snapshot) -> None:
-    """Drop the rows of gangs that are gone, if there are many."""
-    if len(_made) > len(snapshot.sets) + len(snapshot.refused) + _SPARE_ROWS:
-        known = {id(pod_set) for pod_set in snapshot.sets.values()}
-        for number in [number for number in _made if number not in known]:
-            del _made[number]
+@lru_cache(maxsize=64)
+def _hidden_job(state: JobState) -> Row:
+    return Row(lambda: wire.Job(state=state.value, hidden=True), "position")
+
+
+def _job_row(shown: Shown) -> Row:
+    row = shown.row = Row(partial(_job, shown), "position")
+    return row
 
 
 def job(snapshot: Snapshot, pod_set: PodSet) -> wire.Job:
     """One gang, for a reader who may see it."""
-    place, submitted = snapshot.place(pod_set), pod_set.job
-    start: tuple[int | None, bool, int | None] = (None, False, None)
-    report: Waiting | None = None
-    if place is not None:
-        held = snapshot.reservations[place]
-        state, waits = JobState.PENDING if held is None else JobState.RESERVED, True
-        start = (snapshot.bounds[place], snapshot.firm[place], snapshot.expected[place])
-    else:
-        held, state = snapshot.running.get(submitted.key), snapshot.state(pod_set)
-        waits = not state.has_nodes
-    if waits:
-        report = snapshot.reports.get(submitted.key) or snapshot.reports.get(pod_set.group)
-        if place is None and report is not None:  # it waits for other jobs, whose planned ends are known
-            start = (None, False, report.report.expected)
-    holding = holding_of(held)
-    end = None if held is None else held.end
-    seats = 0 if holding is None else len(holding.placements)  # it shrinks when pods release theirs
-    parts = (pod_set, state, submitted, held, end, seats, report, start)
-    made = _made.get(id(pod_set))
-    if made is None or made[0] != parts:
-        made = _made[id(pod_set)] = (parts, _job(snapshot, pod_set, held, report, *start))
-    row = made[1]
-    return row if place is None else msgspec.structs.replace(row, position=place + 1)
+    shown, place = snapshot.shown(pod_set), snapshot.place(pod_set)
+    found: wire.Job = (shown.row or _job_row(shown)).struct(None if place is None else place + 1)
+    return found
 
 
-def _job(
-    snapshot: Snapshot,
-    pod_set: PodSet,
-    held: Allocation | None,
-    report: Waiting | None,
-    bound: int | None,
-    firm: bool,
-    expected: int | None,
-) -> wire.Job:
-    state, submitted = snapshot.state(pod_set), pod_set.job
-    namespace, kind, name = name_of(pod_set.group)
-    holding = holding_of(held)
-    pods = pod_set.pods
+def _job(shown: Shown) -> wire.Job:
+    state, submitted, span, pods = shown.state, shown.job, shown.span, shown.pods
+    namespace, kind, name = name_of(shown.group)
+    holding = holding_of(shown.held)
     return wire.Job(
         state=state.value,
         namespace=namespace,
-        name=name + submitted.key.removeprefix(pod_set.group),
+        name=name + submitted.key.removeprefix(shown.group),
         kind=kind,
-        gang=pod_set.group,
+        gang=shown.group,
         user=submitted.user,
         queue=submitted.queue,
         priority=submitted.priority,
         pods=len(pods),
-        minimum=pod_set.request.minimum or len(pods),
+        minimum=shown.request.minimum or len(pods),
         requests=_requests(pods),
         nodes=nodes_of(holding),
         devices=devices_of(holding),
         submitted=stamp(submitted.submit),
-        started=stamp(pod_set.started) if state.has_nodes else None,
+        started=stamp(shown.started),
         limit=None if submitted.limit is None else submitted.limit // 1000,
-        no_later_than=stamp(bound),
-        expected=stamp(expected),
-        firm=bound is not None and firm,
-        planned=None if held is None else wire.Window(start=moment(held.start), end=stamp(held.end)),
-        reasons=[] if report is None else whys(report.reasons),
+        no_later_than=stamp(shown.bound),
+        expected=stamp(shown.expected),
+        firm=shown.bound is not None and shown.firm,
+        planned=None if span is None else wire.Window(start=moment(span[0]), end=stamp(span[1])),
+        reasons=whys(shown.reasons),
     )
 
 
 # -- arrays --------------------------------------------------------------------------------------------------
 
 
-def array(snapshot: Snapshot, key: str, tasks: Sequence[PodSet]) -> wire.Job:
-    """Some tasks of an array as one row. The one that starts next represents the waiting ones."""
-    placed = [task for task in tasks if snapshot.has_nodes(task)]
-    waiting = [task for task in tasks if not snapshot.has_nodes(task)]
-    queued = [task for task in waiting if snapshot.place(task) is not None]
-    following = min(queued, key=lambda task: snapshot.place(task) or 0, default=None)
-    following = following or (waiting[0] if waiting else None)
-    first = job(snapshot, placed[0] if placed else following or tasks[0])
-    then = None if following is None else job(snapshot, following)
-    held = [held for task in placed or waiting if (held := snapshot.allocation(task)) is not None]
-    _, kind, name = name_of(key)
+def _array_row(snapshot: Snapshot, kind: str, key: str, tasks: _Tasks) -> Row:
+    """Some tasks of an array as one row, in a list of this kind."""
     counts = array_counts(snapshot, key)
+    found: Row = snapshot.kept.get(
+        kind,
+        key,
+        (counts, tasks.following, *tasks.all),
+        lambda: Row(partial(array, key, tasks.all, tasks.following, counts), "position"),
+    )
+    return found
+
+
+def array(key: str, tasks: Sequence[Shown], following: Shown | None, counts: wire.Array) -> wire.Job:
+    """Some tasks of an array as one row. ``following``, which starts next, represents those that wait."""
+    placed = [task for task in tasks if task.is_placed]
+    waiting = [task for task in tasks if not task.is_placed]
+    first = _job(placed[0] if placed else following or tasks[0])
+    then = following
+    some = [task for task in placed or waiting if task.held is not None]
+    held = [holding_of(task.held) for task in some]
+    _, kind, name = name_of(key)
     starts = [task.started for task in placed if task.started is not None]
     return msgspec.structs.replace(
         first,
         name=name,
         kind=kind,
         gang=key,
-        position=None if then is None else then.position,
         pods=counts.size,
         minimum=None,
         array=counts if counts.size > 1 else None,
         requests=_requests([pod for task in tasks for pod in task.pods]),
-        nodes=sorted({node for each in held for node in nodes_of(holding_of(each))}, key=natural_key),
-        devices=sorted({device for each in held for device in devices_of(holding_of(each))}),
+        nodes=sorted({node for each in held for node in nodes_of(each)}, key=natural_key),
+        devices=sorted({device for each in held for device in devices_of(each)}),
         submitted=stamp(min(task.job.submit for task in tasks)),
         started=stamp(min(starts)) if starts else None,
-        no_later_than=None if then is None else then.no_later_than,
-        expected=None if then is None else then.expected,
-        firm=then is not None and then.firm,
-        planned=window(held),
-        reasons=_reasons(snapshot, waiting),
+        no_later_than=None if then is None else stamp(then.bound),
+        expected=None if then is None else stamp(then.expected),
+        firm=then is not None and then.bound is not None and then.firm,
+        planned=window(some),
+        reasons=_reasons(waiting),
     )
 
 
 def array_counts(snapshot: Snapshot, key: str) -> wire.Array:
     """How many tasks there are, and how many of them wait, run and are done, by the status of their Job."""
-    tasks = snapshot.arrays[key]
-    running = sum(snapshot.has_nodes(task) for task in tasks)
+    counts = snapshot.counts.get(key)
+    if counts is None:
+        counts = snapshot.counts[key] = _array_counts(snapshot, snapshot.arrays[key])
+    return counts
+
+
+def _array_counts(snapshot: Snapshot, tasks: Sequence[Shown]) -> wire.Array:
+    running = sum(task.is_placed for task in tasks)
     pods = [pod for task in tasks[:1] for pod in task.pods[:1]]
     owner = snapshot.owners.get(controller_of(pods[0].metadata)) if pods else None
     if owner is None:
@@ -299,21 +294,20 @@ def array_counts(snapshot: Snapshot, key: str) -> wire.Array:
     )
 
 
-def window(held: Sequence[Allocation]) -> wire.Window | None:
-    """From the first start to the last end."""
-    if not held:
+def window(held: Sequence[Shown]) -> wire.Window | None:
+    """From the first start to the last end of gangs with an allocation."""
+    spans = [each.span for each in held if each.span is not None]
+    if not spans:
         return None
-    return wire.Window(
-        start=moment(min(each.start for each in held)), end=stamp(max(each.end for each in held))
-    )
+    start, end = min(span[0] for span in spans), max(span[1] for span in spans)
+    return wire.Window(start=moment(start), end=stamp(end))
 
 
-def _reasons(snapshot: Snapshot, waiting: Iterable[PodSet]) -> list[wire.Why]:
+def _reasons(waiting: Iterable[Shown]) -> list[wire.Why]:
     """Why tasks wait: the first message of each code."""
     found: dict[str, wire.Why] = {}
-    for task in waiting:
-        report = snapshot.reports.get(task.key) or snapshot.reports.get(task.group)
-        for why in () if report is None else whys(report.reasons):
+    for reasons in dict.fromkeys(task.reasons for task in waiting):
+        for why in whys(reasons):
             found.setdefault(why.code, why)
     return list(found.values())
 
@@ -332,14 +326,19 @@ def details(snapshot: Snapshot, namespace: str, name: str, *, expand: bool = Fal
 
 def _array_detail(snapshot: Snapshot, key: str) -> wire.JobDetail:
     tasks = snapshot.arrays[key]
+    found = _Tasks()
+    for task in tasks:
+        place = snapshot.place(task.pod_set)
+        found.add(task, None if place is None else place + 1)
+    position = found.position
+    row = _array_row(snapshot, "detail", key, found).struct(position)
     if len(tasks) == 1:
-        return msgspec.structs.replace(detail(snapshot, tasks[0]), job=array(snapshot, key, tasks))
-    row = array(snapshot, key, tasks)
+        return msgspec.structs.replace(detail(snapshot, tasks[0].pod_set), job=row)
     return wire.JobDetail(
         job=row,
-        members=[member for task in tasks for member in _members(snapshot, task)],
-        broken=[broken for task in tasks for broken in broken_promises(task)],
-        ahead=None if row.position is None else row.position - 1,
+        members=[member for task in tasks for member in _members(task)],
+        broken=[broken for task in tasks for broken in broken_promises(task.pod_set)],
+        ahead=None if position is None else position - 1,
     )
 
 
@@ -369,20 +368,18 @@ def detail(snapshot: Snapshot, pod_set: PodSet) -> wire.JobDetail:
             for step in list(pod_set.story)
             if step.at <= snapshot.at
         ],
-        members=_members(snapshot, pod_set),
+        members=_members(snapshot.shown(pod_set)),
         broken=broken_promises(pod_set),
         ahead=snapshot.place(pod_set),
         promised=stamp(pod_set.promised),
     )
 
 
-def _members(snapshot: Snapshot, pod_set: PodSet) -> list[wire.PodPlace]:
-    holding = holding_of(snapshot.allocation(pod_set))
+def _members(shown: Shown) -> list[wire.PodPlace]:
+    holding = holding_of(shown.held)
     placements = [] if holding is None else list(holding.placements.values())
     nodes = {str(placement.pod): placement.node for placement in placements}
-    return [
-        wire.PodPlace(name=pod.metadata.name, node=nodes.get(pod.metadata.uid, "")) for pod in pod_set.pods
-    ]
+    return [wire.PodPlace(name=pod.metadata.name, node=nodes.get(pod.metadata.uid, "")) for pod in shown.pods]
 
 
 # -- groups --------------------------------------------------------------------------------------------------
@@ -391,35 +388,46 @@ def _members(snapshot: Snapshot, pod_set: PodSet) -> list[wire.PodPlace]:
 def groups(snapshot: Snapshot, reader: Reader, wanted: Filter) -> Rows:
     """Gangs and arrays as their users know them, each with all of its parts. Those of other namespaces are
     not shown."""
-    parts: dict[str, list[PodSet]] = {}
-    for pod_set in (*snapshot.sets.values(), *snapshot.refused):
-        namespace = pod_set.group.partition("/")[0]
-        if reader.sees(namespace) and wanted.takes(snapshot, pod_set, namespace):
-            key = "" if wanted.expand else snapshot.array(pod_set)
-            parts.setdefault(key or pod_set.group, []).append(pod_set)
-    return [partial(_group, snapshot, key, parts[key]) for key in sorted(parts)]
+    parts: dict[str, list[Shown]] = {}
+    seen: dict[str, bool] = {}
+    takes_all, expand = wanted.is_empty, wanted.expand
+    for shown in snapshot.all_shown:
+        sees = seen.get(shown.namespace)
+        if sees is None:
+            sees = seen[shown.namespace] = reader.sees(shown.namespace)
+        if sees and (takes_all or wanted.takes(shown)):
+            parts.setdefault(shown.group if expand or not shown.array else shown.array, []).append(shown)
+    return [(_group_row(snapshot, key, parts[key]), None) for key in sorted(parts)]
 
 
 _NO_TASKS: Final = wire.Array(size=0)
 
 
-def _group(snapshot: Snapshot, key: str, sets: list[PodSet]) -> wire.Group:
-    namespace, kind, name = name_of(key)
+def _group_row(snapshot: Snapshot, key: str, gangs: Sequence[Shown]) -> Row:
     told = snapshot.reports.get(key)
-    states = [snapshot.state(pod_set) for pod_set in sets]
-    first, counts = states[0], [0, 0]
-    for pod_set, state in zip(sets, states, strict=True):
-        counts[state.has_nodes] += len(pod_set.pods)
+    size = 0 if told is None else told.gang.size
+    tasks = array_counts(snapshot, key) if key in snapshot.arrays else _NO_TASKS
+    found: Row = snapshot.kept.get(
+        "groups", key, (size, tasks, *gangs), lambda: Row(partial(_group, key, gangs, size, tasks))
+    )
+    return found
+
+
+def _group(key: str, gangs: Sequence[Shown], size: int, tasks: wire.Array) -> wire.Group:
+    namespace, kind, name = name_of(key)
+    first, counts = gangs[0].state, [0, 0]
+    for shown in gangs:
+        state = shown.state
+        counts[state.has_nodes] += len(shown.pods)
         if first.has_nodes and not state.has_nodes:
             first = state
-    request, submitted = sets[0].request, sets[0].job
-    tasks = array_counts(snapshot, key) if key in snapshot.arrays else _NO_TASKS
+    request, submitted = gangs[0].request, gangs[0].job
     return wire.Group(
         namespace=namespace,
         name=name,
         kind=kind,
         state=first.value,
-        size=max(sum(counts), request.minimum, tasks.size, 0 if told is None else told.gang.size),
+        size=max(sum(counts), request.minimum, tasks.size, size),
         minimum=request.minimum or len(request.pods),
         waiting=counts[0],
         placed=counts[1],

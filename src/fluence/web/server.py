@@ -17,7 +17,6 @@ import itertools
 import time
 from collections import Counter, OrderedDict
 from collections.abc import AsyncIterator, Mapping
-from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -30,6 +29,7 @@ from fluence.units import rfc3339
 from fluence.web import rows, whatif
 from fluence.web.access import Access, Reader, Refused, User
 from fluence.web.cluster_rows import RESOURCES, totals
+from fluence.web.kept import Rows
 from fluence.web.openapi import MAX_COLUMNS_LIMIT, MAX_LIMIT, NAMESPACED, document
 from fluence.web.past_jobs import KINDS, PastJobs, PastQuery, parse_past
 from fluence.web.resources import API_VERSION, VERSION, ItemList, ListMeta
@@ -99,7 +99,7 @@ class ViewServer:
         self._history = history
         self._lock = asyncio.Lock()
         self._rest_until = 0.0
-        self._lists: LRUCache[tuple[object, ...], rows.Rows] = LRUCache(_KEPT)
+        self._lists: LRUCache[tuple[object, ...], Rows] = LRUCache(_KEPT)
         self._pages: LRUCache[tuple[object, ...], bytes] = LRUCache(_MAX_PAGES, getsizeof=len)
         self._kept: OrderedDict[int, tuple[float, Snapshot]] = OrderedDict()
         self._streams: Counter[str] = Counter()
@@ -228,12 +228,12 @@ class ViewServer:
         self, snapshot: Snapshot, reader: Reader, query: Query, offset: int, key: tuple[object, ...]
     ) -> ItemList:
         """Make a page. The rows of a list are determined once for all of its pages."""
-        makers = self._lists.pop(key, None)
-        if makers is None:
-            makers = RESOURCES[query.resource][1](snapshot, reader, query.wanted)
-        page = make_page(snapshot, reader, query, offset, makers)
+        whole = self._lists.pop(key, None)
+        if whole is None:
+            whole = rows_of(snapshot, reader, query)
+        page = make_page(snapshot, reader, query, offset, whole)
         if page.metadata.continue_:
-            self._lists[key] = makers
+            self._lists[key] = whole
         return page
 
     @contextlib.asynccontextmanager
@@ -354,19 +354,24 @@ async def _place(counts: Counter[str], user: str, most: int, what: str) -> Async
 # -- pages ---------------------------------------------------------------------------------------------------
 
 
+def rows_of(snapshot: Snapshot, reader: rows.Reader, query: Query) -> Rows:
+    """All rows of a list that a reader may see."""
+    snapshot.tidy()
+    return RESOURCES[query.resource][1](snapshot, reader, query.wanted)
+
+
 def make_page(
     snapshot: Snapshot,
     reader: rows.Reader,
     query: Query,
     offset: int = 0,
-    makers: rows.Rows | None = None,
+    whole: Rows | None = None,
 ) -> ItemList:
-    """One page of a resource. ``makers`` make the rows of all its pages, if they are known."""
-    kind, make, row_type = RESOURCES[query.resource]
-    if makers is None:
-        makers = make(snapshot, reader, query.wanted)
+    """One page of a resource. ``whole``: the rows of all its pages, if they are known."""
+    if whole is None:
+        whole = rows_of(snapshot, reader, query)
     end = offset + query.limit
-    left = max(0, len(makers) - end)
+    left = max(0, len(whole) - end)
     meta = ListMeta(
         resource_version=str(snapshot.number),
         taken=rfc3339(snapshot.at * 1000),
@@ -375,21 +380,17 @@ def make_page(
         remaining_item_count=left,
         unchecked_namespaces=getattr(reader, "unchecked", 0),
     )
-    items = [make_row() for make_row in itertools.islice(makers, offset, end)]
-    kept = totals(snapshot) if query.resource == "promises" else msgspec.UNSET
-    if query.columns:
-        values = _values(row_type, query.columns, items)
-        return ItemList(kind=kind, metadata=meta, items=[], totals=kept, columns=query.columns, rows=values)
-    return ItemList(kind=kind, metadata=meta, items=items, totals=kept)
-
-
-def _values(
-    row_type: type[msgspec.Struct], columns: tuple[str, ...], items: list[msgspec.Struct]
-) -> list[tuple[Any, ...]]:
-    """Some fields of each row. Missing ones are empty."""
-    attributes = dict(zip(row_type.__struct_encode_fields__, row_type.__struct_fields__, strict=True))
-    pick = attrgetter(*(attributes[column] for column in columns))
-    return list(map(pick, items)) if len(columns) > 1 else [(pick(item),) for item in items]
+    columns = query.columns
+    texts = [row.text(columns, filling) for row, filling in itertools.islice(whole, offset, end)]
+    made = msgspec.Raw(b"[%b]" % b",".join(texts))
+    return ItemList(
+        kind=RESOURCES[query.resource][0],
+        metadata=meta,
+        items=[] if columns else made,
+        totals=totals(snapshot) if query.resource == "promises" else msgspec.UNSET,
+        columns=columns or msgspec.UNSET,
+        rows=made if columns else msgspec.UNSET,
+    )
 
 
 def one(snapshot: Snapshot, reader: rows.Reader, query: Query) -> ItemList:
@@ -400,7 +401,8 @@ def one(snapshot: Snapshot, reader: rows.Reader, query: Query) -> ItemList:
             details = rows.details(snapshot, query.namespace, query.name, expand=query.wanted.expand)
     else:
         narrowed = msgspec.structs.replace(query.wanted, name=query.name)
-        details = [make() for make in RESOURCES[query.resource][1](snapshot, reader, narrowed)]
+        found = RESOURCES[query.resource][1](snapshot, reader, narrowed)
+        details = [row.struct(filling) for row, filling in found]
     if not details:
         where = f" in namespace {query.namespace}" if query.namespace else ""
         raise Refused(404, f"{query.resource} {query.name}: not known to the scheduler{where}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import cast
 
 from fluence.cluster.layout import GraphLayout
@@ -29,6 +29,8 @@ from fluence.schedule.enforcement import EndOverrun
 from fluence.schedule.pod_set import PodSet
 from fluence.schedule.scheduler import Scheduler
 from fluence.schedule.status.reports import Waiting
+from fluence.web.kept import KeptRows, Parts, Shown, span_of
+from fluence.web.resources import Array
 
 MAX_DECISIONS = 1000  # that are remembered
 
@@ -70,79 +72,124 @@ class Snapshot:
     tally: PromiseTally
     decisions: Sequence[Decision] = ()
     settings: Mapping[str, object] = field(default_factory=dict)
+    kept: KeptRows = field(default_factory=KeptRows)  # what was made from earlier snapshots
 
-    # -- one gang --------------------------------------------------------------------------------------------
+    # -- gangs, as they are shown ----------------------------------------------------------------------------
 
-    def place(self, pod_set: PodSet) -> int | None:
-        """Its place in the queue, from 0."""
-        return self._places.get(id(pod_set))
+    @cached_property
+    def queued(self) -> list[Shown]:
+        """Those in the queue, in its order."""
+        return self._in_queue(slice(None))
 
-    def has_nodes(self, pod_set: PodSet) -> bool:
-        return pod_set.key in self.running
+    def _in_queue(self, some: slice) -> list[Shown]:
+        # One comprehension per column costs less than one that makes a tuple per row.
+        sets, reservations = self.pending[some], self.reservations[some]
+        jobs = [pod_set.job for pod_set in sets]
+        said = self.reports.get
+        told = [said(job.key) or said(pod_set.group) for job, pod_set in zip(jobs, sets, strict=True)]
+        waits, planned = JobState.PENDING, JobState.RESERVED
+        return self.kept.shown(
+            zip(
+                sets,
+                jobs,
+                [waits if held is None else planned for held in reservations],
+                [None] * len(sets),
+                reservations,
+                [None if held is None else span_of(held) for held in reservations],
+                [() if report is None else report.reasons for report in told],
+                self.bounds[some],
+                self.firm[some],
+                self.expected[some],
+                strict=True,
+            )
+        )
 
-    def state(self, pod_set: PodSet) -> JobState:
-        """Its state at the time of the snapshot. A later state, such as running, would not fit the rest of
-        its row."""
-        place, current = self.place(pod_set), pod_set.state
-        if place is not None:
-            return JobState.PENDING if self.reservations[place] is None else JobState.RESERVED
-        if self.has_nodes(pod_set):
+    @cached_property
+    def placed(self) -> list[Shown]:
+        """Those with nodes, the latest first."""
+        sets = [pod_set for key, pod_set in self.sets.items() if key in self.running]
+        sets.sort(key=lambda pod_set: -(pod_set.started or 0))
+        return self.kept.shown(map(self._outside, sets))
+
+    @cached_property
+    def others(self) -> list[Shown]:
+        """Those that wait and are not in the queue, because they are incomplete, held or refused."""
+        places, running = self._places, self.running
+        sets = [pod_set for key, pod_set in self.sets.items() if key not in running and pod_set not in places]
+        return self.kept.shown(map(self._outside, (*sets, *self.refused)))
+
+    def shown(self, pod_set: PodSet) -> Shown:
+        """One of them."""
+        place = self.place(pod_set)
+        if place is None:
+            return self.kept.shown((self._outside(pod_set),))[0]
+        return self._in_queue(slice(place, place + 1))[0]
+
+    def _outside(self, pod_set: PodSet) -> Parts:
+        """What a gang shows that is not in the queue."""
+        held = self.running.get(pod_set.key)
+        state = self._state(pod_set, held)
+        if state.has_nodes:
+            return pod_set, pod_set.job, state, pod_set.started, held, span_of(held), (), None, False, None
+        report = self.reports.get(pod_set.key) or self.reports.get(pod_set.group)
+        reasons = () if report is None else report.reasons
+        # It may wait for other jobs, whose planned ends are known.
+        expected = None if report is None else report.report.expected
+        return pod_set, pod_set.job, state, None, held, span_of(held), reasons, None, False, expected
+
+    def _state(self, pod_set: PodSet, held: Allocation | None) -> JobState:
+        """The state at the time of the snapshot of a gang that is not in the queue. A later state, such as
+        running, would not fit the rest of its row."""
+        current = pod_set.state
+        if held is not None:
             return current if current.has_nodes else JobState.RUNNING
         if current is JobState.REFUSED:
             return current
         return JobState.PENDING if current.has_nodes or current.is_over else current
 
-    def reservation(self, pod_set: PodSet) -> Allocation | None:
-        place = self.place(pod_set)
-        return None if place is None else self.reservations[place]
+    def place(self, pod_set: PodSet) -> int | None:
+        """Its place in the queue, from 0."""
+        return self._places.get(pod_set)
 
-    def allocation(self, pod_set: PodSet) -> Allocation | None:
-        """Its current or planned allocation."""
-        return self.running.get(pod_set.key) or self.reservation(pod_set)
-
-    def array(self, pod_set: PodSet) -> str:
-        """The key of the Job or PodGroup whose pods start one by one, if this is one of them."""
-        kind, slash, name = pod_set.job.array.partition("/")
-        if not slash:
-            return ""
-        return f"{pod_set.group.partition('/')[0]}/{'job:' if kind == 'job' else ''}{name}"
-
-    def array_name(self, pod_set: PodSet) -> str:
-        return pod_set.job.array.partition("/")[2]
+    def tidy(self) -> None:
+        """Drop rows of gangs and nodes that are gone, if there are many."""
+        self.kept.limit(len(self.sets) + len(self.reports), len(self.nodes))
 
     # -- derived on demand -----------------------------------------------------------------------------------
 
     @cached_property
-    def arrays(self) -> dict[str, list[PodSet]]:
+    def all_shown(self) -> list[Shown]:
+        """All of them, in the order in which the scheduler got to know them."""
+        known = {shown.pod_set: shown for shown in (*self.placed, *self.queued, *self.others)}
+        return [known[pod_set] for pod_set in (*self.sets.values(), *self.refused)]
+
+    @cached_property
+    def arrays(self) -> dict[str, list[Shown]]:
         """The tasks of each array that wait or run."""
-        found: dict[str, list[PodSet]] = {}
-        for pod_set in (*self.sets.values(), *self.refused):
-            key = self.array(pod_set)
-            if key:
-                found.setdefault(key, []).append(pod_set)
+        found: dict[str, list[Shown]] = {}
+        for shown in self.all_shown:
+            if shown.array:
+                found.setdefault(shown.array, []).append(shown)
         return found
+
+    @cached_property
+    def counts(self) -> dict[str, Array]:
+        """The progress of arrays, as far as it was asked for."""
+        return {}
 
     @cached_property
     def refused(self) -> list[PodSet]:
         """Gangs that can never be placed as they are written. The scheduler keeps only their reports."""
         known = {pod_set.group for pod_set in self.sets.values()}
         return [
-            _refused(waiting)
+            self.kept.get("refused", key, (waiting,), partial(_refused, waiting))
             for key, waiting in self.reports.items()
             if waiting.gang.key == key and key not in known
         ]
 
     @cached_property
-    def _places(self) -> dict[int, int]:
-        return {id(pod_set): place for place, pod_set in enumerate(self.pending)}
-
-    @cached_property
-    def pods_on(self) -> dict[str, list[PodEntry]]:
-        """The pods that count on each node."""
-        by_node: dict[str, list[PodEntry]] = {}
-        for entry in self.pods.values():
-            by_node.setdefault(entry.node, []).append(entry)
-        return by_node
+    def _places(self) -> dict[PodSet, int]:
+        return {pod_set: place for place, pod_set in enumerate(self.pending)}
 
     @cached_property
     def set_of_number(self) -> dict[int, PodSet]:
@@ -173,6 +220,7 @@ def take(
     number: int = 0,
     decisions: Iterable[Decision] = (),
     settings: Mapping[str, object] | None = None,
+    kept: KeptRows | None = None,
 ) -> Snapshot:
     """Take a snapshot. Call it on the event loop of the scheduler, where no cycle runs meanwhile."""
     state = scheduler.state
@@ -201,6 +249,7 @@ def take(
         tally=state.queue.promises.tally.copy(),
         decisions=tuple(decisions),
         settings=settings or {},
+        kept=kept or KeptRows(),
     )
 
 

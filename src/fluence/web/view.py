@@ -22,6 +22,7 @@ from fluence.schedule.cycle import Decisions
 from fluence.schedule.events import Changed, Event
 from fluence.schedule.published_settings import DECIDING
 from fluence.web.access import Reader
+from fluence.web.kept import KeptRows
 from fluence.web.snapshot import DecisionLog, Snapshot, take
 from fluence.web.whatif import Forked, abandon, fork, work_out
 
@@ -72,6 +73,7 @@ class View:
         self._number = 0
         self._last: Snapshot | None = None
         self._last_at = 0.0
+        self._kept = KeptRows()
         self._happened = 0  # events and cycles, counted on the scheduler's event loop
         self._undecided = False  # something has changed since the last cycle
         self._last_happened = -1
@@ -95,7 +97,7 @@ class View:
             self._undecided = False
         self._log.note(decisions, self._live.now())
         if self._last is not None and time.monotonic() - self._last_at > _KEPT_SECONDS:
-            self._last = None  # it holds pods and nodes that may be gone
+            self._last, self._kept = None, KeptRows()  # they hold pods and nodes that may be gone
 
     async def run(self) -> None:
         """Nothing to do without a request."""
@@ -171,6 +173,7 @@ class View:
             number=self._number,
             decisions=self._log.entries,
             settings=self._settings,
+            kept=self._kept,
         )
         self.took = time.perf_counter() - began
         self._last_at = time.monotonic()

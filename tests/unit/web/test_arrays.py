@@ -46,7 +46,7 @@ def busy() -> Field:
 
 def items(field: Field, resource: str, reader: Any = ALL, **wanted: Any) -> list[dict[str, Any]]:
     made = RESOURCES[resource][1](field.snapshot(), reader, Filter(**wanted))
-    return [msgspec.json.decode(msgspec.json.encode(make())) for make in made]
+    return [msgspec.json.decode(row.text((), filling)) for row, filling in made]
 
 
 COUNTS = {"size": 10, "waiting": 3, "running": 4, "done": 3}

@@ -251,6 +251,21 @@ def test_without_the_view_the_conditions_of_pods_are_shown_and_a_line_says_so(se
     assert code == 1 and out == "" and "currently unable" in err
 
 
+def test_without_the_view_who_may_not_list_all_pods_sees_those_of_their_namespace(server: Server) -> None:
+    def only_own(path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
+        if path == "/api/v1/pods":
+            return 403, {"kind": "Status", "message": "pods is forbidden"}
+        return refused(path, query)
+
+    server.answer = only_own
+    code, out, err = server.run("queue", "-o", "name")
+    assert (code, out.split()) == (0, ["physics/lone", "physics/sweep", "physics/train"])
+    assert err.endswith("without places and plan, of namespace physics only\n")
+    server.answer = lambda path, query: (403, {"kind": "Status", "message": "pods is forbidden"})
+    code, out, err = server.run("queue")
+    assert (code, out) == (1, "") and "name a namespace whose pods you may list with -n" in err
+
+
 def test_what_conditions_cannot_answer_is_an_error_of_one_line(server: Server) -> None:
     server.answer = refused
     for arguments in (("plan",), ("nodes",), ("graph",), ("queue", "--me")):

@@ -63,6 +63,20 @@ def test_lines_are_cut_to_the_terminal_and_wide_ones_never() -> None:
     assert "1 of 4 fit; later" in plain(view_tables.render(wide, [FIRST]))[1]
 
 
+def test_many_jobs_of_other_namespaces_are_one_line() -> None:
+    own = {"state": "pending", "namespace": "physics", "name": "mine", "pods": 1}
+    hidden = [{"state": "pending", "position": n, "hidden": True} for n in range(2, 42)]
+    rows = [{"state": "reserved", "position": 1, "hidden": True}, *hidden, {**own, "position": 42}]
+    shown = view_tables.folded([*rows, *({**row, "position": 43 + n} for n, row in enumerate(hidden[:3]))])
+    text = click.unstyle(
+        view_tables.render(view_tables.start_columns(NOW, wide=False, namespaces=True), shown)
+    )
+    assert [line.split("  ")[0] for line in text.splitlines()[1:]] == ["1", "2-41", "42", "43", "44", "45"]
+    assert "(40 of other namespaces)" in text.splitlines()[2]
+    by_name = [*hidden[:20:2], *hidden[1:20:2]]
+    assert view_tables.folded(by_name) == by_name, "their positions would be wrong"
+
+
 def test_times_that_are_far_have_a_date() -> None:
     assert view_tables.clock("2026-09-03T01:00:00Z", NOW) == "09-03 01:00"
     assert view_tables.clock(None, NOW) == view_tables.clock("nonsense", NOW) == "-"
@@ -224,7 +238,7 @@ def test_the_queue_of_the_readme_is_what_is_printed() -> None:
         made.now += 1000
     made.settle()
     page = make_page(made.snapshot(), ALL, parse_query(f"{BASE}/queue", {}, User("ann")))
-    rows = msgspec.to_builtins(page.items)
+    rows = msgspec.json.decode(msgspec.json.encode(page))["items"]
     shown = view_tables.queue_columns(kit.T0, wide=False, namespaces=True)
     printed = click.unstyle(view_tables.render(shown, rows, room=None))
 
@@ -247,16 +261,18 @@ def test_a_table_of_its_own_columns_is_the_table_of_all(resource: str) -> None:
     path = "queue" if resource == "start" else resource
     fields = ",".join(view_tables.FIELDS[resource])
     items, narrow = (
-        msgspec.to_builtins(
-            make_page(
-                field.snapshot(),
-                Sees("physics"),
-                parse_query(f"{BASE}/{path}", {"limit": "20000", **more}, User("ann")),
+        msgspec.json.decode(
+            msgspec.json.encode(
+                make_page(
+                    field.snapshot(),
+                    Sees("physics"),
+                    parse_query(f"{BASE}/{path}", {"limit": "20000", **more}, User("ann")),
+                )
             )
         )
         for more in ({}, {"columns": fields})
     )
-    assert narrow["items"] == [] and narrow["columns"] == tuple(fields.split(","))
+    assert narrow["items"] == [] and narrow["columns"] == fields.split(",")
     rows = [dict(zip(narrow["columns"], values, strict=True)) for values in narrow["rows"]]
     assert len(rows) == len(items["items"]) >= 2
 
