@@ -491,7 +491,10 @@ def _pod_group(gang: Gang, seen: Seen) -> dict[str, str]:
             "template of a new Job only"
         )
     else:
-        why = "its pods were created while the admission handler podgroups was not in force"
+        why = (
+            "admission named none when its pods were created: its handler podgroups was not in force; "
+            "fluence doctor says whether it is now"
+        )
     return {"noPodGroup": why}
 
 
