@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar, overload
 
-from fluence.kube.errors import ServerFault
+from fluence.kube.errors import ServerFault, TooManyRequests, Unreachable
 
 T = TypeVar("T")
 SOON_S = 120.0  # on a machine that is starved; a test that is green does not wait for it
@@ -48,13 +48,13 @@ async def eventually(
     says yes to. Returns what was seen. If time is up, the failure says what was seen last.
 
     A server that fails has not answered: with a mutating policy, for example, it answers 503 until it has
-    read the schema of a new custom resource."""
+    read the schema of a new custom resource, and on a starved machine a call may have no answer in time."""
     wait = _Wait(wanted, what, timeout_s)
     while True:
         try:
             found = look()
             seen: Any = await found if inspect.isawaitable(found) else found
-        except ServerFault as fault:
+        except (ServerFault, TooManyRequests, Unreachable) as fault:
             wait.fails(fault)
         else:
             if wait.is_over(seen):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from fluence.kube.errors import ServerFault, Status
+from fluence.kube.errors import KubeError, ServerFault, Status, TimedOut, TooManyRequests
 from tests.eventually import eventually, wait_until
 
 
@@ -31,11 +31,12 @@ async def test_when_time_is_up_it_says_what_there_was() -> None:
 
 async def test_a_server_that_fails_is_asked_again() -> None:
     fault = ServerFault("GET /x", Status(code=503, message="not yet"))
-    answers: Iterator[ServerFault | str] = iter([fault, fault, "there"])
+    busy = TooManyRequests("GET /x", Status(code=429, message="later"))
+    answers: Iterator[KubeError | str] = iter([TimedOut("GET /x: no answer"), busy, fault, "there"])
 
     async def ask() -> str:
         answer = next(answers, fault)
-        if isinstance(answer, ServerFault):
+        if isinstance(answer, KubeError):
             raise answer
         return answer
 
