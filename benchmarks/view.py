@@ -2,9 +2,9 @@
 
     python -m benchmarks.view [NODES] [PENDING] [jobs]
 
-Before each page a pod is changed and a snapshot is taken, so that each is the page of a first reader; rows are
-kept between snapshots as in a scheduler. With `jobs` the gangs that run and wait are Jobs whose pods start one
-by one (arrays). Times are processor time of the thread, so that others on the machine do not count.
+Before each page a pod is changed and a snapshot is taken, so that each is the page of a first reader; rows
+are kept between snapshots as in a scheduler. With `jobs` the gangs that run and wait are Jobs whose pods
+start one by one (arrays). Times are processor time of the thread, so that others on the machine do not count.
 """
 
 from __future__ import annotations

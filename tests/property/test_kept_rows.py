@@ -48,7 +48,6 @@ class _Looks:
         if not hasattr(self, "kept"):
             self.kept = KeptRows()  # a restart does not renew it: here rows of other objects are at hand, too
         snapshot = take(self.scheduler.scheduler, self.now, kept=self.kept)
-        scratch = with_fields(snapshot, kept=KeptRows())
         for turn, name in enumerate(RESOURCES, self.steps):
             columns = (COLUMNS, FEW, {})[turn // 2 % 3].get(name, "")
             wanted = ({}, {}, {"expand": "true"}, {"state": "running,pending"}, {"name": "a1"})[turn % 5]
@@ -56,6 +55,7 @@ class _Looks:
                 f"{BASE}/{name}", {"limit": str(MAX_COLUMNS_LIMIT), "columns": columns, **wanted}, User("ann")
             )
             for reader in (READERS[0], READERS[turn % 4]):
+                scratch = with_fields(snapshot, kept=KeptRows())  # nothing is kept for other users, either
                 shown, fresh = (
                     msgspec.json.encode(make_page(each, reader, asked)) for each in (snapshot, scratch)
                 )

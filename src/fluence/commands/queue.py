@@ -348,16 +348,17 @@ def _show(
         click.echo(empty, err=True)
         return
     shown: Sequence[Column]
+    lines: Sequence[view_tables.Row] = rows
     if output.startswith(_CUSTOM):
         shown = view_tables.custom_columns(output.removeprefix(_CUSTOM))
     else:
         if resource == "queue":
-            rows = view_tables.folded(rows)
+            lines = view_tables.folded(rows)
         more = {"rows": rows} if resource == "nodes" else {}
         shown = columns(view_tables.now_utc(), wide=output == "wide", namespaces=namespaces, **more)
-        shown = view_tables.with_arrays(shown, rows)
+        shown = view_tables.with_arrays(shown, lines)
     room = terminal_columns() if output == "table" else None
-    text = view_tables.render(shown, rows, room=room)
+    text = view_tables.render(shown, lines, room=room)
     click.echo(text if headers else text.partition("\n")[2])
 
 

@@ -252,7 +252,7 @@ def test_without_the_view_the_conditions_of_pods_are_shown_and_a_line_says_so(se
 
 
 def test_without_the_view_who_may_not_list_all_pods_sees_those_of_their_namespace(server: Server) -> None:
-    def only_own(path: str, query: dict[str, list[str]]) -> tuple[int, Any]:
+    def only_own(path: str, query: dict[str, str]) -> tuple[int, Any]:
         if path == "/api/v1/pods":
             return 403, {"kind": "Status", "message": "pods is forbidden"}
         return refused(path, query)

@@ -71,6 +71,17 @@ def test_nothing_of_another_namespace_is_in_any_resource(busy: Field, resource: 
             assert word not in text, (resource, word)
 
 
+@pytest.mark.parametrize("resource", sorted(RESOURCES))
+def test_rows_that_were_made_for_an_administrator_are_not_shown_to_others(busy: Field, resource: str) -> None:
+    snapshot = busy.snapshot()
+
+    def read(reader: Any, taken: Snapshot) -> list[bytes]:
+        return [row.text((), filling) for row, filling in RESOURCES[resource][1](taken, reader, Filter())]
+
+    for reader in (ALL, Sees("physics"), Sees("biology"), Sees(), ALL):
+        assert read(reader, snapshot) == read(reader, replace(snapshot, kept=KeptRows())), reader
+
+
 @pytest.mark.parametrize(
     "wanted",
     [{"namespace": "biology"}, {"name": "other"}, {"users": frozenset(("bob",))}, {"queue": ""}],
