@@ -402,10 +402,9 @@ def _above_capacity(
     for resource, amount in _guaranteed(tree).items():
         there = of_classes.get(resource, 0) if resource.node_class else capacities.get(resource.name, 0)
         if amount > there and (not resource.node_class or resource in tree.in_classes):
-            found[resource] = (
-                f"{resource}: all guarantees together are {format_amount(resource.name, amount)}, and the "
-                f"cluster has {format_amount(resource.name, there)}"
-            )
+            # Without the sum: else each queue that comes would change the status of all others.
+            has = format_amount(resource.name, there)
+            found[resource] = f"{resource}: all guarantees together are more than the {has} of the cluster"
     return found
 
 

@@ -517,7 +517,7 @@ class TestTheTree:
             assert world.condition(name, "Valid") == (
                 "True",
                 "AboveCapacity",
-                "spec.guaranteed: cpu: all guarantees together are 20, and the cluster has 16",
+                "spec.guaranteed: cpu: all guarantees together are more than the 16 of the cluster",
             )
         assert world.condition("c", "Valid")[1] == "Valid"
         world.put(node("more"))
