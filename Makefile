@@ -77,7 +77,7 @@ bench-cluster: setup  ## pods bound per second on 1,000 simulated nodes, beside 
 	@$(BIN)/python benchmarks/schedulers.py $(BENCH)
 
 soak: export FLUENCE_HYPOTHESIS = explore
-soak: setup  ## the long forms: kill the scheduler 200 times, plainly and with faults; stop, kill and cut off two replicas 200 times; 10,000 faults inside it; 100,000 gangs; 10,000 histories of promises; 10,000 gangs over devices; 1,000 edits of their document; 10,000 worlds of several tenants and 200 crashes in a preemption; 10,000 hostile tenants; 10,000 calls, 1,000 clients and 100 kills of the match service, and all recorded graphs behind two programs at once; KILLS=20 for less
+soak: setup  ## the long forms: kill the scheduler 200 times, plainly and with faults; stop, kill and cut off two replicas 200 times; 10,000 faults inside it; 100,000 gangs; 10,000 histories of promises; 10,000 gangs over devices; 1,000 edits of their document; 10,000 queues on one control plane; 10,000 worlds of several tenants and 200 crashes in a preemption; 10,000 hostile tenants; 10,000 calls, 1,000 clients and 100 kills of the match service, and all recorded graphs behind two programs at once; KILLS=20 for less
 	@FLUENCE_SOAK=$(KILLS) $(BIN)/pytest --timeout 0 tests/integration/schedule/test_kills.py tests/integration/schedule/test_mixed_kills.py tests/integration/controller/test_door_kills.py tests/integration/live/test_leaders.py tests/integration/adversary
 	@FLUENCE_FAULTS=10000 $(BIN)/pytest --timeout 0 tests/property/test_fault_machine.py
 	@FLUENCE_GANGS=100000 $(BIN)/pytest --timeout 0 tests/unit/schedule/test_memory.py
@@ -89,6 +89,7 @@ soak: setup  ## the long forms: kill the scheduler 200 times, plainly and with f
 	@FLUENCE_SERVICE_CALLS=10000 FLUENCE_SERVICE_CLIENTS=1000 FLUENCE_SERVICE_KILLS=100 $(BIN)/pytest --timeout 0 -n auto tests/unit/service
 	@FLUENCE_COMPARED=330 $(BIN)/pytest --timeout 0 -n auto tests/conformance/test_engine_compare.py
 	@FLUENCE_EDITS=1000 $(BIN)/pytest --timeout 0 tests/integration/schedule/test_devices.py -k edits
+	@FLUENCE_QUEUES=10000 $(BIN)/pytest --timeout 0 tests/integration/schedule/test_queues.py -k many_queues
 	@FLUENCE_TENANTS=10000 FLUENCE_PREEMPTION_CRASHES=200 $(BIN)/pytest --timeout 0 -n auto tests/property/test_tenancy_worlds.py
 
 docs: setup  ## build/docs/html: the manual as a site

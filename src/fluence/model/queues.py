@@ -26,6 +26,7 @@ MAX_AMOUNT: Final = 1 << 53
 _SHOWN: Final = 8  # names in a message
 _ALWAYS: Final = ("cpu", "memory", "pods", "ephemeral-storage")  # resources that every pod may request
 _CLASSES: Final = ("deviceclass", "deviceclasses", "deviceclass.resource.kubernetes.io")  # as others write it
+_MAX_OPEN: Final = 256  # namespaces with different labels whose open queues are kept
 _MAX_NAME: Final = 63  # characters of an unknown name that are reported
 
 
@@ -155,6 +156,9 @@ class QueueTree:
         )
         """The resources of classes that some queue limits or guarantees."""
         self._preemption: dict[str, Preemption] = {}  # a cache by queue
+        self.leaves = sorted(name for name in self.queues if not self.children.get(name))
+        """The queues that accept jobs, by name."""
+        self._open: dict[frozenset[tuple[str, str]], list[str]] = {}  # a cache by labels
         self.sets_preemption = any(queue.preemption != Preemption() for queue in self.queues.values())
         """Whether any queue has settings for preemption."""
 
@@ -172,11 +176,6 @@ class QueueTree:
     def order(self) -> list[str]:
         """All queues, parents before children, children by name."""
         return list(self._from_the_top())
-
-    @property
-    def leaves(self) -> list[str]:
-        """The queues that accept jobs, by name."""
-        return sorted(name for name in self.queues if not self.children.get(name))
 
     def local(self, name: str, namespace: str) -> str:
         """The queue of a name in a namespace: ``namespace/name`` if it exists, else the queue of this
@@ -215,7 +214,16 @@ class QueueTree:
 
     def open_to(self, labels: Mapping[str, str] | None) -> list[str]:
         """The queues that accept jobs of a namespace with these labels, by name."""
-        return [leaf for leaf in self.leaves if labels is None or self.admits(leaf, labels)]
+        if labels is None:
+            return self.leaves
+        # Any user can have many jobs refused, and each reason names open queues.
+        key = frozenset(labels.items())
+        found = self._open.get(key)
+        if found is None:
+            if len(self._open) >= _MAX_OPEN:
+                self._open.clear()
+            found = self._open[key] = [leaf for leaf in self.leaves if self.admits(leaf, labels)]
+        return found
 
     def has_choice(self, labels: Mapping[str, str] | None) -> bool:
         """Whether several queues accept jobs of a namespace with these labels."""

@@ -109,6 +109,7 @@ class ClusterQueues(Step):
         self._ended = ended
         self._objects: dict[str, QueueObject] = {}
         self._parsed: dict[str, Queue] = {}  # the objects that can be parsed
+        self._read: dict[str, tuple[object, Queue | InvalidQueue]] = {}  # with the spec: it is parsed once
         self._kueue: dict[tuple[str, str], KueueObject] = {}  # by kind and key
         self._has_begun = False
         self._changed: tuple[int, int] | None = None  # the times of the first and the last change, if any
@@ -184,11 +185,16 @@ class ClusterQueues(Step):
         """Put the changed objects into force, if they form a valid tree."""
         faults: dict[str, list[str]] = {}
         self._parsed = {}
+        before, self._read = self._read, {}
         for name, item in self._objects.items():
-            try:
-                self._parsed[name] = item.queue()
-            except InvalidQueue as error:
-                faults[name] = [str(error)]
+            known = before.get(name)
+            if known is None or known[0] != item.spec:
+                known = item.spec, _parse(item)
+            self._read[name] = known
+            if isinstance(known[1], InvalidQueue):
+                faults[name] = [str(known[1])]
+            else:
+                self._parsed[name] = known[1]
         queues = [*self._parsed.values(), *self._take_kueue()]
         force = self._in_force
         if faults or not force.replace(queues):
@@ -202,9 +208,9 @@ class ClusterQueues(Step):
             self._in_force.tree = EMPTY
             self._have_judged(lambda: self._queue.drop_queues(now))
         elif force.tree and (self._queue.quotas is None or self._queue.quotas.tree is not force.tree):
-            before = self._carried or self._written_usage(now)
+            usage = self._carried or self._written_usage(now)
             self._carried = {}
-            self._have_judged(lambda: self._queue.use_queues(force.tree, now, before))
+            self._have_judged(lambda: self._queue.use_queues(force.tree, now, usage))
 
     def _take_kueue(self) -> list[Queue]:
         """The queues of Kueue's objects that fit beside our own."""
@@ -436,6 +442,13 @@ class _Figures:
     preempted: Mapping[str, int] = field(default_factory=dict)
 
 
+def _parse(item: QueueObject) -> Queue | InvalidQueue:
+    try:
+        return item.queue()
+    except InvalidQueue as error:
+        return error
+
+
 def _guaranteed(tree: QueueTree) -> dict[Resource, int]:
     """The sum of all guarantees."""
     total: dict[Resource, int] = {}
@@ -452,10 +465,9 @@ def _above_capacity(
     for resource, amount in _guaranteed(tree).items():
         there = of_classes.get(resource, 0) if resource.node_class else capacities.get(resource.name, 0)
         if amount > there and (not resource.node_class or resource in tree.in_classes):
-            found[resource] = (
-                f"{resource}: all guarantees together are {format_amount(resource.name, amount)}, and the "
-                f"cluster has {format_amount(resource.name, there)}"
-            )
+            # Without the sum: else each queue that comes would change the status of all others.
+            has = format_amount(resource.name, there)
+            found[resource] = f"{resource}: all guarantees together are more than the {has} of the cluster"
     return found
 
 

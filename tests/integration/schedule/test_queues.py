@@ -7,8 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import resource
 import signal
 import sys
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +24,7 @@ from msgspec.structs import replace
 from fluence import names
 from fluence.kube.client import Client
 from fluence.kube.errors import Forbidden, Invalid, KubeError, Missing
-from fluence.kube.resource import NAMESPACES, QUEUES, Json
+from fluence.kube.resource import NAMESPACES, NODES, QUEUES, Json
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually
 from tests.integration.rights import chart_account, let_edit, make_namespace, resource_of
@@ -57,8 +61,7 @@ async def installed(client: Client) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        for item in (await client.list(QUEUES)).items or ():
-            await client.delete(QUEUES, item.name)
+        await client.request("DELETE", QUEUES.path())
         await client.delete(crds, CRD["metadata"]["name"])
         # A definition that is being deleted still serves: the next test would take it for its own.
         await eventually(gone, what="queues are no longer served")
@@ -244,3 +247,76 @@ def replace_namespace(f: Field, namespace: str) -> Field:
     twin.name = f.name
     twin.spec = f.spec  # type: ignore[method-assign]  # its nodes are those of the first
     return twin
+
+
+async def test_classes_of_nodes(own_sandbox: Kube) -> None:
+    """Work that names no class goes where its queue has room, and the status says what is used of each."""
+    async with field(own_sandbox, 2, cpu=4) as f, installed(f.client):
+        for name, model in zip(f.nodes, ("old", "new"), strict=True):
+            await f.client.patch(NODES.raw(), name, {"metadata": {"labels": {"model": model}}})
+        classes = {model: {"matchLabels": {"model": model}} for model in ("old", "new")}
+        limit = {"cpu@old": 1, "cpu@new": 2}
+        await put(f.client, queue("physics", nodeClasses=classes, limit=limit))
+        async with f.scheduler():
+            await f.add(*pods(f, "physics", "p0", "p1", "p2", "p3"))
+            await f.until_bound(3)
+            homes = await f.homes()
+            assert Counter(node for node in homes.values() if node) == dict(zip(f.nodes, (1, 2), strict=True))
+            (late,) = [name for name, node in homes.items() if node is None]
+            await f.until_told(late, "Waiting for queue physics: cpu@", reason="WaitingForTurn")
+            seen = await eventually(
+                lambda: status(f.client, "physics"),
+                lambda found: found.get("used", {}).get("cpu@new") == "2",
+                what="physics says what it uses",
+            )
+            assert seen["used"]["cpu@old"] == "1"
+            await f.end(next(name for name, node in homes.items() if node == f.nodes[0]))
+            await f.until_bound([late])
+
+
+MANY = int(os.environ.get("FLUENCE_QUEUES", "0")) or 200
+
+
+async def test_many_queues_and_an_innocent_pod(own_sandbox: Kube) -> None:
+    """Queues come by the thousand: they are in force at last, and work of others is bound meanwhile."""
+    async with field(own_sandbox, 2, cpu=4) as f, installed(f.client):
+        await put(f.client, queue("default"), queue("top", limit={"cpu": 1000}))
+        gate = asyncio.Semaphore(16)
+
+        async def make(number: int) -> None:
+            async with gate:
+                body = queue(f"q{number}", parent="top", limit={"cpu": 2}, guaranteed={"cpu": "10m"})
+                await f.client.create(QUEUES.raw(), body)
+
+        async with f.scheduler(qps=200.0):
+            assert f.live is not None
+            state, waited = f.live.scheduler.state, list[float]()
+
+            def in_force() -> int:
+                quotas = state.queue.quotas
+                return 0 if quotas is None else len(quotas.tree.queues)
+
+            await eventually(in_force, 2, what="the first queues are in force")
+            began, cpu = time.monotonic(), time.process_time()
+            async with asyncio.TaskGroup() as tasks:
+                for number in range(MANY):
+                    tasks.create_task(make(number))
+            created = time.monotonic() - began
+            innocent = 0
+            while in_force() < MANY + 2:
+                name, at = f"innocent-{innocent}", time.monotonic()
+                await f.add(f.pod(name, cpu="10m"))
+                await f.until_bound([name])
+                waited.append(time.monotonic() - at)
+                await f.end(name)
+                innocent += 1
+            spent, took = time.process_time() - cpu, time.monotonic() - began
+            await until_condition(f.client, f"q{MANY - 1}", "Valid", "Valid")
+            told, rss = time.monotonic() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+            await f.add(*pods(f, f"q{MANY // 2}", "p0", "p1", "p2"))
+            await f.until_bound(2)
+            print(
+                f"{MANY} queues: created {created:.1f} s, in force {took:.1f} s, one status {told:.1f} s, "
+                f"{spent:.1f} s of CPU with the client, {rss} MB, slowest innocent pod "
+                f"{max(waited, default=0.0):.1f} s of {len(waited)}, load {os.getloadavg()[0]:.0f}"
+            )

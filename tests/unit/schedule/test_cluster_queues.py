@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from fluence.model.job_state import JobState
 from fluence.model.meta import KubeObject, ObjectMeta
 from fluence.model.pod import Pod
 from fluence.model.queue_object import QueueObject
+from fluence.model.queues import Queue, QueueTree
 from fluence.queue.rules import QueueRules
 from fluence.schedule.cycle import Decisions
 from fluence.schedule.events import Changed
@@ -444,6 +446,41 @@ class TestTheTree:
         world.put(member("a"))
         assert world.bound == {"a"}
 
+    def test_of_many_queues_only_the_changed_one_is_parsed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        world = World(*(queue(f"q{number}") for number in range(50)), DEFAULT)
+        world.wait(11 * SECOND)  # the statuses are written, so all objects are new ones
+        parsed: list[str] = []
+        parse = QueueObject.queue
+
+        def noted(item: QueueObject) -> Queue:
+            parsed.append(item.name)
+            return parse(item)
+
+        monkeypatch.setattr(QueueObject, "queue", noted)
+        world.put(queue("q7", limit={"cpu": 1}))
+        world.wait(SETTLED)
+        assert parsed == ["q7"]
+        quotas = world.scheduler.state.queue.quotas
+        assert quotas is not None and quotas.tree.queues["q7"].limit
+
+    def test_refused_jobs_of_a_namespace_share_the_search_for_open_queues(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Any user can have thousands of jobs refused."""
+        closed = {"matchLabels": {"team": "others"}}
+        world = World(DEFAULT, *(queue(f"q{number}", namespaces=closed) for number in range(50)))
+        asked: list[str] = []
+        admits = QueueTree.admits
+
+        def noted(tree: QueueTree, name: str, labels: Mapping[str, str]) -> bool:
+            asked.append(name)
+            return admits(tree, name, labels)
+
+        monkeypatch.setattr(QueueTree, "admits", noted)
+        world.put(*(member(f"p{number}", f"q{number}") for number in range(50)))
+        assert all("closed" in text or "not open" in text for text in world.told.values()), world.told
+        assert len(asked) < 3 * 50
+
     def test_classes_that_no_queue_defines_are_said_not_to_count(self) -> None:
         world = World(queue("default", limit={"nvidia.com/gpu@a100": 4}))
         world.wait(11 * SECOND)
@@ -480,7 +517,7 @@ class TestTheTree:
             assert world.condition(name, "Valid") == (
                 "True",
                 "AboveCapacity",
-                "spec.guaranteed: cpu: all guarantees together are 20, and the cluster has 16",
+                "spec.guaranteed: cpu: all guarantees together are more than the 16 of the cluster",
             )
         assert world.condition("c", "Valid")[1] == "Valid"
         world.put(node("more"))

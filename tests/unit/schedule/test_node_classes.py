@@ -214,7 +214,7 @@ class TestChanges:
         one.wait(MINUTE)
         assert one.condition("physics", "Valid")[1:] == (
             "AboveCapacity",
-            "spec.guaranteed: cpu@a100: all guarantees together are 9, and the cluster has 8",
+            "spec.guaranteed: cpu@a100: all guarantees together are more than the 8 of the cluster",
         )
 
 
