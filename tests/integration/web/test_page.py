@@ -231,6 +231,23 @@ async def test_a_phone_shows_when_each_job_starts(field: Field) -> None:
                     await expect(shown.page.get_by_role("columnheader", name=unused)).to_be_hidden()
 
 
+async def test_a_long_name_does_not_hide_when_its_job_starts(field: Field) -> None:
+    saved = msgspec.json.decode(await page.save(FieldView(field)))
+    name = "solver-" + "9" * 56
+    saved["lists"]["queue"]["items"][0]["name"] = name
+    view = page.SavedView(msgspec.json.encode(saved), source="saved")
+    async with browser() as started, page.serving(view) as address:
+        for options, last in ((PHONE, "Starts by"), ({}, "Reason")):
+            async with reader(started, **options) as shown:
+                await shown.open(address, "queue")
+                await expect(shown.page.get_by_role("link", name=name)).to_have_attribute(
+                    "title", f"physics/{name}"
+                )
+                box = await shown.page.get_by_role("columnheader", name=last).bounding_box()
+                width = await shown.page.evaluate("innerWidth")
+                assert box is not None and box["x"] + 50 < width
+
+
 async def test_only_the_rows_in_view_are_drawn_also_where_the_page_scrolls(field: Field) -> None:
     saved = msgspec.json.decode(await page.save(FieldView(field)))
     queue = saved["lists"]["queue"]

@@ -97,7 +97,7 @@ export function jobName(row) {
 export function jobLink(row) {
   if (row.hidden || !row.name) return jobName(row);
   const path = [row.namespace, row.name].map(encodeURIComponent).join("/");
-  return element("a", { href: `#/jobs/${path}` }, jobName(row));
+  return element("a", { class: "job", href: `#/jobs/${path}`, title: jobName(row) }, jobName(row));
 }
 
 export function nodeLink(name) {
