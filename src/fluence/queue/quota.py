@@ -77,11 +77,11 @@ class QuotaBook:
         asked = {Resource(name): amount for name, amount in amounts.items() if amount > 0}
         lines: dict[Line, int] = {}
         limits: dict[Line, int] = {}
-        for queue, is_of_user, resource, limit in self._limits.get(leaf, ()):
-            amount = jobs if is_of_user and resource is JOBS else asked.get(resource, 0)
+        for line, is_of_user, limit in self._limits.get(leaf, ()):
+            amount = jobs if is_of_user and line.resource is JOBS else asked.get(line.resource, 0)
             if amount:
-                line = Line(queue, user if is_of_user else None, resource)
-                lines[line], limits[line] = amount, limit
+                mine = line._replace(user=user) if is_of_user else line
+                lines[mine], limits[mine] = amount, limit
         stopped = self.tree.stopped_by(leaf) if leaf in self._limits else leaf  # else: the queue is gone
         self.claims[job] = Claim(leaf, user, asked, lines, limits, stopped)
 
@@ -132,9 +132,9 @@ class QuotaBook:
         if job in self.holds and job not in self._aside:
             with self.without((job,)):
                 return self.earliest(job, start, duration)
-        begin = start
-        while True:
-            before = begin
+        begin, moved = start, True
+        while moved:
+            moved = False
             for line, amount in claim.lines.items():
                 timeline = self._lines.get(line)
                 if timeline is None:
@@ -143,9 +143,8 @@ class QuotaBook:
                     at = timeline.earliest(amount, duration, begin)
                 if at is None or at >= start + NO_TIME:
                     return None
-                begin = at
-            if begin == before:
-                return begin
+                begin, moved = at, (moved or at != begin) and len(claim.lines) > 1
+        return begin
 
     def allows(self, held: Allocation, duration: int) -> bool:
         """Whether all limits allow a reservation that is already counted."""
@@ -342,15 +341,16 @@ class QuotaBook:
                 del self._lines[line]
 
 
-def _limits(tree: QueueTree, leaf: str) -> list[tuple[str, bool, Resource, int]]:
-    """All limits that a job of a leaf counts against: queue, whether it is per user, resource, limit."""
-    found: list[tuple[str, bool, Resource, int]] = []
+def _limits(tree: QueueTree, leaf: str) -> list[tuple[Line, bool, int]]:
+    """All limits that a job of a leaf counts against: whether each is per user, and the limit."""
+    found: list[tuple[Line, bool, int]] = []
     for name in tree.paths[leaf]:
         queue = tree.queues[name]
         if queue.per_user.running is not None:
-            found.append((name, True, JOBS, queue.per_user.running))
-        found += [(name, True, resource, limit) for resource, limit in queue.per_user.amounts.items()]
-        found += [(name, False, resource, limit) for resource, limit in queue.limit.items()]
+            found.append((Line(name, None, JOBS), True, queue.per_user.running))
+        amounts = queue.per_user.amounts.items()
+        found += [(Line(name, None, resource), True, limit) for resource, limit in amounts]
+        found += [(Line(name, None, resource), False, limit) for resource, limit in queue.limit.items()]
     return found
 
 
