@@ -70,12 +70,15 @@ class Sketch:
     asks: list[tuple[Amounts, int]]
     beside: list[Amounts]
     unknown: frozenset[int]
+    demands: Sequence[Amounts] = ()  # of each gang against the quotas of its queue
 
     def starts(self, now: int, *, in_order: bool = False, since: Sequence[int] = ()) -> list[int | None]:
         """``in_order``: no gang starts before the one in front of it, and each uses the nodes where it delays
         the others most. ``since``: no gang starts before its reservation."""
         beside = self.beside if in_order else ()
-        found = self.totals.place_all(self.asks, now, in_order=in_order, beside=beside, since=since)
+        found = self.totals.place_all(
+            self.asks, now, in_order=in_order, beside=beside, since=since, demands=self.demands
+        )
         for place in self.unknown:
             found[place] = None
         return found
@@ -144,16 +147,15 @@ class PlannedTotals:
         kinds = frozenset(kind for both in amounts.values() for each in both for kind in each)
         totals = self._totals(now, ends or {}, kinds, claims)
         asks = [(needs, duration) for (needs, _), duration in zip(of, durations, strict=True)]
+        demands: Sequence[Amounts] = ()
         if self._allocations.quotas is not None:
-            asks = [
-                ((needs, duration) if claim is None else ({**needs, **claim.demand}, duration))
-                for (needs, duration), claim in zip(asks, claims, strict=True)
-            ]
+            demands = [{} if claim is None else claim.demand for claim in claims]
         return Sketch(
             totals,
             asks,
             [might for _, might in of],
             frozenset(place for place in places if not pools.tells_apart(asked[place])),
+            demands,
         )
 
     def _totals(

@@ -89,8 +89,8 @@ class Promises:
         self._passing = DueTimes(_stands)  # when promises pass
         self._untold: dict[JobRecord, None] = {}
         self._changed: dict[JobRecord, None] = {}
-        # A cache of requests, cleared when a run time is learned: job, shape, limit, since, request.
-        self._requests: dict[JobRecord, tuple[Submission, int, int, int, PlanRequest]] = {}
+        # A cache of requests, cleared when a run time is learned: job, shape, limit, request.
+        self._requests: dict[JobRecord, tuple[Submission, int, int, PlanRequest]] = {}
         self._loss = (-1, _LOST)  # the last one: its time and cause
         self._is_resumed = False  # promises of an earlier process were taken over since the last cycle
 
@@ -308,15 +308,20 @@ class Promises:
 
     def request(self, record: JobRecord, since: int = 0) -> PlanRequest:
         """The request of a waiting job to the planner; it starts no earlier than ``since``."""
-        known = self._requests.get(record) if self.quotas is None else None
-        if known is not None and known[:4] == (record.job, record.shape, record.limit, since):
-            return known[4]
-        lasts = self.predict(record, 0)
         claim = None if self.quotas is None else self.quotas.claims.get(record.key)
+        known = self._requests.get(record)
+        if (
+            known is not None
+            and known[:3] == (record.job, record.shape, record.limit)
+            and known[3].claim is claim
+            and known[3].since == since
+        ):
+            return known[3]
+        lasts = self.predict(record, 0)
         duration = max(1, record.limit if lasts is None else lasts)
         request = PlanRequest(record.job.request, record.limit, duration, claim, since)
-        if self.quotas is None and isinstance(self.predictor, History):
-            self._requests[record] = (record.job, record.shape, record.limit, since, request)
+        if isinstance(self.predictor, History):
+            self._requests[record] = (record.job, record.shape, record.limit, request)
         return request
 
     def predict(self, record: JobRecord, elapsed: int) -> int | None:

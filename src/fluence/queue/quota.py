@@ -106,14 +106,14 @@ class QuotaBook:
         lines: dict[Line, int] = {}
         limits: dict[Line, int] = {}
         possible: dict[Line, int] = {}
-        for queue, is_of_user, resource, limit in self._limits.get(leaf, ()):
-            amount = jobs if is_of_user and resource is JOBS else asked.get(resource, 0)
-            most = classes[1].get(resource, 0)
-            line = Line(queue, user if is_of_user else None, resource)
+        for line, is_of_user, limit in self._limits.get(leaf, ()):
+            amount = jobs if is_of_user and line.resource is JOBS else asked.get(line.resource, 0)
+            most = classes[1].get(line.resource, 0)
+            mine = line._replace(user=user) if is_of_user and (amount or most) else line
             if amount:
-                lines[line], limits[line] = amount, limit
+                lines[mine], limits[mine] = amount, limit
             if most > amount:
-                possible[line], limits[line] = most, limit
+                possible[mine], limits[mine] = most, limit
         stopped = self.tree.stopped_by(leaf) if leaf in self._limits else leaf  # else: the queue is gone
         self.claims[job] = Claim(leaf, user, asked, lines, limits, stopped, possible)
         if self.tree.in_classes:
@@ -168,9 +168,9 @@ class QuotaBook:
         if job in self.holds and job not in self._aside:
             with self.without((job,)):
                 return self.earliest(job, start, duration)
-        begin = start
-        while True:
-            before = begin
+        begin, moved = start, True
+        while moved:
+            moved = False
             for line, amount in claim.lines.items():
                 timeline = self._lines.get(line)
                 if timeline is None:
@@ -179,9 +179,8 @@ class QuotaBook:
                     at = timeline.earliest(amount, duration, begin)
                 if at is None or at >= start + NO_TIME:
                     return None
-                begin = at
-            if begin == before:
-                return begin
+                begin, moved = at, (moved or at != begin) and len(claim.lines) > 1
+        return begin
 
     def allows(self, held: Allocation, duration: int) -> bool:
         """Whether all limits allow a reservation that is already counted."""
@@ -296,10 +295,10 @@ class QuotaBook:
         """A claim with the amounts of the classes of nodes that it uses."""
         lines = {line: amount for line, amount in claim.lines.items() if not line.resource.node_class}
         limits = dict(claim.limits)
-        for queue, is_of_user, resource, limit in self._limits.get(claim.leaf, ()):
-            if resource.node_class and (amount := amounts.get(resource, 0)):
-                line = Line(queue, claim.user if is_of_user else None, resource)
-                lines[line], limits[line] = amount, limit
+        for line, is_of_user, limit in self._limits.get(claim.leaf, ()):
+            if line.resource.node_class and (amount := amounts.get(line.resource, 0)):
+                mine = line._replace(user=claim.user) if is_of_user else line
+                lines[mine], limits[mine] = amount, limit
         asked = {resource: amount for resource, amount in claim.amounts.items() if not resource.node_class}
         asked.update(amounts)
         return replace(claim, amounts=asked, lines=lines, limits=limits, possible={}, before=claim)
@@ -458,15 +457,16 @@ class QuotaBook:
                 del self._lines[line]
 
 
-def _limits(tree: QueueTree, leaf: str) -> list[tuple[str, bool, Resource, int]]:
-    """All limits that a job of a leaf counts against: queue, whether it is per user, resource, limit."""
-    found: list[tuple[str, bool, Resource, int]] = []
+def _limits(tree: QueueTree, leaf: str) -> list[tuple[Line, bool, int]]:
+    """All limits that a job of a leaf counts against: whether each is per user, and the limit."""
+    found: list[tuple[Line, bool, int]] = []
     for name in tree.paths[leaf]:
         queue = tree.queues[name]
         if queue.per_user.running is not None:
-            found.append((name, True, JOBS, queue.per_user.running))
-        found += [(name, True, resource, limit) for resource, limit in queue.per_user.amounts.items()]
-        found += [(name, False, resource, limit) for resource, limit in queue.limit.items()]
+            found.append((Line(name, None, JOBS), True, queue.per_user.running))
+        amounts = queue.per_user.amounts.items()
+        found += [(Line(name, None, resource), True, limit) for resource, limit in amounts]
+        found += [(Line(name, None, resource), False, limit) for resource, limit in queue.limit.items()]
     return found
 
 

@@ -11,7 +11,7 @@ counts and predicted ends.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
@@ -149,26 +149,13 @@ class Totals:
                         until[kind][end] = until[kind].get(end, 0) + amount
         self._until = now + NO_TIME
         self._lines = {kind: Timeline.filled(now, capacity[kind], ends) for kind, ends in until.items()}
+        self._ample: Collection[Hashable] = ()  # types of which there is enough for all
 
     def place(self, amounts: Amounts, duration: int, start: int) -> int | None:
         """Place a request at its earliest start and return that time; None: it never fits, or its start is
         unknown."""
-        if any(kind not in self._lines for kind in amounts):
-            return None
-        begin = start
-        while True:
-            before = begin
-            for kind, amount in amounts.items():
-                at = self._lines[kind].earliest(amount, duration, begin)
-                if at is None:
-                    return None
-                begin = at
-            if begin == before:
-                break
-        if begin >= self._until:
-            return None
-        self._take(begin, begin + duration, amounts)
-        return begin
+        parts = self._parts(amounts)
+        return None if parts is None else self._place(parts, duration, start)
 
     def place_all(
         self,
@@ -178,13 +165,23 @@ class Totals:
         in_order: bool = False,
         beside: Sequence[Amounts] = (),
         since: Sequence[int] = (),
+        demands: Sequence[Amounts] = (),
     ) -> list[int | None]:
         """The same for several requests, one after the other. ``in_order``: no request starts before the one
         in front of it. ``beside``: what each might take in addition, if it is free. ``since``: the earliest
-        start of each."""
+        start of each. ``demands``: what each takes too, of other types."""
+        asks = list(asks)
+        self._drop_ample(asks, (*beside, *demands))
         starts: list[int | None] = []
+        known: dict[int, list[tuple[Timeline, int]] | None] = {}  # by identity: requests of a shape share it
         for place, (amounts, duration) in enumerate(asks):
-            at = self.place(amounts, duration, max(start, since[place]) if since else start)
+            parts = known[id(amounts)] if id(amounts) in known else self._parts(amounts)
+            known[id(amounts)] = parts
+            if demands and demands[place] and parts is not None:
+                more = self._parts(demands[place])
+                parts = None if more is None else [*parts, *more]
+            begin = max(start, since[place]) if since else start
+            at = None if parts is None else self._place(parts, duration, begin)
             starts.append(at)
             if at is None:
                 continue
@@ -192,17 +189,49 @@ class Totals:
                 start = at
             if beside and beside[place]:
                 end = at + duration
-                free = {
-                    kind: min(amount, self._lines[kind].least(at, end))
-                    for kind, amount in beside[place].items()
-                }
-                self._take(at, end, {kind: amount for kind, amount in free.items() if amount > 0})
+                for line, amount in self._parts(beside[place]) or ():
+                    free = min(amount, line.least(at, end))
+                    if free > 0:
+                        line.take(at, end, free)
         return starts
 
-    def _take(self, start: int, end: int, amounts: Amounts) -> None:
-        for kind, amount in amounts.items():
-            if kind in self._lines:
-                self._lines[kind].take(start, end, amount)
+    def _parts(self, amounts: Amounts) -> list[tuple[Timeline, int]] | None:
+        """The timeline of each type, without those that are never short; None: there is no such type."""
+        lines, ample = self._lines, self._ample
+        found = [(lines.get(kind), amount) for kind, amount in amounts.items() if kind not in ample]
+        parts = [(line, amount) for line, amount in found if line is not None]
+        return None if len(parts) < len(found) else parts
+
+    def _place(self, parts: list[tuple[Timeline, int]], duration: int, start: int) -> int | None:
+        begin, agreed, place = start, 0, 0
+        while agreed < len(parts):  # each allows the same time
+            line, amount = parts[place]
+            at = line.earliest(amount, duration, begin)
+            if at is None:
+                return None
+            begin, agreed = at, agreed + 1 if at == begin else 1
+            place = place + 1 if place + 1 < len(parts) else 0
+        if begin >= self._until:
+            return None
+        for line, amount in parts:
+            line.take(begin, begin + duration, amount)
+        return begin
+
+    def _drop_ample(self, asks: Sequence[tuple[Amounts, int]], others: Iterable[Amounts]) -> None:
+        """Ignore the types of which all requests together could have what they ask for at any time."""
+        counts = Counter(id(amounts) for amounts, _ in asks)
+        shapes = {id(amounts): amounts for amounts, _ in asks}
+        total: dict[Hashable, int] = {}
+        for key, amounts in shapes.items():
+            for kind, amount in amounts.items():
+                total[kind] = total.get(kind, 0) + amount * counts[key]
+        for amounts in others:
+            for kind, amount in amounts.items():
+                total[kind] = total.get(kind, 0) + amount
+        lines = self._lines
+        self._ample = {
+            kind for kind, amount in total.items() if kind in lines and amount <= min(lines[kind].free)
+        }
 
 
 def expected(starts: Sequence[int | None], wanted: Collection[int]) -> dict[int, int]:

@@ -12,7 +12,7 @@ from typing import Final
 
 from fluence.model.queues import Resource
 from fluence.queue.allocations import Allocation
-from fluence.queue.fair_share import FairShare, dominant_share
+from fluence.queue.fair_share import Account, FairShare, dominant_share
 from fluence.queue.job import JobRecord, Order, Submission
 from fluence.queue.quota import QuotaBook, add_amounts
 
@@ -30,6 +30,8 @@ class Turns:
         self._quotas = quotas
         self._promised: dict[JobRecord, int] = {}  # jobs that keep their place
         self._moved = True  # a task has started or ended, or the queues have changed
+        # The keys of the last sort, and the promised jobs that they rest on. `apply` uses them again.
+        self._sorted_by: tuple[Mapping[JobRecord, int], dict[JobRecord, Order]] = ({}, {})
 
     def use(self, quotas: QuotaBook) -> None:
         """Other queues are in force."""
@@ -120,7 +122,10 @@ class Turns:
 
     def apply(self, records: Sequence[JobRecord]) -> bool:
         """Store the order of some jobs in their records; returns whether it has changed."""
-        keys = self._keys(records)
+        promised, keys = self._sorted_by
+        if promised is not self._promised:  # no order was found that keeps promises
+            keys = self._keys(records)
+        self._sorted_by = ({}, {})
         if sorted(records, key=keys.__getitem__) != records:
             return False  # the order stays as it was
         changed = sorted(records, key=lambda record: record.order) != records
@@ -130,11 +135,19 @@ class Turns:
 
     def _sorted(self, records: Sequence[JobRecord]) -> list[JobRecord]:
         keys = self._keys(records)
+        self._sorted_by = self._promised, keys
         return sorted(records, key=keys.__getitem__)
 
     def _keys(self, records: Sequence[JobRecord]) -> dict[JobRecord, Order]:
         """The order of each job: its own, with its turn."""
-        ranks = {record: self._rank(record) for record in records}
+        rank_of: dict[Account, int] = {}
+        ranks: dict[JobRecord, int] = {}
+        for record in records:
+            account = record.job.queue, record.job.charged
+            rank = rank_of.get(account)
+            if rank is None:
+                rank = rank_of[account] = self.shares.rank(account)
+            ranks[record] = rank
         within = self._within(records, ranks)
         keys: dict[JobRecord, Order] = {}
         for record in records:
@@ -143,10 +156,6 @@ class Turns:
                 turn = (_PROMISED, self._promised[record])
             keys[record] = (record.order[0], *turn, *record.order[-_PLACE:])
         return keys
-
-    def _rank(self, record: JobRecord) -> int:
-        job = record.job
-        return self.shares.rank((job.queue, job.charged))
 
     def _within(self, records: Sequence[JobRecord], ranks: Mapping[JobRecord, int]) -> set[JobRecord]:
         """The jobs that the guarantee of their queue, or of one above it, covers in addition to running jobs

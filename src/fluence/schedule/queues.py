@@ -15,9 +15,10 @@ them, and errors in them never keep our own queues from being in force.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fluence.cluster.graph import ClusterGraph
 from fluence.model import kueue
@@ -262,6 +263,7 @@ class ClusterQueues(Step):
         usage: dict[str, dict[str, float]] = {}
         for (leaf, user), (value, _) in self.usage(now).items():
             usage.setdefault(leaf, {})[user] = value
+        stamp = rfc3339(now * 1000)
         for name, figures in self._figures(now):
             sent, at = self._sent.get(name, (None, 0))
             made = self._made.get(name)
@@ -271,7 +273,7 @@ class ClusterQueues(Step):
             item, status = figures.item, self._status(name, figures, usage.get(name, {}), now)
             there = item.status if isinstance(item.status, Mapping) else {}
             written = item.usage(now)
-            document = status.document(_since(there, status, now))
+            document = status.document(_since(there, status, stamp))
             wanted = _compared(document)
             differs = wanted != _compared(there)
             self._differ |= differs
@@ -307,24 +309,35 @@ class ClusterQueues(Step):
             for name in tree.paths.get(leaf, ()):
                 add_amounts(used[name], amounts)
         running, waiting = dict.fromkeys(tree.queues, 0), dict.fromkeys(tree.queues, 0)
-        for record in self._queue.records.values():
-            counts = running if record.state.has_nodes else waiting
-            if record.state.has_nodes or not record.state.leaves_queue:
-                for name in tree.paths.get(record.job.queue, ()):
-                    counts[name] += 1
+        for counts, some in zip((running, waiting), self._counts(), strict=True):
+            for leaf, count in some.items():
+                for name in tree.paths.get(leaf, ()):
+                    counts[name] += count
         ratios = {} if turns is None else turns.shares.shares_used(now)
         fixed = self._fixed_parts()
         for name, item in self._objects.items():
             if name not in tree.queues:
                 yield name, _Figures(item, fixed)
                 continue
-            ratio = ratios.get(tuple(reversed(tree.paths[name])))
-            preempted = self._ended.of_queue(name) if tree.preemption(name).min_runtime else {}
+            path, protects = fixed.queues[name]
+            ratio = ratios.get(path)
+            preempted = self._ended.of_queue(name) if protects else {}
             share = "" if ratio is None else f"{ratio:.2f}"
             yield (
                 name,
                 _Figures(item, fixed, used[name], running[name], waiting[name], share, dict(preempted)),
             )
+
+    def _counts(self) -> tuple[Counter[str], Counter[str]]:
+        """How many jobs run and wait, by leaf."""
+        running, waiting = Counter[str](), Counter[str]()
+        for record in self._queue.records.values():
+            state = record.state
+            if state.has_nodes:
+                running[record.job.queue] += 1
+            elif not state.leaves_queue:
+                waiting[record.job.queue] += 1
+        return running, waiting
 
     def _fixed_parts(self) -> _Fixed:
         """What changes only with the queues, the settings and the nodes."""
@@ -339,7 +352,11 @@ class ClusterQueues(Step):
         if known is None or any(now is not then for now, then in zip(rests, known.rests, strict=True)):
             tree, capacities = rests[0], rests[4]
             above = _above_capacity(tree, capacities, self._queue.planner.class_capacities())
-            known = self._fixed = _Fixed(rests, above, _guaranteed(tree))
+            queues = {
+                name: (tuple(reversed(path)), bool(tree.preemption(name).min_runtime))
+                for name, path in tree.paths.items()
+            }
+            known = self._fixed = _Fixed(rests, queues, above, _guaranteed(tree))
         return known
 
     def _status(self, name: str, figures: _Figures, usage: Mapping[str, float], now: int) -> QueueStatus:
@@ -348,19 +365,23 @@ class ClusterQueues(Step):
         if verdict is None:
             capacities = self._queue.planner.capacities()
             verdict = fixed.verdicts[name] = self._verdict(name, capacities, fixed.above)
-        is_valid, reason, message = verdict
         meta = item.metadata
-        status = QueueStatus(name, meta.uid, meta.generation or 0, is_valid, reason, message, False)
         if name not in tree.queues:
-            return status
+            return QueueStatus(name, meta.uid, meta.generation or 0, *verdict, is_active=False)
+        shown = fixed.shown.get(name)
+        if shown is None:
+            shown = fixed.shown[name] = _shown(tree.entitled[name]), _shown(tree.queues[name].limit)
         in_use = sorted(figures.used.items())
         is_active = tree.queues[name] == self._parsed.get(name)
-        return replace(
-            status,
+        return QueueStatus(
+            name,
+            meta.uid,
+            meta.generation or 0,
+            *verdict,
             is_active=is_active,
             in_force=None if is_active else tree.queues[name],
-            entitled=_shown(tree.entitled[name]),
-            limit=_shown(tree.queues[name].limit),
+            entitled=shown[0],
+            limit=shown[1],
             used={str(key): format_amount(key.name, amount) for key, amount in in_use},
             borrowed=_shown(
                 {
@@ -424,22 +445,23 @@ class _Fixed:
     """What statuses have in common, and the verdict on each queue, while they rest on the same objects."""
 
     rests: tuple[QueueTree, object, object, object, Mapping[str, int]]
+    queues: Mapping[str, tuple[tuple[str, ...], bool]]  # the path from the top; whether it has a minRuntime
     above: Mapping[Resource, str]
     guaranteed: Mapping[Resource, int]
     verdicts: dict[str, tuple[bool, str, str]] = field(default_factory=dict)
+    shown: dict[str, tuple[str, str]] = field(default_factory=dict)  # its guarantee and its limit
 
 
-@dataclass(frozen=True, slots=True)
-class _Figures:
+class _Figures(NamedTuple):
     """What the status of a queue is made from: equal figures make equal statuses, apart from usage."""
 
     item: QueueObject
     fixed: _Fixed
-    used: Mapping[Resource, int] = field(default_factory=dict)
+    used: Mapping[Resource, int] = {}
     running: int = 0
     waiting: int = 0
     share: str = ""
-    preempted: Mapping[str, int] = field(default_factory=dict)
+    preempted: Mapping[str, int] = {}
 
 
 def _parse(item: QueueObject) -> Queue | InvalidQueue:
@@ -503,14 +525,14 @@ def _conditions(status: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     return {str(each.get("type")): each for each in found if isinstance(each, Mapping)}
 
 
-def _since(there: Mapping[str, Any], status: QueueStatus, now: int) -> dict[str, str]:
+def _since(there: Mapping[str, Any], status: QueueStatus, now: str) -> dict[str, str]:
     """The transition time of each condition."""
     before, since = _conditions(there), {}
     for type_, (holds, _, _) in status.conditions.items():
         known = before.get(type_, {})
         same = known.get("status") == ("True" if holds else "False")
         at = known.get("lastTransitionTime")
-        since[type_] = at if same and isinstance(at, str) else rfc3339(now * 1000)
+        since[type_] = at if same and isinstance(at, str) else now
     return since
 
 
