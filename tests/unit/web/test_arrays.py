@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from fluence.model.pod import Pod
 from fluence.web import rows
 from fluence.web.access import User
 from fluence.web.cluster_rows import RESOURCES
+from fluence.web.kept import KeptRows
 from fluence.web.rows import Filter
 from fluence.web.server import BASE, parse_query
 from tests.unit.schedule import kit
@@ -145,3 +147,15 @@ def test_a_job_that_is_refused_is_in_the_queue_with_its_reason() -> None:
     (found,) = rows.details(field.snapshot(), "physics", "loop")
     assert found.job.reasons and [pod.name for pod in found.members] == ["loop"]
     assert items(field, "queue", Sees("biology")) == []
+
+
+@pytest.mark.parametrize("resource", ["queue", "jobs", "plan", "groups"])
+def test_kept_rows_follow_the_counts_of_the_job(resource: str) -> None:
+    field, kept = Field(nodes=1), KeptRows()
+    _, pods = tasks("sweep", 5, done=2)
+    for done in (1, 2):
+        field.driver.set_owner(tasks("sweep", 5, done=done)[0])
+        field.submit(pods if done == 1 else ())
+        ((row, filling),) = RESOURCES[resource][1](replace(field.snapshot(), kept=kept), ALL, Filter())
+        shown = msgspec.json.decode(row.text((), filling))
+        assert (shown["done"] if resource == "groups" else shown["array"]["done"]) == done
