@@ -205,8 +205,9 @@ def test_pods_run_fail_and_stop_as_they_are_told(cli: Cli, tmp_path: Path) -> No
     wait_until(phases, wanted)
     began = time.monotonic()
     cli.ok("kubectl", "delete", "pod", "stays", "slow", "hooked", "--wait=false")
-    wait_until(phases, lambda seen: "stays" not in seen)
-    assert phases().get("slow") == phases().get("hooked") == "Running"
+    seen = wait_until(phases, lambda seen: "stays" not in seen)
+    if time.monotonic() - began < 11.5:  # a machine that is starved may be later than they are
+        assert seen.get("slow") == seen.get("hooked") == "Running"
     wait_until(phases, lambda seen: not {"slow", "hooked"} & set(seen))
     assert 11.5 < time.monotonic() - began < 179  # when it said, not when its grace was over
     assert "no findings" in cli.ok("audit")
