@@ -287,8 +287,8 @@ def _refusal(path: str, status: int, message: str) -> str:
 
 
 def _not_json(url: str, status: int) -> str:
-    """The same for an answer that is not JSON. If no endpoint serves the API, the API server answers 503 in plain
-    text."""
+    """The same for an answer that is not JSON. If no endpoint serves the API, the API server answers 503
+    in plain text."""
     if status == 503:
         return "the API server does not reach the scheduler's view: `fluence doctor` says if a scheduler runs"
     return f"{url}: not an answer of an API server"
