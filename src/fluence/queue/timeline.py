@@ -149,7 +149,7 @@ class Totals:
                         until[kind][end] = until[kind].get(end, 0) + amount
         self._until = now + NO_TIME
         self._lines = {kind: Timeline.filled(now, capacity[kind], ends) for kind, ends in until.items()}
-        self._ample: Collection[Hashable] = ()  # types of which there is enough for all
+        self._ample: Collection[Hashable] = ()  # types with enough for all
 
     def place(self, amounts: Amounts, duration: int, start: int) -> int | None:
         """Place a request at its earliest start and return that time; None: it never fits, or its start is
@@ -218,7 +218,7 @@ class Totals:
         return begin
 
     def _drop_ample(self, asks: Sequence[tuple[Amounts, int]], others: Iterable[Amounts]) -> None:
-        """Ignore the types of which all requests together could have what they ask for at any time."""
+        """Ignore the types that have enough for all requests together at any time."""
         counts = Counter(id(amounts) for amounts, _ in asks)
         shapes = {id(amounts): amounts for amounts, _ in asks}
         total: dict[Hashable, int] = {}
