@@ -35,6 +35,7 @@ from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
 from tests.eventually import eventually
 from tests.integration.deploy.helm import HelmUser
+from tests.integration.rights import resource_of
 from tests.integration.schedule.field import Field, field
 
 pytestmark = pytest.mark.release
@@ -361,17 +362,24 @@ async def test_policies_that_refuse_and_the_commands_that_put_them_in_force(
                 (found,) = report.of(check, "wrong")
                 await asyncio.to_thread(run_cure, kube, found["cure"])
                 await until_wrong(f)
+        rule = {"apiGroups": [names.PREFIX], "resources": ["queues"], "verbs": ["use"]}
+        version = "rbac.authorization.k8s.io/v1"
+        body: Any = {
+            "apiVersion": version,
+            "kind": "ClusterRole",
+            "metadata": {"name": role},
+            "rules": [rule],
+        }
+        await f.client.create(resource_of(body), body)
         try:
             user.kubectl("delete", kinds, f"{prefix}-queue-access")
-            resource = "--resource=queues.fluence.flux-framework.org"
-            user.kubectl("create", "clusterrole", role, "--verb=use", resource)
             report = await asked(f)
             (told,) = report.of("queue-access", "warn")
             assert role in told["message"]
             await asyncio.to_thread(run_cure, kube, told["cure"])
             assert (await asked(f)).verdicts("queue-access") == {"ok"}
         finally:
-            user.kubectl("delete", "clusterrole", role)
+            await f.client.delete(resource_of(body), role)
 
 
 def test_gates_that_are_off(gateless: Kube) -> None:
