@@ -22,12 +22,12 @@ from typing import Any
 import msgspec
 
 from fluence.cluster.graph import ClusterGraph, PodSetRequest
-from fluence.match.placement import Never, Wait
+from fluence.match.request import Never, Wait
 from fluence.model.external_resources import DeviceRequest, DeviceTerm, parse
 from fluence.model.node import Node
 from fluence.model.pod import Pod
 from fluence.names import DEVICE_PREFIX
-from fluence.placer.gang import GangPlacement
+from fluence.placer.placer import GangPlacement
 
 TARGET = 1.5  # times the match of the same gang without a device
 _GANG = 8

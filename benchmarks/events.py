@@ -26,10 +26,9 @@ import msgspec
 
 from fluence.model.node import Node
 from fluence.model.pod import Pod
-from fluence.model.queue_object import QueueObject
-from fluence.schedule.actions import BindOutcome, BindResult
+from fluence.model.queue_documents import QueueObject
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.events import BindFinished, Changed, Event
+from fluence.schedule.events import BindFinished, BindOutcome, BindResult, Changed, Event
 from fluence.schedule.scheduler import Scheduler, SchedulerConfig
 
 Row = dict[str, object]

@@ -27,8 +27,7 @@ from fluence.database_url import find_url
 from fluence.event_loop import run
 from fluence.graph import ResourceGraph
 from fluence.match.matcher import Matcher
-from fluence.model.job_entry import JobEntry
-from fluence.model.job_state import JobState
+from fluence.model.job_state import JobEntry, JobState
 from fluence.model.jobspec import Jobspec
 from fluence.model.pod import Pod
 from fluence.schedule.events import Changed

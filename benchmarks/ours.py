@@ -14,7 +14,7 @@ from fluence.graph import ResourceGraph
 from fluence.graph import files as graph_files
 from fluence.graph.writers import Grant, write
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Never, Placed
+from fluence.match.request import Never, Placed
 from fluence.model.jobspec import Jobspec
 from scenario import ANSWER, API, Answer, Measure, Settings, digest, run
 

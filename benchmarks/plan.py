@@ -27,7 +27,7 @@ from fluence.model.jobspec import Jobspec
 from fluence.queue import GraphPlanner, Queue, Submission, planner_for
 from fluence.queue.job import SECOND
 from fluence.queue.reasons import why
-from fluence.sim import platform, workload
+from fluence.sim import simulator, workload
 from fluence.sim.simulator import simulate
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -64,7 +64,7 @@ def traces(path: Path, quick: bool) -> list[Row]:
         for forecasts in (False, True):
             began = time.process_time()
             run = simulate(
-                work, platform.read("240x1"), policy=policy, replan=bool(replan), forecasts=forecasts
+                work, simulator.read("240x1"), policy=policy, replan=bool(replan), forecasts=forecasts
             )
             took = time.process_time() - began
             same = all(r.start == round(starts[i] * SECOND) for i, r in enumerate(run.records))
@@ -98,7 +98,7 @@ def deep(kind: str, policy: str, pending: int, nodes: int, cycles: int) -> Row:
     rnd = random.Random(1)
     specs = [spec(n, kind) for n in (1, 2, 4, 8, 16, 32, 64, 128)]
     graph = ResourceGraph()
-    graph.extend(platform.regular(nodes, 8 if kind == "matched" else 1, 1 if kind == "matched" else 0))
+    graph.extend(simulator.regular(nodes, 8 if kind == "matched" else 1, 1 if kind == "matched" else 0))
     matcher = Matcher(graph, "first", horizon=HORIZON * SECOND)
     planner = planner_for(matcher, specs[0]) if kind == "counted" else GraphPlanner(matcher)
     queue = Queue(planner, policy, depth=DEPTH, forecasts=kind == "counted")
@@ -145,7 +145,7 @@ def reasons(pending: int) -> list[Row]:
     rows: list[Row] = []
     for kind in ("counted", "matched"):
         graph = ResourceGraph()
-        graph.extend(platform.regular(1000, 8, 1))
+        graph.extend(simulator.regular(1000, 8, 1))
         matcher = Matcher(graph, "first", horizon=HORIZON * SECOND)
         specs = [spec(n, kind) for n in (8, 16, 64, 128)]
         queue = Queue(planner_for(matcher, specs[0]), "easy", depth=DEPTH, forecasts=False)

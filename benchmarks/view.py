@@ -31,7 +31,7 @@ from fluence.web.cluster_rows import RESOURCES
 from fluence.web.kept import KeptRows
 from fluence.web.openapi import MAX_COLUMNS_LIMIT
 from fluence.web.server import BASE, make_page, parse_query
-from fluence.web.snapshot import Snapshot, take
+from fluence.web.view import Snapshot, take
 
 REPEATS = 100
 NAMESPACES = 50

@@ -20,13 +20,14 @@ from tests.browser import browser, reader
 
 from fluence import event_loop
 from fluence.clock import ManualClock
-from fluence.commands import gantt, view_tables
+from fluence.commands import chart as gantt
+from fluence.commands import view_tables
 from fluence.sandbox.nodes import NodeKind, manifests
 from fluence.sim.cluster import EmbeddedCluster
-from fluence.sim.theme import DARK
+from fluence.sim.gantt import DARK
 from fluence.web import page
 from fluence.web.in_process import SnapshotView
-from fluence.web.snapshot import take
+from fluence.web.view import take
 
 PICTURES = Path(__file__).parent / "pictures"
 _START = 1_794_996_000.0  # a Wednesday in November 2026, 10:00 in UTC
@@ -106,7 +107,7 @@ async def outputs(view: SnapshotView, now: datetime) -> dict[str, str]:
     (job,) = await rows("namespaces/chemistry/jobs/md-17")
     columns = view_tables.queue_columns(now, wide=False, namespaces=True)
     table = view_tables.render(columns, queue, room=_ROOM)
-    chart = gantt.chart(plan, now, columns=_ROOM)
+    chart = gantt.plan_chart(plan, now, columns=_ROOM)
     return {
         "queue": f"$ kubectl fluence queue | head -13\n{table}",
         "plan": f"$ kubectl fluence plan\n{chart}",

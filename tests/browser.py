@@ -12,7 +12,7 @@ from axe_playwright_python.async_playwright import Axe  # type: ignore[import-un
 from playwright.async_api import Browser, Page, async_playwright, expect
 
 from fluence.errors import FluenceError
-from fluence.sandbox.packages import can_install, install
+from fluence.sandbox.images import can_install, install
 from tests.eventually import SOON_S
 from tests.needs import lacks
 

@@ -17,7 +17,7 @@ import yaml
 
 from fluence.errors import FluenceError
 from fluence.sandbox.folders import cache_dir, locked
-from fluence.sandbox.packages import unpack
+from fluence.sandbox.images import unpack
 from fluence.sandbox.sandbox import free_ports
 from tests.eventually import eventually
 from tests.needs import lacks

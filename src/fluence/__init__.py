@@ -26,10 +26,9 @@ if TYPE_CHECKING:
     from fluence.match.explain import Explanation, explain
     from fluence.match.find import find
     from fluence.match.matcher import Matcher
-    from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
     from fluence.match.policy import MatchPolicy
     from fluence.match.policy import register as register_policy
-    from fluence.match.request import Extensions
+    from fluence.match.request import Extensions, Never, Operation, Outcome, Placed, Wait
     from fluence.model.jobspec import Jobspec
     from fluence.sim.runs import simulate
 
@@ -75,15 +74,15 @@ _HOME = {
     "Jobspec": "fluence.model.jobspec",
     "MatchPolicy": "fluence.match.policy",
     "Matcher": "fluence.match.matcher",
-    "Never": "fluence.match.placement",
+    "Never": "fluence.match.request",
     "NotFound": "fluence.errors",
-    "Operation": "fluence.match.placement",
-    "Outcome": "fluence.match.placement",
-    "Placed": "fluence.match.placement",
+    "Operation": "fluence.match.request",
+    "Outcome": "fluence.match.request",
+    "Placed": "fluence.match.request",
     "ResourceGraph": "fluence.graph.graph",
     "Selection": "fluence.graph.selection",
     "Share": "fluence.match.describe",
-    "Wait": "fluence.match.placement",
+    "Wait": "fluence.match.request",
     "explain": "fluence.match.explain",
     "find": "fluence.match.find",
     "register_policy": "fluence.match.policy:register",

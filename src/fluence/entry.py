@@ -31,6 +31,6 @@ def kubectl_fluence() -> NoReturn:
 def kubectl_complete() -> NoReturn:
     """The program `kubectl_complete-fluence`."""
     startup.start()
-    from fluence.kubectl.complete import run
+    from fluence.kubectl.commands import complete
 
-    startup.run(run)
+    startup.run(complete)

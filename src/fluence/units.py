@@ -1,4 +1,4 @@
-"""Kubernetes quantities, durations and times as exact integers.
+"""Kubernetes quantities, durations and times as exact integers, and names in natural order.
 
 A quantity is a decimal number with a suffix: ``100m``, ``1.5Gi``, ``2e3``. The API server keeps nothing
 finer than 10^-9 and rounds up to it (apimachinery ``resource.Quantity``), so an integer count of nanos holds
@@ -170,3 +170,19 @@ def _milliseconds(number: str, unit: str) -> int:
     # Rounded up, in integers: a limit may be a little too long but never too short.
     part = -(-int(fraction) * scale // 10 ** len(fraction)) if fraction else 0
     return int(whole) * scale + part
+
+
+_DIGITS = re.compile(r"([0-9]+)", re.ASCII)
+
+
+@lru_cache(maxsize=65_536)  # the same names are sorted again and again
+def natural_key(name: str) -> tuple[tuple[int, str], ...]:
+    """The sort key that puts `n2` before `n10`.
+
+    >>> sorted(["n10", "n2", "n"], key=natural_key)
+    ['n', 'n2', 'n10']
+    """
+    # Text and numbers alternate, so a number is only ever compared with a number. The name itself comes last:
+    # `n2` and `n02` differ.
+    parts = enumerate(_DIGITS.split(name))
+    return (*((int(part), "") if i % 2 else (0, part) for i, part in parts), (-1, name))

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from fluence.cli.engines import EngineFailed
-from fluence.cli.service_engine import AnswersDiffer, OtherEngine
+from fluence.cli.service import AnswersDiffer, OtherEngine
 from fluence.errors import FluenceError
 from fluence.graph.filters import DEFAULT as DEFAULT_FILTERS
-from fluence.match.placement import Operation
-from fluence.service import changes
+from fluence.match.request import Operation
+from fluence.service import journal
 from fluence.service.engine import Match
 from tests.conformance.test_archives import sessions
 
@@ -138,13 +138,13 @@ class Driver:
 
 
 def drive(graph: str, format_: str, policy: str, lines: list[str], documents: dict[str, str]) -> Driver:
-    load = changes.LoadGraph(
+    load = journal.LoadGraph(
         graph="default",
-        text=changes.packed(graph),
+        text=journal.packed(graph),
         format=format_,
         policy=policy,
         source="graph",
-        digest=changes.digest(graph),
+        digest=journal.digest(graph),
         filters=DEFAULT_FILTERS,
     )
     engine = OtherEngine(load, _PROGRAM, compare=True, max_vertices=1_000_000)

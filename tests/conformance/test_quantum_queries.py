@@ -12,7 +12,7 @@ import pytest
 
 import fluence
 from fluence import names
-from fluence.match.placement import Placed
+from fluence.match.request import Placed
 from fluence.model.reason import Code
 from tests.builders import Sample, jobspec, resource
 from tests.unit.schedule.test_devices import World, asks, backend

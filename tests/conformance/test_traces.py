@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fluence.sim import platform, workload
+from fluence.sim import simulator, workload
 from fluence.sim.measure import Measures, measure
 from fluence.sim.simulator import simulate
 from tests.needs import lacks
@@ -38,7 +38,7 @@ def figures(
     if not trace.exists():
         lacks("traces")
     work = workload.read(trace, arrival_scale=scale, jobs=jobs, processors=processors)
-    run = simulate(work, platform.read(f"{processors}x1"), policy=policy, replan=replan, forecasts=forecasts)
+    run = simulate(work, simulator.read(f"{processors}x1"), policy=policy, replan=replan, forecasts=forecasts)
     found = measure(run.records, capacity=processors)
     assert found.jobs == found.finished
     return found
@@ -124,7 +124,7 @@ class TestOurOwn:
         self, policy: str, decide: Callable[[Pool], None], golden: tuple[float, float, float]
     ) -> None:
         work = workload.read(OWN, processors=64)
-        run = simulate(work, platform.read("64x1"), policy=policy, replan=True, forecasts=False)
+        run = simulate(work, simulator.read("64x1"), policy=policy, replan=True, forecasts=False)
         plain = pool.run(work.submissions, 64, decide)
         assert [(r.name, r.start, r.end) for r in run.records] == [(r.name, r.start, r.end) for r in plain]
 
@@ -148,7 +148,7 @@ class TestOurOwn:
         """What asks for cores, wherever they are, does not see the nodes."""
         work = workload.read(OWN, processors=64)
         starts = [
-            [r.start for r in simulate(work, platform.read(each), policy="easy", forecasts=False).records]
+            [r.start for r in simulate(work, simulator.read(each), policy="easy", forecasts=False).records]
             for each in ("64x1", "4x16")
         ]
         assert starts[0] == starts[1]

@@ -20,7 +20,7 @@ import yaml
 
 from fluence.kube.client import Client
 from fluence.kube.errors import AlreadyExists
-from fluence.kube.operators import discover_operators
+from fluence.kube.gangs import discover_operators
 from fluence.kube.resource import Json, Resource
 from fluence.sandbox.certs import Authority
 from fluence.sandbox.sandbox import Sandbox

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from fluence.database_url import parse_url
 from fluence.live.history_writer import HistoryBacklog
-from fluence.model.job_entry import JobEntry
-from fluence.model.job_state import JobState
+from fluence.model.job_state import JobEntry, JobState
 from fluence.store import Writer, queries
 from fluence.store.history_store import HistoryStore
 from fluence.store.queries import JobFilter

@@ -16,10 +16,17 @@ from fluence.model.meta import Condition, ConfigMap, Requirement
 from fluence.model.node import Node
 from fluence.model.owner import Group, Job, Owner, ReplicaSet, StatefulSet
 from fluence.model.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod
-from fluence.schedule.actions import Bind, BindOutcome, BindResult, Release, ReleaseResult
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.enforcement import EndOverrun
-from fluence.schedule.events import Changed, ReleaseFinished
+from fluence.schedule.events import (
+    Bind,
+    BindOutcome,
+    BindResult,
+    Changed,
+    Release,
+    ReleaseFinished,
+    ReleaseResult,
+)
+from fluence.schedule.overruns import EndOverrun
 from fluence.schedule.queueing.placeholder import index_of, is_placeholder_uid, owner_of_uid
 from fluence.schedule.restart import AllocationNote, Promise, promise_condition
 from tests.unit.schedule import kit

@@ -8,8 +8,7 @@ from typing import Any
 from fluence.graph import ResourceGraph
 from fluence.graph.ledger import Ledger, LedgerJob
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Placed
-from fluence.match.request import Need, Request
+from fluence.match.request import Need, Placed, Request
 
 
 def graph_state(graph: ResourceGraph) -> dict[str, Any]:

@@ -22,14 +22,13 @@ from fluence.model.job_state import JobState
 from fluence.model.meta import Condition, ObjectMeta
 from fluence.model.owner import Owner
 from fluence.model.pod import Pod, pod_requests
-from fluence.model.queue_object import QueueObject
+from fluence.model.queue_documents import QueueObject
 from fluence.model.queues import QueueTree, Reclaim, Resource, Within
-from fluence.placer.gang import GangPlacement
+from fluence.placer.placer import GangPlacement
 from fluence.queue.fair_share import Account
 from fluence.queue.job import FOREVER
-from fluence.schedule.actions import Preempt
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.events import Changed, Object
+from fluence.schedule.events import Changed, Object, Preempt
 from fluence.schedule.pod_set import PodSet
 from fluence.schedule.preemption.preemption import BY_SCHEDULER, DISRUPTION_TARGET
 from fluence.schedule.preemption.victims import together

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluence import names
-from fluence.admission.admit import Admitted, admit
 from fluence.admission.patch import apply
-from fluence.admission.review import answer
+from fluence.admission.review import Admitted, admit, answer
 from fluence.admission.scopes import AdmissionOptions, DoorMode, scopes
 from fluence.errors import InvalidInput
 from tests.admission_objects import VARIABLES, pod, workload

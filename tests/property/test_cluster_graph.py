@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.layout import GraphLayout
-from fluence.match.placement import Never, Wait
+from fluence.match.request import Never, Wait
 from fluence.model.meta import Condition, LabelSelector, ObjectMeta, OwnerReference, Requirement
 from fluence.model.node import Node, NodeSpec, NodeStatus, Taint, untolerated
 from fluence.model.pod import (
@@ -36,7 +36,7 @@ from fluence.model.pod import (
     pod_requests,
 )
 from fluence.model.reason import Code, Reason
-from fluence.placer.gang import GangPlacement, GangRequest
+from fluence.placer.placer import GangPlacement, GangRequest
 from tests.gangs import compiled, nominated
 from tests.gangs import why as why_not
 from tests.property.kubernetes import NO, World

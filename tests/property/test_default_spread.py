@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fluence.cluster.graph import ClusterGraph, PodSetRequest, Refused
 from fluence.model.meta import OwnerReference
 from fluence.model.pod import Pod
-from fluence.placer.gang import GangPlacement
+from fluence.placer.placer import GangPlacement
 from tests.unit.cluster.build import node, pod
 
 WEB = OwnerReference(kind="ReplicaSet", name="web", uid="web", controller=True)

@@ -21,9 +21,8 @@ from fluence.model.external_resources import asked_by
 from fluence.model.meta import ConfigMap, ObjectMeta
 from fluence.model.pod import Container, Pod, ResourceRequirements
 from fluence.model.reason import Code
-from fluence.schedule.actions import Bind
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.events import Changed
+from fluence.schedule.events import Bind, Changed
 from fluence.schedule.restart import AllocationNote
 from tests.property.test_scheduler_machine import Machine
 from tests.unit.schedule import kit

@@ -17,8 +17,7 @@ from fluence import names
 from fluence.model.job_state import JobState
 from fluence.model.meta import ConfigMap, ObjectMeta
 from fluence.model.pod import Container, Pod, ResourceRequirements
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
-from fluence.schedule.events import Changed
+from fluence.schedule.events import Bind, BindOutcome, BindResult, Changed
 from fluence.schedule.restart import AllocationNote
 from tests.amounts import amount
 from tests.unit.cluster.build import bound, ended, node

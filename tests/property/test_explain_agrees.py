@@ -14,10 +14,9 @@ from fluence.graph.graph import Batch, ResourceGraph
 from fluence.match import policy as policies
 from fluence.match.explain import Explanation, explain
 from fluence.match.matcher import Matcher, NothingHeld
-from fluence.match.placement import Placed, Window
+from fluence.match.request import Placed, Window
 from fluence.model.constraint import parse as constraint
-from fluence.model.count import Count
-from fluence.model.jobspec import Jobspec, JobspecAttributes, JobspecResource
+from fluence.model.jobspec import Count, Jobspec, JobspecAttributes, JobspecResource
 
 POLICIES = [
     "first", "firstnodex", "low", "high", "lonode", "hinode", "lonodex", "hinodex", "locality", "variation"

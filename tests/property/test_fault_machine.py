@@ -31,7 +31,7 @@ _INSIDE = tuple(
     f"{os.sep}fluence{os.sep}{room}{os.sep}" for room in ("cluster", "placer", "queue", "match", "graph")
 )
 _CYCLE = f"{os.sep}fluence{os.sep}schedule{os.sep}"
-_GUARDS = ("scheduler.py", "quarantine.py", "events.py", "actions.py")  # these catch what the others raise
+_GUARDS = ("scheduler.py", "step.py", "events.py", "events.py")  # these catch what the others raise
 
 
 class Injected(Exception):

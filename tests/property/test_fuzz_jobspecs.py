@@ -13,7 +13,7 @@ import pytest
 from fluence.errors import FluenceError
 from fluence.graph.graph import ResourceGraph
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Operation
+from fluence.match.request import Operation
 from fluence.model.jobspec import Jobspec
 from tests.conformance.generate import random_graph, random_jobspec
 

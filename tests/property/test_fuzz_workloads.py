@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from fluence.errors import InvalidInput
-from fluence.sim import platform, traces, workload
+from fluence.sim import simulator, workload
 from fluence.sim.intake import IntakeTerms, TraceWorkload
 from fluence.sim.workload import KINDS
 
@@ -99,7 +99,7 @@ def test_noise_is_read_or_refused(noise: bytes, kind: str | None) -> None:
 @given(text=mutated(NODES))
 def test_changed_tables_of_nodes_are_read_or_refused(text: bytes) -> None:
     try:
-        batch = traces.openb_nodes(text, source="nodes.csv")
+        batch = workload.openb_nodes(text, source="nodes.csv")
     except InvalidInput as error:
         assert error.where.startswith("nodes.csv")
         assert "\n" not in str(error)
@@ -111,7 +111,7 @@ def test_changed_tables_of_nodes_are_read_or_refused(text: bytes) -> None:
 @given(text=st.text(alphabet="0123456789xX× *-.a\0", max_size=9).filter(lambda text: not _is_large(text)))
 def test_any_shorthand_is_a_cluster_or_refused(text: str) -> None:
     try:
-        found = platform.read(text)
+        found = simulator.read(text)
     except InvalidInput as error:
         assert "\n" not in str(error)
     else:

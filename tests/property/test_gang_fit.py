@@ -12,10 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from fluence.graph.graph import CONTAINMENT, Batch, Mask, ResourceGraph
 from fluence.match import policy as policies
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Never, Wait
-from fluence.match.request import Extensions
-from fluence.placer.gang import Attempt, GangHolding, GangPlacement, GangRequest, Members, PodPlacement
+from fluence.match.request import Extensions, Never, Wait
 from fluence.placer.gang_fit import GangFit
+from fluence.placer.placer import Attempt, GangHolding, GangPlacement, GangRequest, Members, PodPlacement
 from tests.property.model import jobs_at
 
 POOLS = ("cpu", "memory", "pods")

@@ -15,7 +15,7 @@ from fluence.graph import ResourceGraph, jgf
 from fluence.graph.selection import Selection
 from fluence.graph.writers import Grant, jgf_value, write
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Placed
+from fluence.match.request import Placed
 from tests.builders import Sample
 from tests.property import model
 from tests.property.strategies import POLICIES, graphs, jobspecs

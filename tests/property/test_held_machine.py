@@ -26,9 +26,16 @@ from fluence.model.pod import (
     ResourceRequirements,
     SchedulingGate,
 )
-from fluence.schedule.actions import Bind, BindOutcome, BindResult, Release, ReleaseResult
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.events import Changed, ReleaseFinished
+from fluence.schedule.events import (
+    Bind,
+    BindOutcome,
+    BindResult,
+    Changed,
+    Release,
+    ReleaseFinished,
+    ReleaseResult,
+)
 from tests.property.test_scheduler_machine import Machine
 from tests.unit.schedule import kit
 

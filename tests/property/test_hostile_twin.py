@@ -30,7 +30,7 @@ from fluence.model.meta import OwnerReference
 from fluence.model.node import NodeSpec
 from fluence.model.owner import Deployment, Job, Owner, PodTemplate, ReplicaSet, StatefulSet
 from fluence.model.pod import Container, Pod, PodSpec, ResourceRequirements, SchedulingGate
-from fluence.schedule.enforcement import LimitMode
+from fluence.schedule.overruns import LimitMode
 from tests.property.hostile_world import EVIL, GOOD, SEEN, Outcome, World, pinned
 from tests.property.test_device_machine import BACKENDS, document
 from tests.property.test_scheduler_machine import node

@@ -14,8 +14,7 @@ from fluence.match import policy
 from fluence.match.filter_usage import counting
 from fluence.match.index import search
 from fluence.match.matcher import Matcher
-from fluence.match.placement import EMPTY, Found, Window
-from fluence.match.request import Extensions
+from fluence.match.request import EMPTY, Extensions, Found, Window
 from tests.property.strategies import Sample, graphs, jobspecs
 
 POLICIES = [name for name in policy.names() if name not in ("locality", "variation")]

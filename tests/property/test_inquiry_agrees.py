@@ -19,8 +19,7 @@ from fluence.model.meta import LabelSelector
 from fluence.model.node import Node, Taint
 from fluence.model.pod import Affinity, Container, ContainerPort, Pod, PodAffinity, PodAffinityTerm
 from fluence.model.pod import TopologySpreadConstraint as Spread
-from fluence.schedule.actions import BindOutcome, BindResult
-from fluence.schedule.events import Object
+from fluence.schedule.events import BindOutcome, BindResult, Object
 from fluence.schedule.inquiry import Inquiry, NextCycle
 from fluence.schedule.scheduler import Scheduler, SchedulerConfig
 from tests.unit.cluster.build import ZONE, node

@@ -19,7 +19,7 @@ from fluence.model.pod import (
     TopologySpreadConstraint,
     WeightedPodAffinityTerm,
 )
-from fluence.placer.gang import GangPlacement, GangRequest
+from fluence.placer.placer import GangPlacement, GangRequest
 from tests.gangs import compiled, nominated
 from tests.property.kubernetes import World
 

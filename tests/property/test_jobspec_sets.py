@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from fluence.errors import InvalidInput
 from fluence.model import hostlist, idset
-from fluence.model.count import Count
+from fluence.model.jobspec import Count
 
 names = st.from_regex(r"[a-z0-9-]{0,3}[0-9]{1,3}|[a-z]{1,3}|(n|n0|n1)[0-9]{1,2}", fullmatch=True)
 

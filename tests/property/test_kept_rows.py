@@ -16,13 +16,13 @@ from hypothesis.stateful import invariant, rule
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.schedule.actions import BindOutcome, BindResult
+from fluence.schedule.events import BindOutcome, BindResult
 from fluence.web.access import User
 from fluence.web.cluster_rows import RESOURCES
 from fluence.web.kept import KeptRows
 from fluence.web.openapi import MAX_COLUMNS_LIMIT
 from fluence.web.server import BASE, make_page, parse_query
-from fluence.web.snapshot import take
+from fluence.web.view import take
 from tests.property.test_device_machine import DeviceMachine
 from tests.property.test_held_machine import HeldMachine
 from tests.unit.schedule import kit

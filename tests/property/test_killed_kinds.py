@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from fluence import names
 from fluence.model.owner import Group, Owner
 from fluence.model.pod import Pod
-from fluence.schedule.actions import Bind, Release
+from fluence.schedule.events import Bind, Release
 from tests.property.test_open_groups import START, moved, part
 from tests.property.test_operated_orders import GANGS
 from tests.unit.cluster.build import node

@@ -24,7 +24,7 @@ from fluence.errors import Conflict, FluenceError, InvalidGraph, NotFound
 from fluence.graph.writers import Grant, write
 from fluence.match.find import find
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Never, Operation, Placed
+from fluence.match.request import Never, Operation, Placed
 from fluence.model.jobspec import Jobspec
 from tests.builders import Sample
 from tests.property import model

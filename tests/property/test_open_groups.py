@@ -16,8 +16,7 @@ from msgspec.structs import replace
 from fluence.model.meta import ObjectMeta
 from fluence.model.owner import Group, Job, Owner, PodTemplate, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod, PodSpec
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
-from fluence.schedule.events import Changed
+from fluence.schedule.events import Bind, BindOutcome, BindResult, Changed
 from tests.amounts import amount
 from tests.unit.cluster.build import bound, node
 from tests.unit.schedule import kit

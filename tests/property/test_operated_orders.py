@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from fluence import names
 from fluence.model.owner import Group, Owner
 from fluence.model.pod import Pod
-from fluence.schedule.actions import Bind
+from fluence.schedule.events import Bind
 from tests.amounts import amount
 from tests.property.test_open_groups import RESTART, World
 from tests.unit.schedule import kit

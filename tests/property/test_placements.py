@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fluence.errors import FluenceError
 from fluence.match import policy as policies
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Never, Operation, Placed, Wait
+from fluence.match.request import Never, Operation, Placed, Wait
 from tests.builders import Sample
 from tests.property import model
 from tests.property.strategies import POLICIES, graphs, jobspecs

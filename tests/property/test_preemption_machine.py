@@ -16,8 +16,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fluence import names
 from fluence.model.pod import Pod, pod_requests
-from fluence.schedule.actions import Preempt
 from fluence.schedule.cycle import Decisions
+from fluence.schedule.events import Preempt
 from tests.unit.schedule.preempting import PreemptionWorld, budget, gang, prioritised
 
 PRIORITIES = st.sampled_from((0, 10, 20, 30))

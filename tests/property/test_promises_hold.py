@@ -22,17 +22,15 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.act import conditions
-from fluence.act.wait_report import wait_report
+from fluence.act.conditions import wait_report
 from fluence.model.job_state import JobState
 from fluence.model.meta import Condition
 from fluence.model.node import Node
 from fluence.model.pod import Container, Pod, ResourceRequirements
 from fluence.model.reason import Code
-from fluence.queue.expectations import Calibration
-from fluence.queue.promises import LATE
+from fluence.queue.promises import LATE, Calibration
 from fluence.schedule import restart
-from fluence.schedule.actions import BindOutcome, BindResult
-from fluence.schedule.events import Changed
+from fluence.schedule.events import BindOutcome, BindResult, Changed
 from fluence.schedule.status.reports import Waiting
 from tests.amounts import amount
 from tests.unit.schedule import kit

@@ -7,11 +7,11 @@ from hypothesis import example, given
 from msgspec.structs import replace
 
 from fluence.cluster.graph import ClusterGraph
-from fluence.match.placement import Never
+from fluence.match.request import Never
 from fluence.messages import text
 from fluence.model.node import Node
 from fluence.model.pod import Container, Pod, ResourceRequirements
-from fluence.placer.gang import GangPlacement, GangRequest
+from fluence.placer.placer import GangPlacement, GangRequest
 from fluence.units import MAX_AMOUNT, amount, parse_quantity
 from tests.gangs import compiled
 from tests.gangs import why as why_not

@@ -26,8 +26,8 @@ from fluence.model.owner import Group
 from fluence.model.pod import Pod
 from fluence.model.reason import Code
 from fluence.queue.promises import LATE
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.cycle import Decisions
+from fluence.schedule.events import Bind, BindOutcome, BindResult
 from fluence.schedule.queueing.placeholder import is_placeholder_uid
 from fluence.schedule.status.reports import Waiting
 from tests.unit.schedule import kit

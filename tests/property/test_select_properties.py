@@ -10,8 +10,7 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from fluence.kubectl.resolve import ResolveOptions, Resolver
-from fluence.kubectl.sources import Source
+from fluence.kubectl.resolve import ResolveOptions, Resolver, Source
 from fluence.names import BACKEND, GROUP_LABEL, REQUIRE_BACKEND, SELECT_POLICY, SELECT_RESULT
 from fluence.select import (
     Backend,

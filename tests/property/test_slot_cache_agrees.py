@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from fluence.errors import FluenceError
 from fluence.graph.graph import CONTAINMENT
 from fluence.match.matcher import Matcher
-from fluence.match.placement import EMPTY, Window
+from fluence.match.request import EMPTY, Window
 from tests.property.strategies import graphs, jobspecs
 from tests.property.test_index_agrees import load, same
 

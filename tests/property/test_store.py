@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from fluence.kube.store import Store
+from fluence.kube.reflector import Store
 from fluence.kube.transport import LineSplitter
 from fluence.model.meta import ObjectMeta
 from fluence.model.pod import Pod, PodSpec

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fluence.queue.expectations import MISSES, Calibration
+from fluence.queue.promises import MISSES, Calibration
 from fluence.queue.timeline import Timeline, forward
 
 END = 30  # of the array; beyond it nothing is taken

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from fluence.cluster.claims import Change, Claim, Claims
 from fluence.model.node import Node
 from fluence.model.pod import ClaimVolumeSource, Pod, PodVolume
-from fluence.schedule.actions import Bind, BindOutcome, BindResult, ClaimUpdate
+from fluence.schedule.events import Bind, BindOutcome, BindResult, ClaimUpdate
 from tests.unit.cluster.build import bound, node
 from tests.unit.cluster.test_claims import claim, kind, volume
 from tests.unit.schedule import kit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluence.messages import text
-from fluence.messages.preemption import PREEMPTION
+from fluence.messages.queue import PREEMPTION
 from fluence.model.reason import Code, Reason
 
 AT = 1_788_264_180_000  # 2026-09-01 12:03 UTC

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fluence.messages.times import start_sentence, when
+from fluence.messages.rendering import start_sentence, when
 from fluence.model.job_state import JobState
 
 AT = 1_788_256_450_000  # 2026-09-01 09:54:10

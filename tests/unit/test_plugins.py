@@ -24,8 +24,7 @@ from fluence.match import policy as match_policies
 from fluence.queue import policy as queue_policies
 from fluence.queue.history import find as find_predictor
 from fluence.queue.rules import find_priority
-from fluence.schedule.build import scheduler_for
-from fluence.schedule.published_settings import publish, read_published
+from fluence.schedule.build import publish, read_published, scheduler_for
 from fluence.schedule.settings import SchedulerSettings
 from fluence.sim.cluster import EmbeddedCluster
 

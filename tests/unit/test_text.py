@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fluence.text import natural_key
+from fluence.units import natural_key
 
 
 def test_numbers_in_a_name_count_as_numbers() -> None:

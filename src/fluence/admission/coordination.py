@@ -43,7 +43,7 @@ _GROUP: Final = f"[A-Za-z0-9]([A-Za-z0-9._-]{{0,{63 - len(_SUFFIX) - 2}}}[A-Za-z
 _INDEX_FIELDS: Final = [
     (*place, key) for key in (names.COMPLETION_INDEX, names.POD_INDEX) for place in (ANNOTATIONS, LABELS)
 ]
-# In the order of `schedule.gangs.labels.declared_size`: annotations first.
+# In the order of `schedule.gangs.size.declared_size`: annotations first.
 _SIZE_FIELDS: Final = [(*place, key) for place in (ANNOTATIONS, LABELS) for key in names.GROUP_SIZES]
 _GROUP_FIELDS: Final = [(*place, key) for place in (LABELS, ANNOTATIONS) for key in names.GROUP_NAMES]
 _ROLE: Final = (*ANNOTATIONS, names.COORDINATION_ROLE)

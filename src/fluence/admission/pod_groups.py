@@ -44,14 +44,14 @@ from fluence.admission.rule import (
     concerns_us,
 )
 from fluence.model.operators import EXECUTORS, KUBEFLOW, LISTED, listing_names
-from fluence.schedule.gangs.labels import SYSTEMS, YUNIKORN
+from fluence.schedule.gangs.size import SYSTEMS, YUNIKORN
 
 # A label that is also a name of an object, short enough for the suffix.
 _NAME: Final = "[a-z0-9]([-a-z0-9]{0,52}[a-z0-9])?"
 _JOB: Final = "[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?"
 _SIZE: Final = "0*([2-9]|[1-9][0-9]{1,5})"
 _FIELDS: Final = [(*place, key) for place in (LABELS, ANNOTATIONS) for key in names.GROUP_NAMES]
-# As `schedule.gangs.labels.other_group` reads them.
+# As `schedule.gangs.size.other_group` reads them.
 _OTHERS: Final = {
     **{
         system: [(*place, key) for place in (LABELS, ANNOTATIONS) for key in keys] for system, keys in SYSTEMS

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fluence import names
-from fluence.admission import coordination, hand_off, operators, pod_groups, queueing, users
+from fluence.admission import coordination, hand_off, pod_groups, queueing, users
+from fluence.admission import queueing as operators
 from fluence.admission.rule import (
     DEFAULT_HANDLERS,
     DOORS,

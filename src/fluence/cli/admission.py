@@ -10,8 +10,8 @@ import click
 import yaml
 
 from fluence import names
-from fluence.admission.admit import Admitted, admit, as_read
 from fluence.admission.manifests import SERVICE, manifests, to_yaml
+from fluence.admission.review import Admitted, admit, as_read
 from fluence.admission.rule import DEFAULT_HANDLERS, HANDLERS
 from fluence.admission.scopes import (
     OPERATOR_KINDS,

@@ -24,7 +24,10 @@ _COMMANDS = {
     "plan": ("fluence.commands.plan:plan", "The plan as a chart over time."),
     "why": ("fluence.commands.plan:why", "Why one job waits, when it starts, and where."),
     "top": ("fluence.commands.plan:top", "The queue and the plan, live."),
-    "explain": ("fluence.commands.explain:explain", "Why a pod, a Job or a group waits, and when it starts."),
+    "explain": (
+        "fluence.commands.questions:explain",
+        "Why a pod, a Job or a group waits, and when it starts.",
+    ),
     "hold": ("fluence.commands.verbs:hold", "Keep jobs that wait from starting."),
     "release": ("fluence.commands.verbs:release", "Let jobs start that were held."),
     "requeue": ("fluence.commands.verbs:requeue", "Stop jobs, and queue them again."),
@@ -32,7 +35,7 @@ _COMMANDS = {
     "priority": ("fluence.commands.verbs:priority", "Change the order of your own jobs that wait."),
     "history": ("fluence.commands.history:history", "What jobs there were: when, where, how long."),
     "doctor": (
-        "fluence.commands.doctor:doctor",
+        "fluence.commands.questions:doctor",
         "What is wrong with Fluence in a cluster, and what cures it.",
     ),
     "scheduler": ("fluence.cli.scheduler:scheduler", "Run the scheduler: pods of a cluster, gangs together."),

@@ -19,7 +19,7 @@ from fluence.cli.grpc_engine import NO_REASON
 from fluence.errors import FluenceError, InvalidJobspec
 from fluence.match.find import find
 from fluence.match.matcher import Matcher, NothingHeld
-from fluence.match.placement import Never, Operation, Outcome, Placed
+from fluence.match.request import Never, Operation, Outcome, Placed
 
 MOST: Final = 2000  # recorded commands before those without an effect are dropped
 MOST_BYTES: Final = 32 << 20  # of the documents in them

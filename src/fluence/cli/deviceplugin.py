@@ -9,7 +9,7 @@ import click
 
 from fluence.cli.choice import load_settings, settings_options
 from fluence.commands.running import run_until_stopped
-from fluence.deviceplugin.following import follow_config_map, follow_file
+from fluence.deviceplugin.advertising import follow_config_map, follow_file
 from fluence.deviceplugin.plugins import DevicePlugins
 from fluence.deviceplugin.settings import DevicePluginSettings, read_capacity
 from fluence.errors import InvalidInput

@@ -33,8 +33,7 @@ from fluence.cli import engine_guard
 from fluence.errors import FluenceError, InvalidInput
 from fluence.graph.selection import Selection
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
-from fluence.match.request import Request
+from fluence.match.request import Never, Operation, Outcome, Placed, Request, Wait
 
 NO_JOB: Final = -1  # the number of a request that allocates nothing
 TAKING: Final = (Operation.ALLOCATE, Operation.ALLOCATE_OR_RESERVE, Operation.ALLOCATE_OR_JUDGE)

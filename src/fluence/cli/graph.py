@@ -11,7 +11,7 @@ from fluence.cli.choice import cluster_options, graph_options, load_graph, sourc
 from fluence.commands import tree as trees
 from fluence.commands import view
 from fluence.commands.options import output_option
-from fluence.graph import export, writers
+from fluence.graph import files, writers
 from fluence.graph.graph import ResourceGraph
 from fluence.match.find import find
 from fluence.match.matcher import Matcher
@@ -40,9 +40,8 @@ _HUMAN = ("table", "wide", "json", "yaml")
 )
 @click.option("--find", "criteria", metavar="EXPR", help="Only the vertices that EXPR selects.")
 @output_option(
-    ("summary", "tree", *export.formats()),
-    note="summary (or table), wide, json, yaml; tree; "
-    f"or the graph converted: {', '.join(export.formats())}.",
+    ("summary", "tree", *files.formats()),
+    note=f"summary (or table), wide, json, yaml; tree; or the graph converted: {', '.join(files.formats())}.",
 )
 def graph(
     file: str | None,
@@ -103,7 +102,7 @@ def graph(
     elif output in _HUMAN:
         _summary(found, source_name(file), output)
     else:
-        click.echo(export.render(found, output, subsystem=_main(found)), nl=False)
+        click.echo(files.render(found, output, subsystem=_main(found)), nl=False)
 
 
 def _live(
@@ -153,7 +152,7 @@ def _live(
         live.show_usage(cluster)
         live.show_running(cluster)
     else:
-        click.echo(export.render(as_fluxion(found), output), nl=False)
+        click.echo(files.render(as_fluxion(found), output), nl=False)
 
 
 def _main(graph: ResourceGraph) -> str:

@@ -30,7 +30,7 @@ from fluence.cli.engines import (
 from fluence.errors import InvalidInput, InvalidJobspec
 from fluence.graph import jgf
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Operation, Outcome, Placed, Wait
+from fluence.match.request import Operation, Outcome, Placed, Wait
 
 NO_REASON: Final = Wait(
     "the other service gives no reason: what the job needs is taken or down, or the graph does not have it"

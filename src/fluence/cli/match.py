@@ -34,8 +34,16 @@ from fluence.graph import writers
 from fluence.match import policy as policies
 from fluence.match.describe import Share, render, shares
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
-from fluence.match.request import FLUXION_CONSTRAINED, Extensions, Request
+from fluence.match.request import (
+    FLUXION_CONSTRAINED,
+    Extensions,
+    Never,
+    Operation,
+    Outcome,
+    Placed,
+    Request,
+    Wait,
+)
 from fluence.model import idset
 from fluence.model.jobspec import Jobspec
 

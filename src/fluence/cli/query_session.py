@@ -16,8 +16,7 @@ from fluence.graph.writers import SHORTHAND, Grant, write
 from fluence.match import describe
 from fluence.match.find import find
 from fluence.match.matcher import Matcher, NothingHeld
-from fluence.match.placement import Never, Operation, Placed
-from fluence.match.request import Request
+from fluence.match.request import Never, Operation, Placed, Request
 from fluence.model.jobspec import Jobspec
 
 _RULE = "INFO: ============================="

@@ -23,7 +23,7 @@ from fluence.kube.resource import QUEUES
 from fluence.model import queue_documents
 from fluence.model.document import JsonValue
 from fluence.model.kueue import KueueObject
-from fluence.model.queue_object import QueueObject
+from fluence.model.queue_documents import QueueObject
 from fluence.model.queues import (
     Amounts,
     Queue,

@@ -11,12 +11,12 @@ import click
 from fluence import plugin_loader
 from fluence.cli.query_session import COMMANDS, SHORT, Session
 from fluence.errors import InvalidGraph
-from fluence.graph import ResourceGraph, export
+from fluence.graph import ResourceGraph, files
 from fluence.graph import files as graph_files
 from fluence.graph.filters import DEFAULT
 from fluence.graph.writers import formats
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Operation
+from fluence.match.request import Operation
 
 # Fluxion's names for sets of subsystems; the first one of a set is walked.
 SUBSYSTEMS = {
@@ -84,11 +84,11 @@ SUBSYSTEMS = {
 @click.option(
     "-g",
     "--graph-format",
-    type=click.Choice(export.formats()),
+    type=click.Choice(files.formats()),
     default="dot",
     show_default=True,
     metavar="FORMAT",
-    help=f"Format of the graph dump: {', '.join(export.formats())}.",
+    help=f"Format of the graph dump: {', '.join(files.formats())}.",
 )
 @click.option("-o", "--graph-output", metavar="NAME", help="At the end, dump the graph to NAME.FORMAT.")
 @click.option(

@@ -28,8 +28,7 @@ if TYPE_CHECKING:
     from fluence.schedule.settings import SchedulerSettings
     from fluence.sim.intake import TraceWorkload
     from fluence.sim.live_cycle import CycleSimulation, ManifestWorkload
-    from fluence.sim.platform import Platform
-    from fluence.sim.simulator import Simulation
+    from fluence.sim.simulator import Platform, Simulation
 
 _R = TypeVar("_R")
 _OF_TRACES = (
@@ -142,7 +141,7 @@ def carry_out(ctx: click.Context, options: SimulateOptions) -> list[Run]:
 
 
 def _trace_runs(options: SimulateOptions) -> Callable[[str | None, float], Run]:
-    from fluence.sim import platform as platforms
+    from fluence.sim import simulator as platforms
 
     assert options.cluster is not None
     platform = platforms.read(options.cluster, unit=options.unit)

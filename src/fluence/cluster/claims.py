@@ -15,10 +15,10 @@ from typing import Literal, TypeVar
 import msgspec
 from cachetools import LRUCache
 
+from fluence.model.claims import Key, PersistentVolume, StorageClass, VolumeClaim
 from fluence.model.meta import selector_matches
 from fluence.model.pod import NodeSelector
 from fluence.model.reason import Code, Reason
-from fluence.model.volume import Key, PersistentVolume, StorageClass, VolumeClaim
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 _MAX_CHOICES = 1024  # distinct claims whose choices are cached

@@ -24,13 +24,13 @@ import numpy as np
 from fluence.cluster.columns import NodeColumns
 from fluence.cluster.filters.gang_rules import InterPodAttempt
 from fluence.cluster.filters.node_rules import NodeFilters
-from fluence.cluster.filters.volume_rules import VolumeAttempt
+from fluence.cluster.filters.volumes import VolumeAttempt
 from fluence.cluster.layout import GraphLayout
 from fluence.cluster.pod_index import PodShape
 from fluence.graph.graph import Mask
 from fluence.model.reason import Code, Reason, Value
-from fluence.placer.gang import Attempt, GangRequest, Members
 from fluence.placer.gang_fit import GangFit
+from fluence.placer.placer import Attempt, GangRequest, Members
 from fluence.placer.profile import FreeView
 from fluence.units import MAX_AMOUNT
 

@@ -15,7 +15,7 @@ import numpy as np
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.requests import PodSetRequest
 from fluence.graph.graph import Ints, Rows
-from fluence.placer.gang import GangHolding, GangPlacement, PodPlacement
+from fluence.placer.placer import GangHolding, GangPlacement, PodPlacement
 from fluence.placer.profile import FreeView
 from fluence.units import MAX_AMOUNT
 

@@ -24,7 +24,6 @@ from cachetools import LRUCache
 
 from fluence.cluster.claims import Claim
 from fluence.cluster.columns import NodeColumns
-from fluence.cluster.device_vertices import DeviceVertices
 from fluence.cluster.filters.node_affinity import selected
 from fluence.cluster.filters.volumes import VolumeDecision, mounts
 from fluence.cluster.layout import DEFAULT, GraphLayout
@@ -32,20 +31,20 @@ from fluence.cluster.pod_events import RELEASED, FreedPlacements, PodEvents
 from fluence.cluster.pods import DeviceOvercommit, NodeUsage, PodTable, is_usage
 from fluence.cluster.requests import GangRequests, PodGang, PodSetRequest, TopologyDomain
 from fluence.cluster.unsupported import Refused
-from fluence.cluster.vertices import NodeEvents, NodeVertices
+from fluence.cluster.vertices import DeviceVertices, NodeEvents, NodeVertices
 from fluence.errors import Conflict
 from fluence.graph.graph import ResourceGraph
 from fluence.match.matcher import HORIZON, Matcher
-from fluence.match.placement import Never, Wait
 from fluence.match.policy import MatchPolicy
+from fluence.match.request import Never, Wait
+from fluence.model.claims import Key
 from fluence.model.constraint import Constraint
 from fluence.model.external_resources import DeviceGrant, DeviceTree
 from fluence.model.node import Node
 from fluence.model.pod import NodeSelector, Pod
 from fluence.model.reason import Code, Reason
-from fluence.model.volume import Key
-from fluence.placer.gang import GangHolding, GangPlacement, GangRequest
 from fluence.placer.gang_fit import GangFit
+from fluence.placer.placer import GangHolding, GangPlacement, GangRequest
 
 
 def job_number(uid: str) -> int:

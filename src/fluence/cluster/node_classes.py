@@ -19,7 +19,7 @@ from fluence.graph.graph import Mask
 from fluence.model.meta import LabelSelector
 from fluence.model.pod import Pod
 from fluence.model.queues import NO_CLASSES, Amounts, Resource
-from fluence.placer.gang import Members
+from fluence.placer.placer import Members
 from fluence.queue.quota import ClassAmounts
 
 

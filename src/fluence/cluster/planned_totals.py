@@ -20,8 +20,8 @@ from cachetools import LRUCache
 from fluence.cluster.graph import ClusterGraph
 from fluence.graph.graph import Mask
 from fluence.model.external_resources import DeviceGrant
-from fluence.placer.gang import GangRequest
 from fluence.placer.gang_fit import GangFit
+from fluence.placer.placer import GangRequest
 from fluence.placer.profile import JobChange, Profile
 from fluence.queue.allocations import Allocations
 from fluence.queue.quota import Claim

@@ -19,13 +19,13 @@ from fluence.cluster.planned_totals import Asked, PlannedTotals, StartForecast
 from fluence.cluster.requests import PodGang, PodSetRequest
 from fluence.errors import Conflict
 from fluence.graph.graph import Ints
-from fluence.match.placement import Never, Wait
 from fluence.match.policy import MatchPolicy
 from fluence.match.policy import find as find_policy
+from fluence.match.request import Never, Wait
 from fluence.model.pod import Pod, add_into, pod_requests
 from fluence.model.queues import NOTHING, Amounts, QueueTree
 from fluence.model.reason import Code, Reason
-from fluence.placer.gang import GangHolding, GangPlacement, GangRequest
+from fluence.placer.placer import GangHolding, GangPlacement, GangRequest
 from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.job import FOREVER
 from fluence.queue.planner import Outlook, Planner, PlanRequest

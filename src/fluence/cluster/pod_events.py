@@ -15,8 +15,8 @@ from fluence.errors import NotFound
 from fluence.model.external_resources import DeviceGrant
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
-from fluence.placer.gang import GangHolding, GangPlacement, PodPlacement
 from fluence.placer.gang_fit import GangFit
+from fluence.placer.placer import GangHolding, GangPlacement, PodPlacement
 
 RELEASED = Reason.of(Code.JOB_RELEASED)
 

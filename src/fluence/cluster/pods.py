@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from fluence.cluster.layout import GraphLayout
 from fluence.cluster.vertices import NodeVertices
 from fluence.model.pod import Pod, add_into, pod_requests
-from fluence.placer.gang import PodPlacement
 from fluence.placer.gang_fit import GangFit
+from fluence.placer.placer import PodPlacement
 
 _MIRROR = "kubernetes.io/config.mirror"  # the mirror of a static pod in the API
 

@@ -19,24 +19,21 @@ from fluence.cluster.filters.devices import busy, refusal
 from fluence.cluster.filters.gang_rules import InterPodFilters, once_per_node
 from fluence.cluster.filters.node_rules import NodeFilters, NodeRules
 from fluence.cluster.filters.ports import HostPorts
-from fluence.cluster.filters.volume_rules import ClaimNeeds, VolumeRules
-from fluence.cluster.filters.volumes import ClaimIndex, mounts
+from fluence.cluster.filters.volumes import ClaimIndex, ClaimNeeds, VolumeRules, mounts
 from fluence.cluster.layout import GraphLayout
-from fluence.cluster.pod_index import GangContext, PodIndex, PodShape, SiblingCount, Siblings
-from fluence.cluster.pod_terms import InterPodRules
+from fluence.cluster.pod_index import GangContext, InterPodRules, PodIndex, PodShape, SiblingCount, Siblings
 from fluence.cluster.pods import PodTable
 from fluence.cluster.unsupported import Refused, unchecked
 from fluence.graph.graph import Ints
 from fluence.match.policy import MatchPolicy, find
+from fluence.model.claims import Key
 from fluence.model.constraint import Constraint
 from fluence.model.external_resources import DeviceRequest, requested_devices
 from fluence.model.pod import Pod, add_into, pod_requests
 from fluence.model.reason import Code, Reason
-from fluence.model.volume import Key
 from fluence.placer.backends import BackendTable, DeviceNeed
-from fluence.placer.gang import GangRequest, Members
 from fluence.placer.gang_fit import GangFit
-from fluence.placer.placer import PartialFill
+from fluence.placer.placer import GangRequest, Members, PartialFill
 from fluence.placer.profile import FreeView
 
 _MAX_PROFILES = 65_536  # profiles in the cache; those of larger gangs are computed each time

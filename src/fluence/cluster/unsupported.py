@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fluence.model.dra import MAX_KINDS, TOO_MANY_KINDS
+from fluence.model.claims import MAX_KINDS, TOO_MANY_KINDS
 from fluence.model.grant import is_delegated
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason

@@ -1,6 +1,8 @@
 """Cluster: what commands read from a running cluster: its leader's settings, its graph, and its workloads.
 
 Commands about a live cluster decide by the leader's settings, unless the user gives others.
+
+Every user may read the nodes from the view API, but only some may list nodes of the API server.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,9 +21,11 @@ from fluence import event_loop, names
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.layout import DEFAULT, GraphLayout
 from fluence.cluster.pods import PodEntry
-from fluence.commands import view
+from fluence.cluster.vertices import as_fluxion
+from fluence.commands import tree, view
 from fluence.config import Loaded, load
 from fluence.errors import FluenceError
+from fluence.graph import files
 from fluence.kube.access import Access, find_access
 from fluence.kube.client import Client
 from fluence.kube.errors import ApiError, Forbidden, Missing
@@ -30,10 +34,11 @@ from fluence.kube.listing import ClusterListing, list_cluster, list_devices, lis
 from fluence.kube.resource import NODES, PODS, VALIDATING_POLICIES, VALIDATING_POLICY_BINDINGS
 from fluence.live.watches import DeviceFile
 from fluence.model.meta import ConfigMap
+from fluence.model.node import Node
 from fluence.names import RESOURCES_CONFIGMAP
-from fluence.schedule.external_resources.config import DeviceConfig
+from fluence.schedule.build import PublishedSettings, read_published
+from fluence.schedule.external_resources.requests import DeviceConfig
 from fluence.schedule.gangs.submitters import NameGuard, NamePolicy, NamePolicyBinding, name_guard
-from fluence.schedule.published_settings import PublishedSettings, read_published
 from fluence.schedule.settings import SchedulerSettings
 from fluence.units import format_amount, parse_rfc3339
 
@@ -379,3 +384,37 @@ def show_running(cluster: ClusterGraph) -> None:
         click.echo(view.table(["NAMESPACE", "JOB", "SCHEDULER", "PODS", "NODES", "HOLDS"], rows))
     else:
         click.echo("no pods on nodes")
+
+
+def show(nodes: Iterable[Mapping[str, Any]], settings: Mapping[str, Any], *, what: str, output: str) -> None:
+    """Print the graph of the rows of nodes. ``settings`` are those of the scheduler."""
+    chosen = {key: tuple(settings[key]) for key in ("topology", "devices") if settings.get(key)}
+    cluster = ClusterGraph(msgspec.structs.replace(SchedulerSettings(), **chosen).layout())
+    cluster.load([_node(row) for row in nodes], ())
+    graph = cluster.graph
+    if what == "jgf":
+        click.echo(files.render(as_fluxion(graph), "jgf"), nl=False)
+        return
+    if output != "wide":
+        graph.properties.clear()  # labels differ between nodes, and would unfold the tree
+    folded = tree.fold(graph, depth=None, subsystem="containment")
+    if output in ("json", "yaml"):
+        click.echo(view.data(tree.to_value(graph, folded), output))
+        return
+    for line in tree.lines(graph, folded, write=lambda type_, size: write_amount(cluster, type_, size)):
+        click.echo(line)
+
+
+def _node(row: Mapping[str, Any]) -> Node:
+    state, _, disabled = str(row["state"]).partition(",")
+    return msgspec.convert(
+        {
+            "metadata": {"name": row["name"], "labels": row.get("labels") or {}},
+            "spec": {"unschedulable": bool(disabled)},
+            "status": {
+                "allocatable": {each["resource"]: each["size"] for each in row.get("amounts") or ()},
+                "conditions": [{"type": "Ready", "status": "True" if state == "Ready" else "False"}],
+            },
+        },
+        Node,
+    )

@@ -17,7 +17,7 @@ from fluence.errors import FluenceError, NotFound
 from fluence.kube.client import Client
 from fluence.kube.errors import ApiError, Forbidden, Missing
 from fluence.kube.listing import ClusterListing, list_kueue, list_readable
-from fluence.messages.times import when
+from fluence.messages.rendering import when
 from fluence.schedule.build import scheduler_for
 from fluence.schedule.events import Object
 from fluence.schedule.gangs.submitters import NameGuard

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fluence import messages, names
-from fluence.act.conditions import GROUP_CONDITIONS, POD_SCHEDULED
-from fluence.act.wait_report import WaitReport, wait_report
+from fluence.act.conditions import GROUP_CONDITIONS, POD_SCHEDULED, WaitReport, wait_report
 from fluence.controller.flux_job import FluxJob
 from fluence.errors import InvalidInput, NotFound
 from fluence.kube.gangs import lists_gangs
@@ -27,7 +26,7 @@ from fluence.model.owner import OWNERS, Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.schedule.gangs.gang import Gang
-from fluence.schedule.gangs.labels import (
+from fluence.schedule.gangs.size import (
     SYSTEMS,
     YUNIKORN,
     declared_size,

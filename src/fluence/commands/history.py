@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import click
 
-from fluence.commands.extras import not_installed
-from fluence.commands.options import DurationType
+from fluence.commands.options import DurationType, not_installed
 from fluence.model.job_state import JobState
 
 STATES: Final = tuple(state.value for state in JobState)

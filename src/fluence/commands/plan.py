@@ -51,7 +51,7 @@ def plan(by_node: bool, until: str | None, columns: int | None, output: str, **c
     """
     from datetime import timedelta
 
-    from fluence.commands import gantt, view_tables
+    from fluence.commands import chart, view_tables
     from fluence.commands.view_api import ViewClient
     from fluence.units import parse_duration
 
@@ -73,7 +73,9 @@ def plan(by_node: bool, until: str | None, columns: int | None, output: str, **c
     room = columns or terminal_columns() or 110
 
     def show(rows: Rows) -> None:
-        click.echo(gantt.chart(rows, view_tables.now_utc(), columns=room, until=horizon, by_node=by_node))
+        click.echo(
+            chart.plan_chart(rows, view_tables.now_utc(), columns=room, until=horizon, by_node=by_node)
+        )
 
     if not common["watch"]:
         show(client.items("plan", where, query, columns=view_tables.FIELDS["plan"])[0])
@@ -175,10 +177,10 @@ def show_graph(client: ViewClient, query: dict[str, str], *, what: str, output: 
 
 
 def _draw(rows: Rows, settings: dict[str, Any], *, what: str, output: str) -> None:
-    from fluence.commands.extras import not_installed
+    from fluence.commands.options import not_installed
 
     try:
-        from fluence.commands.graph_of_view import show
+        from fluence.commands.cluster import show
     except ModuleNotFoundError as error:
         raise not_installed(error, "graph") from None
     show(rows, settings, what=what, output=output)
@@ -268,7 +270,7 @@ def top(namespace: str | None, interval: float, kubeconfig: str | None, context:
       kubectl fluence top
       kubectl fluence top -n physics
     """
-    from fluence.commands.top import Screen
+    from fluence.commands.chart import Screen
     from fluence.commands.view_api import ViewClient
     from fluence.errors import FluenceError
 

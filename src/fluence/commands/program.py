@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import click
 from click.shell_completion import CompletionItem
 
-from fluence.commands.extras import not_installed
+from fluence.commands.options import not_installed
 from fluence.commands.view import clean
 from fluence.errors import FluenceError
 from fluence.startup import INTERRUPTED, Loading

@@ -22,8 +22,7 @@ from fluence.commands.cluster import Unlisted, ask_leader, copying, list_as
 from fluence.commands.options import output_option
 from fluence.commands.running import run_until_stopped
 from fluence.commands.view_api import ViewClient
-from fluence.deviceplugin.advertising import Advertiser, advertise_once
-from fluence.deviceplugin.following import follow_config_map, follow_file
+from fluence.deviceplugin.advertising import Advertiser, advertise_once, follow_config_map, follow_file
 from fluence.deviceplugin.settings import DEFAULT_CAPACITY, VARIABLE, offered, read_capacity
 from fluence.errors import NotFound
 from fluence.kube.access import find_access
@@ -31,7 +30,7 @@ from fluence.kube.client import Client
 from fluence.kube.errors import Missing
 from fluence.kube.listing import ClusterListing
 from fluence.kube.resource import CONFIG_MAPS
-from fluence.messages.times import when
+from fluence.messages.rendering import when
 from fluence.model.external_resources import DeviceGrant, DeviceRequest, DeviceTree, document_of, parse
 from fluence.placer.backends import BackendTable, DeviceEntry
 from fluence.schedule import restart

@@ -13,8 +13,7 @@ from typing import Any, Final
 import click
 
 from fluence.commands import names_of_cluster as complete
-from fluence.commands.extras import not_installed
-from fluence.commands.options import DurationType
+from fluence.commands.options import DurationType, not_installed
 
 _EXIT_CODES: Final = """\b
 Exit codes: 0 done for all names; 1 not for some, each with its reason; 2 a wrong command line.

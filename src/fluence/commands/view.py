@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from fluence.errors import InvalidInput
-from fluence.text import natural_key
-from fluence.units import format_duration
+from fluence.units import format_duration, natural_key
 
 _ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 _EPOCH = 1_000_000_000  # seconds this large are a date, smaller ones an offset

@@ -10,10 +10,8 @@ import click
 
 from fluence.commands import names_of_cluster as complete
 from fluence.commands import view
-from fluence.commands.extras import not_installed
-from fluence.commands.options import output_option
-from fluence.commands.view_api import Unanswered
-from fluence.commands.whatif_view import ask_view
+from fluence.commands.options import not_installed, output_option
+from fluence.commands.view_api import Unanswered, ask_view
 
 WAITS: Final = 3
 NEVER: Final = 4

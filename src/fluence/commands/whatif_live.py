@@ -12,8 +12,7 @@ from fluence import names
 from fluence.clock import ManualClock, SystemClock
 from fluence.commands.cluster import Unlisted, ask_leader, copying, list_as, users_as
 from fluence.errors import FluenceError
-from fluence.model.queue_documents import parse_tree
-from fluence.model.queue_object import QueueObject
+from fluence.model.queue_documents import QueueObject, parse_tree
 from fluence.sim.cluster import EmbeddedCluster
 from fluence.sim.live_cycle import ask_what_if, parse_manifests
 

@@ -26,12 +26,15 @@ from fluence.controller.flux_job import (
     FluxJob,
     FluxJobSpec,
     FluxJobStatus,
+    Workload,
     applied,
     applied_status,
+    flux_job_name,
+    spec_of,
+    workload_of,
 )
 from fluence.controller.standing import Standing, is_unschedulable, rounded, status, told
 from fluence.controller.unstarted import Cancellations, Refusals, Unschedulable, stands_for
-from fluence.controller.workloads import Workload, flux_job_name, spec_of, workload_of
 from fluence.kube.client import PatchType
 from fluence.kube.errors import Forbidden, Invalid, KubeError, Missing
 from fluence.kube.reflector import Reflector
@@ -41,9 +44,8 @@ from fluence.model.grant import is_held_by_admission
 from fluence.model.operators import CustomOwner, borrower_of
 from fluence.model.owner import Owner, claimed_by
 from fluence.model.pod import Pod
-from fluence.schedule.cycle import Decisions
+from fluence.schedule.cycle import Decisions, Rooms
 from fluence.schedule.events import Changed, Event
-from fluence.schedule.rooms import Rooms
 
 log = structlog.get_logger("fluence.controller")
 

@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from msgspec.structs import replace
 
 from fluence import messages, names
-from fluence.act import conditions, wait_report
-from fluence.controller.flux_job import FluxCondition, FluxJobSpec, FluxJobStatus, SubmitStatus
+from fluence.act import conditions
+from fluence.controller.flux_job import FluxCondition, FluxJobSpec, FluxJobStatus, SubmitStatus, Workload
 from fluence.controller.unstarted import refusal
-from fluence.controller.workloads import Workload
 from fluence.model.grant import pinned_node
 from fluence.model.job_state import JobState
 from fluence.model.operators import CustomOwner
@@ -118,10 +117,10 @@ def _reported(report: StatusReport | None, before: FluxJobStatus, *, stays: bool
     stay as they were written."""
     if report is None or not report.reasons:
         return None
-    known = wait_report.wait_report(before.conditions)
-    if known is not None and (stays or known.meaning == wait_report.meaning_of(report.reasons)):
+    known = conditions.wait_report(before.conditions)
+    if known is not None and (stays or known.meaning == conditions.meaning_of(report.reasons)):
         return next(each for each in before.conditions or () if each.type == names.WAIT_REPORTED)
-    made = wait_report.wait_condition(dataclasses.replace(report, no_later_than=None, expected=None), "")
+    made = conditions.wait_condition(dataclasses.replace(report, no_later_than=None, expected=None), "")
     return FluxCondition(type=made["type"], status="True", reason=made["reason"], message=made["message"])
 
 

@@ -27,9 +27,8 @@ import structlog
 from fluence import names
 from fluence.act.conditions import NOTE_BYTES, clip
 from fluence.act.writers import CoalescingWriter
-from fluence.controller.flux_job import FluxJob, FluxJobStatus
-from fluence.controller.workloads import Workload
-from fluence.kube import operators
+from fluence.controller.flux_job import FluxJob, FluxJobStatus, Workload
+from fluence.kube import gangs
 from fluence.kube.client import Client
 from fluence.kube.errors import ApiConflict, KubeError, Missing
 from fluence.kube.events import Recorder, Ref
@@ -50,7 +49,7 @@ _RESOURCES: dict[str, Resource[Any]] = {
 def resource_of(workload: Workload) -> Resource[Any]:
     """The resource of a workload."""
     found = workload.object
-    return operators.resource_of(found) if isinstance(found, CustomOwner) else _RESOURCES[workload.kind]
+    return gangs.resource_of(found) if isinstance(found, CustomOwner) else _RESOURCES[workload.kind]
 
 
 IN_FLIGHT = 4

@@ -19,7 +19,7 @@ from cryptography import x509
 
 from fluence import names
 from fluence.admission.manifests import RULES, WEBHOOK_PATH
-from fluence.admission.operators import HELD as HELD_KINDS
+from fluence.admission.queueing import HELD as HELD_KINDS
 from fluence.admission.rule import DEFAULT_HANDLERS, FLUXION
 from fluence.admission.scopes import (
     OPERATOR_KINDS,

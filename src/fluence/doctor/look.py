@@ -31,10 +31,9 @@ from fluence.doctor.look_admission import everywhere, look_at_admission, may, re
 from fluence.doctor.rights import Right, hand_off_rights, needed_rights, users_rights, webhook_rights
 from fluence.kube.client import Client
 from fluence.kube.errors import ONCE, ApiError, Forbidden
-from fluence.kube.gangs import ADAPTERS, GROUP, discover_coscheduling, probe
+from fluence.kube.gangs import ADAPTERS, GROUP, discover_coscheduling, discover_operators, probe
 from fluence.kube.lease import LEASE_OBJECTS, RENEW, LeaseObject
 from fluence.kube.listing import list_groups
-from fluence.kube.operators import discover_operators
 from fluence.kube.resource import (
     DEPLOYMENTS,
     HAND_OFFS,
@@ -51,7 +50,7 @@ from fluence.model.grant import by_one_name
 from fluence.model.operators import OPERATORS
 from fluence.model.owner import Group, Owner
 from fluence.model.pod import Pod
-from fluence.schedule.published_settings import read_published
+from fluence.schedule.build import read_published
 from fluence.schedule.settings import SchedulerSettings
 
 _EVENTS_READ = 2000  # in any order: they are only hints

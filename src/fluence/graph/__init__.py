@@ -4,7 +4,7 @@ Pure: no clock, no Kubernetes, and no I/O except reading and writing graph files
 the graph.
 """
 
+from fluence.graph.columns import Tree
 from fluence.graph.graph import Batch, ResourceGraph
-from fluence.graph.tree import Tree
 
 __all__ = ["Batch", "ResourceGraph", "Tree"]

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fluence.errors import InvalidInput
+from fluence.graph.columns import Tree
 from fluence.graph.graph import ResourceGraph
-from fluence.graph.tree import Tree
 
 DEFAULT = "ALL:core,ALL:node"
 _ALL = "ALL"

@@ -16,8 +16,17 @@ from pathlib import Path
 import numpy as np
 
 from fluence.errors import InvalidGraph, NotFound
-from fluence.graph.columns import BUILT_IN_TYPES, NO_ROWS, Interner, Ints, Mask, Rows, scalars
-from fluence.graph.tree import CONTAINMENT, Tree
+from fluence.graph.columns import (
+    BUILT_IN_TYPES,
+    CONTAINMENT,
+    NO_ROWS,
+    Interner,
+    Ints,
+    Mask,
+    Rows,
+    Tree,
+    scalars,
+)
 
 
 @dataclass(slots=True)
@@ -155,9 +164,9 @@ class ResourceGraph:
 
     def render(self, format: str = "jgf") -> str:  # noqa: A002
         """The whole graph as text: jgf, jgf_verbose, simple, rlite, rv1_nosched, graphml, dot and others."""
-        from fluence.graph import export
+        from fluence.graph import files
 
-        return export.render(self, format)
+        return files.render(self, format)
 
     # -- reading ---------------------------------------------------------------------------------------------
 

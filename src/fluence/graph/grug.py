@@ -21,10 +21,9 @@ import numpy as np
 
 from fluence.errors import InvalidGraph
 from fluence.graph import markup
-from fluence.graph.columns import Ints
+from fluence.graph.columns import CONTAINMENT, Ints
 from fluence.graph.graph import Batch
 from fluence.graph.markup import Element
-from fluence.graph.tree import CONTAINMENT
 
 MAX_VERTICES = 10_000_000  # five times the largest machine; typing errors in a scale give far more
 

@@ -20,9 +20,9 @@ from typing import Literal
 
 from fluence.errors import InvalidGraph
 from fluence.graph import markup
+from fluence.graph.columns import CONTAINMENT
 from fluence.graph.graph import Batch
 from fluence.graph.markup import Element
-from fluence.graph.tree import CONTAINMENT
 from fluence.model.hostlist import split
 
 Place = Literal["normal", "memory", "io", "misc"]

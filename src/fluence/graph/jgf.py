@@ -18,9 +18,8 @@ import msgspec
 import numpy as np
 
 from fluence.errors import InvalidGraph
-from fluence.graph.columns import Ints, Mask
+from fluence.graph.columns import CONTAINMENT, Ints, Mask
 from fluence.graph.graph import Batch, ResourceGraph
-from fluence.graph.tree import CONTAINMENT
 
 _PIECE = 4_000_000  # bytes that are decoded together
 _BETWEEN = re.compile(rb"\}\s*,\s*\{")  # where one element of an array seems to end and the next to start

@@ -18,8 +18,8 @@ from itertools import pairwise
 import msgspec
 
 from fluence.errors import InvalidGraph, InvalidInput
+from fluence.graph.columns import CONTAINMENT
 from fluence.graph.graph import Batch
-from fluence.graph.tree import CONTAINMENT
 from fluence.model import hostlist, idset
 from fluence.model.hostlist import split
 

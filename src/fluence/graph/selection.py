@@ -11,9 +11,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fluence.graph.columns import Ints, Mask, Rows, scalars
+from fluence.graph.columns import Ints, Mask, Rows, Tree, scalars
 from fluence.graph.graph import ResourceGraph
-from fluence.graph.tree import Tree
 
 # vertex -> needs, exclusive, and the parent through which it was chosen
 Marks: TypeAlias = dict[int, tuple[int, bool, int]]

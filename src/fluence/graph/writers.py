@@ -21,9 +21,9 @@ from typing import Any, TypeAlias
 import msgspec
 
 from fluence.errors import InvalidGraph, InvalidInput
+from fluence.graph.columns import CONTAINMENT
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.selection import Selection
-from fluence.graph.tree import CONTAINMENT
 from fluence.model import hostlist, idset
 
 Json: TypeAlias = dict[str, Any]

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fluence.kube.errors import ApiError, Forbidden, Missing
-from fluence.kube.gangs import NoGangs, discover_custom, discover_gangs
-from fluence.kube.operators import discover_operators, may_read
+from fluence.kube.gangs import NoGangs, discover_custom, discover_gangs, discover_operators, may_read
 from fluence.kube.resource import (
     BUDGETS,
     CLAIMS,
@@ -34,14 +33,14 @@ from fluence.kube.resource import (
     Resource,
 )
 from fluence.model import kueue
+from fluence.model.claims import CsiNode, PersistentVolume, StorageClass, VolumeClaim
 from fluence.model.grant import by_one_name
 from fluence.model.kueue import KueueObject
 from fluence.model.meta import ConfigMap, KubeObject, PriorityClass
 from fluence.model.node import Node
 from fluence.model.owner import Group, Owner, system_of
 from fluence.model.pod import Pod, PodDisruptionBudget
-from fluence.model.queue_object import QueueObject
-from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, VolumeClaim
+from fluence.model.queue_documents import QueueObject
 from fluence.names import RESOURCES_CONFIGMAP, RESOURCES_NAMESPACE
 
 if TYPE_CHECKING:

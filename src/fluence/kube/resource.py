@@ -12,15 +12,22 @@ import msgspec
 from fluence.errors import InvalidInput
 from fluence.kube.errors import Missing
 from fluence.model import kueue
-from fluence.model.dra import DeviceClass, ResourceClaimTemplate, ResourceSlice
+from fluence.model.claims import (
+    CsiNode,
+    DeviceClass,
+    PersistentVolume,
+    ResourceClaimTemplate,
+    ResourceSlice,
+    StorageClass,
+    VolumeClaim,
+)
 from fluence.model.external_resources import HandOff
 from fluence.model.kueue import KueueObject
 from fluence.model.meta import ConfigMap, KubeObject, PriorityClass, Service
 from fluence.model.node import Node
 from fluence.model.owner import Deployment, Job, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod, PodDisruptionBudget
-from fluence.model.queue_object import QueueObject
-from fluence.model.volume import CsiNode, PersistentVolume, StorageClass, VolumeClaim
+from fluence.model.queue_documents import QueueObject
 
 if TYPE_CHECKING:
     from fluence.kube.client import Client

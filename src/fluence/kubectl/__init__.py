@@ -20,6 +20,6 @@ def main() -> None:
 def complete() -> None:
     """Complete a command line for kubectl (the program `kubectl_complete-fluence`)."""
     startup.start()
-    from fluence.kubectl.complete import run
+    from fluence.kubectl.commands import complete as run
 
     startup.run(run)

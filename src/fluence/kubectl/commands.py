@@ -1,4 +1,8 @@
-"""The commands of `kubectl fluence`: those that choose and submit, and those shared with `fluence`."""
+"""The commands of `kubectl fluence`: those that choose and submit, those shared with `fluence`, and their
+completion.
+
+One candidate a line, with a tab and a description; the last line is a colon and a sum of directives.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,13 @@ import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 import click
+from click.shell_completion import ShellComplete
 
 from fluence.errors import FluenceError
-from fluence.kubectl.arguments import connection_flags, split
-from fluence.kubectl.options import selecting
+from fluence.kubectl.arguments import connection_flags, selecting, split
 
 PROGRAM = "kubectl fluence"
 
@@ -77,7 +81,7 @@ def _shared(name: str) -> click.Command | None:
         return next(verb for verb in VERBS if verb.name == name)
     match name:
         case "explain":
-            from fluence.commands.explain import explain
+            from fluence.commands.questions import explain
 
             return explain
         case "whatif":
@@ -89,7 +93,7 @@ def _shared(name: str) -> click.Command | None:
 
             return history
         case "doctor":
-            from fluence.commands.doctor import doctor_command
+            from fluence.commands.questions import doctor_command
 
             return doctor_command("kubectl fluence doctor")
     return None
@@ -210,7 +214,7 @@ _submitting("create", "Choose, then `kubectl create` the result.")
 def _submit(
     verb: str, forwarded: list[str], *, confirm: bool, dry_run: bool, filenames: Sequence[str], **options: Any
 ) -> int:
-    from fluence.kubectl.sources import find_kubectl, submit
+    from fluence.kubectl.resolve import find_kubectl, submit
 
     find_kubectl()
     _, manifest = _resolve(forwarded, filenames=filenames, **options)
@@ -243,8 +247,7 @@ def _resolve(
         raise click.UsageError("no -f/--filename given (nor -k/--kustomize)", click.get_current_context())
     # Loaded here, not above: help and completion need none of it.
     from fluence.kubectl import report
-    from fluence.kubectl.resolve import ResolveOptions, Resolver, Unresolvable
-    from fluence.kubectl.sources import read_sources
+    from fluence.kubectl.resolve import ResolveOptions, Resolver, Unresolvable, read_sources
     from fluence.select.policies import split_commas
     from fluence.select.providers import ProviderSettings
     from fluence.select.workload import encode, join
@@ -369,3 +372,30 @@ def _drop_stdout() -> NoReturn:
     # Whoever read us has gone; Python must not complain about that when it closes the stream.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     raise SystemExit(141)
+
+
+FILES: Final = 0
+"""Complete file names if nothing else fits."""
+NO_FILES: Final = 4
+DIRECTORIES: Final = 16
+
+
+def candidates(words: Sequence[str]) -> tuple[list[str], int]:
+    """What can stand for the last of *words*, and cobra's directive."""
+    before, incomplete = list(words[:-1]), words[-1] if words else ""
+    found = ShellComplete(cli, {}, "kubectl-fluence", "").get_completions(before, incomplete)
+    kinds = {item.type for item in found}
+    lines = [f"{i.value}\t{i.help}" if i.help else str(i.value) for i in found if i.type == "plain"]
+    if "file" in kinds:
+        return lines, FILES
+    if "dir" in kinds:
+        return lines, DIRECTORIES
+    return lines, NO_FILES
+
+
+def complete() -> int:
+    lines, directive = candidates(sys.argv[1:])
+    for line in lines:
+        click.echo(line)
+    click.echo(f":{directive}")
+    return 0

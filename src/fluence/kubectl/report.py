@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import IO
 
 from fluence.kubectl.resolve import Resolved
-from fluence.select.backend import Backend
 from fluence.select.engine import OFFERS_UNKNOWN, plain_number
+from fluence.select.policies import Backend
 
 
 def lines(resolved: Resolved) -> list[str]:

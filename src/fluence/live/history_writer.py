@@ -23,7 +23,7 @@ from fluence import messages
 from fluence.backoff import Backoff
 from fluence.clock import Clock
 from fluence.live.threads import LoopThread
-from fluence.model.job_entry import JobEntry, PastRun
+from fluence.model.job_state import JobEntry, PastRun
 from fluence.store import HistoryUnavailable, Retention
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ import structlog
 
 from fluence import messages, names
 from fluence.act import conditions
-from fluence.act.orders import EndResult, GateResult
-from fluence.act.preemptor import PreemptResult
+from fluence.act.orders import EndResult, GateResult, PreemptResult
 from fluence.act.writers import StatusWriter
 from fluence.kube.events import Recorder, Ref
 from fluence.kube.resource import PODS, Json, Resource
@@ -22,17 +21,17 @@ from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.queue.policy import PluginFault
 from fluence.schedule import restart
-from fluence.schedule.actions import Bind, BindOutcome, BindResult, PlanEnd, ReleaseResult
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.enforcement import WarnOverrun, warned_note
-from fluence.schedule.external_resources.config import DeviceConfig
+from fluence.schedule.events import Bind, BindOutcome, BindResult, PlanEnd, ReleaseResult
 from fluence.schedule.external_resources.producer_gates import OpenGate
+from fluence.schedule.external_resources.requests import DeviceConfig
 from fluence.schedule.gangs.gang import Gang
-from fluence.schedule.quarantine import Fault
+from fluence.schedule.overruns import WarnOverrun, warned_note
 from fluence.schedule.queueing.placeholder import is_placeholder
 from fluence.schedule.queueing.unheld import UnheldNamespace
 from fluence.schedule.status.reports import Waiting
 from fluence.schedule.status.status import StatusReport
+from fluence.schedule.step import Fault
 from fluence.units import rfc3339
 
 log = structlog.get_logger("fluence.scheduler")

@@ -25,31 +25,42 @@ import structlog
 
 from fluence import messages, names
 from fluence.act.binder import Binder, Releaser
-from fluence.act.group_maker import FIRST_S, GroupMaker
-from fluence.act.hand_off import HandOffWriter
-from fluence.act.orders import EndResult, GateOpener, LimitEnforcer, QueueStatusWriter, VolumeBinder
-from fluence.act.preemptor import Nominator, Preemptor
+from fluence.act.orders import (
+    EndResult,
+    GateOpener,
+    LimitEnforcer,
+    Nominator,
+    Preemptor,
+    QueueStatusWriter,
+    VolumeBinder,
+)
+from fluence.act.own_objects import FIRST_S, GroupMaker, HandOffWriter
 from fluence.act.writers import StatusWriter
 from fluence.kube.client import Client
 from fluence.kube.events import Recorder
 from fluence.kube.gangs import lists_gangs
 from fluence.kube.lease import Elector, LeaseTerms
 from fluence.live.history_writer import HistoryWriter
-from fluence.live.kueue import KueueImport
 from fluence.live.metrics import Metrics
 from fluence.live.reporter import Reporter
 from fluence.live.threads import Heartbeat, Leadership
-from fluence.live.watches import DeviceFile, ServerApis, Watches
-from fluence.model.job_entry import PastRun
+from fluence.live.watches import DeviceFile, KueueImport, ServerApis, Watches
+from fluence.model.job_state import PastRun
 from fluence.model.pod import Pod
-from fluence.schedule.actions import Bind, BindOutcome, BindResult, ReleaseResult
-from fluence.schedule.build import scheduler_for
+from fluence.schedule.build import publish, scheduler_for
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.enforcement import EndOverrun
-from fluence.schedule.events import BindFinished, Event, ReleaseFinished
+from fluence.schedule.events import (
+    Bind,
+    BindFinished,
+    BindOutcome,
+    BindResult,
+    Event,
+    ReleaseFinished,
+    ReleaseResult,
+)
 from fluence.schedule.gangs.submitters import NameGuard
 from fluence.schedule.history import seed
-from fluence.schedule.published_settings import publish
+from fluence.schedule.overruns import EndOverrun
 from fluence.schedule.settings import SchedulerSettings
 
 

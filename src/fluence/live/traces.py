@@ -34,12 +34,10 @@ from opentelemetry.sdk.trace.id_generator import RandomIdGenerator
 from opentelemetry.trace import Span, Status, StatusCode
 
 from fluence.live.scheduler import LiveScheduler
-from fluence.model.job_entry import JobEntry
-from fluence.model.job_state import JobState
+from fluence.model.job_state import JobEntry, JobState
 from fluence.model.pod import Pod
-from fluence.schedule.actions import Bind, BindOutcome
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.events import BindFinished, Changed, Event
+from fluence.schedule.events import Bind, BindFinished, BindOutcome, Changed, Event
 
 log = structlog.get_logger("fluence.traces")
 

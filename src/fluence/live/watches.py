@@ -1,5 +1,5 @@
-"""Watches: the objects that the scheduler follows, as events: objects of the server, the APIs that it serves,
-and a device file.
+"""Watches: the objects that the scheduler follows, as events: objects of the server, its APIs, Kueue's
+objects, and a device file.
 
 Objects of one kind arrive in the order in which the server sends them. Kinds arrive in any order, and any
 order gives the same state.
@@ -11,6 +11,10 @@ of an operator are watched if they may be read.
 
 A pod may exist before its operator's kind is known: then the server is asked at once. The pod waits until the
 kind is watched or turns out to be forbidden, but no longer than ``_MAX_WAIT_SECONDS``.
+
+If both programs admitted the same work, Kueue would suspend what Fluence starts. So the Lease of Kueue's
+manager is checked regularly. While it is being renewed, or cannot be read, the objects do not count, and the
+log says why.
 """
 
 from __future__ import annotations
@@ -19,26 +23,28 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import structlog
 
 from fluence import names
 from fluence.backoff import Backoff
 from fluence.kube.client import Client
-from fluence.kube.errors import KubeError, ServerFault, TooManyRequests, Unreachable
+from fluence.kube.errors import Forbidden, KubeError, Missing, ServerFault, TooManyRequests, Unreachable
 from fluence.kube.gangs import (
     GROUP,
     AnyGangs,
     CustomGroups,
+    CustomResource,
     NoGangs,
     PodGroup,
     SigPodGroup,
     Workload,
     discover_custom,
     discover_gangs,
+    discover_operators,
+    may_read,
 )
-from fluence.kube.operators import CustomResource, discover_operators, may_read
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import (
     BUDGETS,
@@ -46,6 +52,8 @@ from fluence.kube.resource import (
     CONFIG_MAPS,
     CSI_NODES,
     DEVICES,
+    KUEUE,
+    LEASES,
     NAMESPACES,
     NODES,
     OWNERS,
@@ -59,8 +67,10 @@ from fluence.kube.resource import (
     VOLUMES,
     Resource,
     has_resource,
+    resources_of,
     versions_of,
 )
+from fluence.model import kueue
 from fluence.model.grant import by_one_name
 from fluence.model.kueue import KueueObject
 from fluence.model.meta import ConfigMap, ObjectMeta
@@ -434,3 +444,95 @@ class DeviceFile:
             raise OSError(f"larger than {_MAX_FILE_BYTES} bytes")
         meta = ObjectMeta(name=str(self._path))
         return ConfigMap(metadata=meta, data={names.RESOURCES_KEY: text.decode()})
+
+
+_POLL_SECONDS: Final = 10.0  # shorter than a Lease lasts
+_LEASE: Final = "/".join(kueue.LEASE)
+
+
+class KueueImport:
+    """``run`` checks regularly. ``off`` says why the objects do not count now; empty if they do."""
+
+    def __init__(self, client: Client, watches: Watches, *, poll: float | None = None) -> None:
+        self.off = "not looked at yet"
+        self._client = client
+        self._watches = watches
+        self._poll = _POLL_SECONDS if poll is None else poll
+        self._followed: set[str] = set()  # kinds that are watched
+        self._renewed: object = None  # the renew time at the last check
+        self._noted: set[str] = set()  # notes that were logged
+
+    async def look(self) -> None:
+        """Check now. If the API server does not answer, nothing changes."""
+        try:
+            await self._follow()
+            off = await self._why_off()
+        except KubeError as error:
+            log.debug("cannot look at Kueue's objects", reason=str(error))
+            return
+        if off != self.off:
+            self.off = off
+            if off:
+                log.warning("Kueue's queues are not read", reason=off)
+            else:
+                log.info("reads Kueue's queues")
+        self._watches.count_kueue(not off)
+        self._tell()
+
+    async def run(self) -> None:
+        """Check regularly until cancelled, and watch new kinds."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                await asyncio.sleep(self._poll)
+                before = len(self._watches.all)
+                await self.look()
+                for reflector in self._watches.all[before:]:
+                    tasks.create_task(reflector.run())
+
+    async def _follow(self) -> None:
+        """Watch the kinds that the server has and that are not watched yet, in their newest version."""
+        if len(self._followed) == len(KUEUE):
+            return
+        for version in kueue.VERSIONS:
+            served = await resources_of(self._client, kueue.GROUP, version)
+            for known in KUEUE:
+                if known.kind not in self._followed and known.plural in served:
+                    self._followed.add(known.kind)
+                    namespaced = known.namespaced
+                    self._watches.follow_kueue(
+                        Resource(
+                            kueue.GROUP, version, known.plural, known.kind, known.type, namespaced=namespaced
+                        )
+                    )
+
+    async def _why_off(self) -> str:
+        """Why the objects do not count; empty if they do."""
+        namespace, name = kueue.LEASE
+        try:
+            lease = await self._client.get(LEASES, name, namespace=namespace)
+        except Missing:
+            self._renewed = None
+            return ""
+        except Forbidden:
+            return f"the Lease {_LEASE} cannot be read, so Kueue may run: grant get on it"
+        spec = lease.get("spec")
+        renewed = spec.get("renewTime") if isinstance(spec, dict) else None
+        # With a wrong clock a Lease looks old; if it is being renewed, it is held all the same.
+        moved, self._renewed = self._renewed not in (None, renewed), renewed
+        held = isinstance(spec, dict) and bool(spec.get("holderIdentity"))
+        if (held and moved) or kueue.is_running(lease, self._client.clock.now()):
+            return f"Kueue runs: the Lease {_LEASE} is fresh; scale its manager to 0"
+        return ""
+
+    def _tell(self) -> None:
+        """Log once which parts of the objects have no effect here."""
+        if self.off:
+            return
+        objects = [item for reflector in self._watches.kueue for item in reflector.store]
+        for note in kueue.read(objects).notes:
+            if str(note) not in self._noted and len(self._noted) < _MAX_NOTES:
+                self._noted.add(str(note))
+                log.warning("Kueue", object=note.of, note=note.text)
+
+
+_MAX_NOTES: Final = 1000

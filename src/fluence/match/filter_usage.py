@@ -21,12 +21,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fluence.graph.columns import Ints, Mask, Rows
+from fluence.graph.columns import Ints, Mask, Rows, Tree
 from fluence.graph.filters import Filters
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger
-from fluence.graph.tree import Tree
-from fluence.match.placement import Window
+from fluence.match.request import Window
 
 
 def usage_at(

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from cachetools import FIFOCache
 
-from fluence.graph.columns import Ints, scalars
+from fluence.graph.columns import Ints, Tree, scalars
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger
-from fluence.graph.tree import Tree
 from fluence.match.candidates import MET, CandidateCount, CandidateGroup, Pool, Pools, best_first
 from fluence.match.request import Need
 

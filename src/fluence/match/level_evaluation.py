@@ -15,14 +15,12 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from fluence.graph.columns import NO_ROWS, Ints, Mask, Rows
+from fluence.graph.columns import NO_ROWS, Ints, Mask, Rows, Tree
 from fluence.graph.graph import ResourceGraph
-from fluence.graph.tree import Tree
 from fluence.match.candidates import CandidateGroup, arranged
+from fluence.match.index import effective
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Window
-from fluence.match.request import Need, Request
-from fluence.match.serving import effective
+from fluence.match.request import Need, Request, Window
 from fluence.model.jobspec import MAX_COUNT
 
 

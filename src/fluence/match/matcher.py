@@ -15,21 +15,31 @@ from cachetools import FIFOCache
 
 from fluence.errors import Conflict, FluenceError, InvalidInput, InvalidJobspec, NotFound
 from fluence.graph import jgf
-from fluence.graph.columns import Rows
+from fluence.graph.columns import CONTAINMENT, Rows
 from fluence.graph.filters import DEFAULT, Filters
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger, LedgerJob
 from fluence.graph.selection import Selection
-from fluence.graph.tree import CONTAINMENT
 from fluence.match import policy as policies
 from fluence.match.filter_usage import RootFilter, counting, usage_at, usage_of
-from fluence.match.placement import EMPTY, Found, Never, Operation, Outcome, Placed, Wait, Window
-from fluence.match.policy import MatchPolicy
+from fluence.match.policy import MatchPolicy, VisitOrder
 from fluence.match.recover import ReleasedPart, leave_empty, ledger_columns, recover, release
-from fluence.match.request import NONE, Extensions, Request, compile_jobspec
+from fluence.match.request import (
+    EMPTY,
+    NONE,
+    Extensions,
+    Found,
+    Never,
+    Operation,
+    Outcome,
+    Placed,
+    Request,
+    Wait,
+    Window,
+    compile_jobspec,
+)
 from fluence.match.start_times import earliest
 from fluence.match.tables import Index
-from fluence.match.visit_order import VisitOrder
 from fluence.match.window_search import NodeCheck, WindowSearch
 from fluence.model import idset
 from fluence.model.jobspec import Jobspec

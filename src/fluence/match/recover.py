@@ -16,10 +16,9 @@ import numpy as np
 
 from fluence.errors import Conflict, InvalidGraph, InvalidInput, NotFound
 from fluence.graph import jgf, rv1
-from fluence.graph.columns import Ints, Mask, Rows
+from fluence.graph.columns import CONTAINMENT, Ints, Mask, Rows
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.selection import Marks, Selection, trace
-from fluence.graph.tree import CONTAINMENT
 from fluence.match.filter_usage import counting
 from fluence.model import idset
 

@@ -1,4 +1,5 @@
-"""A jobspec compiled for one graph, with types as codes. Every search works on this.
+"""Request: a jobspec compiled for one graph, and the operations of the matcher with their windows and
+results.
 
 `Extensions` lists the features beyond Fluxion. All are off by default; then the results are those of Fluxion.
 
@@ -19,11 +20,96 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 from fluence.errors import InvalidJobspec
 from fluence.graph.graph import ResourceGraph
+from fluence.graph.selection import Selection
 from fluence.model.constraint import Constraint
 from fluence.model.jobspec import Count, Jobspec, JobspecResource
+
+
+class Operation(Enum):
+    """What to do with a request; the values are Fluxion's names."""
+
+    ALLOCATE = "allocate"
+    ALLOCATE_OR_RESERVE = "allocate_orelse_reserve"
+    ALLOCATE_OR_JUDGE = "allocate_with_satisfiability"
+    JUDGE = "satisfiability"
+    TRY = "without_allocating"
+    TRY_FUTURE = "without_allocating_future"
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """The request fits on these vertices, from ``at`` until ``end``."""
+
+    job: int
+    at: int
+    end: int
+    reserved: bool  # for later; False: it starts now
+    selection: Selection
+    queue: str | None = None
+
+    def __bool__(self) -> bool:
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The request does not fit now: the resources are in use or down."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Never:
+    """The request does not fit even on the empty graph."""
+
+    reason: str
+
+    def __bool__(self) -> bool:
+        return False
+
+
+Outcome = Placed | Wait | Never
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The time in which a job would run, and what counts as an obstacle."""
+
+    start: int
+    end: int
+    allocate: bool = True  # it runs now: a vertex of an overrunning job is not free
+    empty: bool = False  # ignore all allocations
+    healthy: bool = False  # ignore vertices that are down
+
+
+EMPTY = Window(0, 1, allocate=False, empty=True, healthy=True)  # could it ever fit?
+# The same, but with the ledger, for a search that must see its own earlier choices.
+FAR = Window(2**61, 2**61 + 1, allocate=False, healthy=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a search: a selection if it matched, and the last obstacle on the way.
+
+    A match can have an empty selection: the chosen vertices are below a vertex that the request does not
+    name, or nothing in the request is exclusive. Fluxion then fails with the errno that was set last.
+    """
+
+    selection: Selection | None
+    obstacle: int = 0  # EBUSY, EINVAL or 0
+    conflict: str | None = None
+
+
+class TooFar(Exception):
+    """A walk has visited more vertices than its limit."""
+
 
 FLUXION_CONSTRAINED = frozenset(("node", "storage_node"))
 

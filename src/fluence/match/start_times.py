@@ -29,8 +29,7 @@ from fluence.graph.columns import Ints, Mask
 from fluence.graph.ledger import LedgerJob
 from fluence.match.filter_usage import RootFilter
 from fluence.match.index import reachable
-from fluence.match.placement import Found, Window
-from fluence.match.request import Need, Request
+from fluence.match.request import Found, Need, Request, Window
 from fluence.match.tables import Index, JobEffects, Unsupported, VertexTable
 from fluence.match.window_search import WindowSearch
 

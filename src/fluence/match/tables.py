@@ -20,14 +20,11 @@ import numpy as np
 import numpy.typing as npt
 from cachetools import LRUCache
 
-from fluence.graph.columns import NO_ROWS, Ints, Mask, Rows
+from fluence.graph.columns import NO_ROWS, Ints, Mask, Rows, Tree
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger, LedgerJob
-from fluence.graph.tree import Tree
-from fluence.match.placement import Window
-from fluence.match.policy import MatchPolicy
-from fluence.match.request import NONE, Extensions
-from fluence.match.visit_order import VisitOrder
+from fluence.match.policy import MatchPolicy, VisitOrder
+from fluence.match.request import NONE, Extensions, Window
 
 _STABLE = 16  # std::sort keeps the order of equal elements up to this size
 _MANY_JOBS = 64

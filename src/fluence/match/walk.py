@@ -19,11 +19,10 @@ from dataclasses import dataclass, field
 from errno import EBUSY, EINVAL
 from typing import TypeAlias
 
-from fluence.graph.columns import Ints, Mask, scalars
+from fluence.graph.columns import Ints, Mask, Tree, scalars
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.ledger import Ledger
 from fluence.graph.selection import Marks, trace
-from fluence.graph.tree import Tree
 from fluence.match.candidates import (
     MET,
     CandidateCount,
@@ -36,10 +35,8 @@ from fluence.match.candidates import (
 )
 from fluence.match.filter_usage import FilterCheck
 from fluence.match.leaf_slots import LeafSlots, SlotCache, leaf_needs
-from fluence.match.placement import Found, TooFar, Window
-from fluence.match.policy import MatchPolicy
-from fluence.match.request import Need
-from fluence.match.visit_order import VisitOrder
+from fluence.match.policy import MatchPolicy, VisitOrder
+from fluence.match.request import Found, Need, TooFar, Window
 
 # The need that a vertex serves, the slots to build at it, the needs to search for below it, and whether
 # nothing has matched above it.

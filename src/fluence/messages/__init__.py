@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from fluence.messages.cluster import CLUSTER
 from fluence.messages.groups import GROUPS
-from fluence.messages.preemption import PREEMPTION
-from fluence.messages.queue import ELIGIBILITY, LIMITS, QUEUE, VOLUMES
+from fluence.messages.queue import ELIGIBILITY, LIMITS, PREEMPTION, QUEUE, VOLUMES
 from fluence.messages.rendering import TEMPLATES, text, texts
 
 __all__ = ["TEMPLATES", "text", "texts"]

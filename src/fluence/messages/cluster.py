@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from fluence.messages.rendering import Templates, be, names, text, values
-from fluence.messages.times import moment
+from fluence.messages.rendering import Templates, be, moment, names, text, values
 from fluence.model.reason import Code, Reason
 from fluence.names import DEVICE_PREFIX, KUBE_SCHEDULER, RESOURCES_CONFIGMAP
 from fluence.units import format_amount

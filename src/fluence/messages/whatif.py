@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fluence.messages import times
+from fluence.messages import rendering
 from fluence.messages.rendering import count, text, texts
 from fluence.model.job_state import JobState
 from fluence.queue.job import SECOND
@@ -34,10 +34,10 @@ def own_lines(answer: WhatIfAnswer, shown: int | None = None) -> list[str]:
     if answer.start is None and answer.expected is not None:
         start = "it would wait; no start is promised"
     elif answer.start is not None:
-        start = f"it would wait and start {times.when(answer.start, answer.now)} at the latest"
+        start = f"it would wait and start {rendering.when(answer.start, answer.now)} at the latest"
     rows = [start]
     if answer.expected is not None:
-        rows.append(f"expected, from earlier run times: {times.when(answer.expected, answer.now)}")
+        rows.append(f"expected, from earlier run times: {rendering.when(answer.expected, answer.now)}")
     rows.append(f"blocked by {answer.reason.kind.value}: {texts(answer.reason.reasons)}")
     if answer.reason.waits_for:
         rows.append(f"waiting for {_list(answer.reason.waits_for, shown)}")
@@ -51,7 +51,7 @@ def own_lines(answer: WhatIfAnswer, shown: int | None = None) -> list[str]:
 
 def end_text(ends: EndsFor, now: int) -> str:
     """Who would end, when, and what is lost."""
-    when = "now" if ends.at <= now else times.when(ends.at, now)
+    when = "now" if ends.at <= now else rendering.when(ends.at, now)
     if ends.job == ANOTHER_NAMESPACE:
         return f"{_job(ends.job)} would end {when}"
     lost = f"{spell_duration(ends.lost)} of its work would be lost, {ends.cost:,.0f} cluster-seconds"
@@ -78,7 +78,7 @@ def change_text(change: Change, now: int) -> str:
         "limit": f"lower its time limit to {spell_duration(change.value or 0)}",
         "constraint": "remove its constraint",
     }[change.what]
-    return f"{how}: it would start {'now' if change.start <= now else times.when(change.start, now)}"
+    return f"{how}: it would start {'now' if change.start <= now else rendering.when(change.start, now)}"
 
 
 def value(answer: WhatIfAnswer) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A jobspec: which resources a job needs, for how long and under which constraints (RFC 14).
+"""A jobspec: which resources a job needs, how many, for how long and under which constraints (RFC 14).
 
 It accepts and rejects the same documents as Fluxion, with the same meaning. An error names the place in the
 document and what to change. `tasks` is checked and kept, but not used for matching.
@@ -16,12 +16,11 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn, cast
+from typing import Literal, NoReturn, cast
 
 from fluence.errors import InvalidInput, InvalidJobspec
 from fluence.model import constraint, idset
 from fluence.model.constraint import Constraint
-from fluence.model.count import MAX_COUNT, Count, Operator
 from fluence.model.document import (
     JsonValue,
     Quoted,
@@ -38,6 +37,64 @@ from fluence.model.document import (
 )
 
 __all__ = ["MAX_COUNT", "Count", "Jobspec", "JobspecAttributes", "JobspecResource", "Task"]
+
+
+MAX_COUNT = 2**32 - 1
+
+Operator = Literal["+", "*", "^"]
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """The counts `min`, then each the last one *operator* *operand*, up to `max`.
+
+    A plain number n is ``Count(n, n)``; ``Count(n)`` is n or more.
+    """
+
+    min: int
+    max: int = MAX_COUNT
+    operator: Operator = "+"
+    operand: int = 1
+
+    def effective(self, available: int) -> int:
+        """The largest count not over *available*; 0 when even `min` is over it."""
+        limit = min(available, self.max)
+        if self.min > limit:
+            return 0
+        if self.operator == "+":
+            return limit - (limit - self.min) % self.operand
+        best = self.min
+        if self.operand < 2 or best < 1 or (self.operator == "^" and best < 2):
+            return best  # no growth; the reader refuses these
+        while True:
+            if self.operator == "*":
+                following = best * self.operand
+            elif self.operand * (best.bit_length() - 1) >= limit.bit_length():
+                return best  # over the limit for certain, and too large to compute
+            else:
+                following = best**self.operand
+            if following > limit:
+                return best
+            best = following
+
+    @property
+    def maximum(self) -> int:
+        """The largest count of all."""
+        return self.effective(self.max)
+
+    @property
+    def is_fixed(self) -> bool:
+        return self.min == self.max
+
+    def to_value(self) -> int | dict[str, int | str]:
+        """As a jobspec says it, in the shortest form."""
+        if (self.operator, self.operand) == ("+", 1):
+            if self.min == self.max:
+                return self.min
+            if self.max == MAX_COUNT:
+                return {"min": self.min}
+        return {"min": self.min, "max": self.max, "operator": self.operator, "operand": self.operand}
+
 
 MAX_VERSION = 9999
 _MAX_SERIES = 4096

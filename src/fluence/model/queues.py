@@ -15,7 +15,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias
 
-from fluence.model.dra import RESOURCE_PREFIX
+from fluence.model.claims import RESOURCE_PREFIX
 from fluence.model.meta import LabelSelector, selector_matches
 from fluence.model.reason import Code, Reason
 

@@ -33,8 +33,8 @@ from fluence.graph.ledger import LedgerJob
 from fluence.match.matcher import Matcher
 from fluence.model.external_resources import DeviceGrant
 from fluence.placer.backends import BackendTable
-from fluence.placer.gang import Columns, PodPlacement
 from fluence.placer.node_table import NodeTable
+from fluence.placer.placer import Columns, PodPlacement
 from fluence.placer.profile import FreeView, JobChange, Profile
 from fluence.units import MAX_AMOUNT
 

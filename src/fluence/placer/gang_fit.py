@@ -21,14 +21,24 @@ from fluence.errors import Conflict, InvalidInput, NotFound
 from fluence.graph.graph import Ints, Mask, Rows
 from fluence.match import policy as policies
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Never, Wait
 from fluence.match.policy import MatchPolicy
+from fluence.match.request import Never, Wait
 from fluence.model.external_resources import DeviceGrant
 from fluence.placer.availability import Availability, LedgerColumns
 from fluence.placer.backends import BackendTable, DeviceChoice, DeviceNeed
-from fluence.placer.gang import Columns, GangHolding, GangPlacement, GangRequest, Members, Pod, PodPlacement
 from fluence.placer.node_table import NodeTable
-from fluence.placer.placer import NodeFill, PartialFill, Placer
+from fluence.placer.placer import (
+    Columns,
+    GangHolding,
+    GangPlacement,
+    GangRequest,
+    Members,
+    NodeFill,
+    PartialFill,
+    Placer,
+    Pod,
+    PodPlacement,
+)
 from fluence.placer.profile import FreeView, Profile, WindowSweep
 
 _NOTHING: Columns = (np.empty(0, np.int32), np.empty(0, np.int64), np.empty(0, np.bool_))

@@ -14,10 +14,8 @@ from fluence.errors import Conflict, InvalidInput
 from fluence.graph.graph import Ints, Mask
 from fluence.match.explain import explain
 from fluence.match.matcher import Matcher, NothingHeld
-from fluence.match.placement import Never, Operation, Placed
-from fluence.match.request import Request
-from fluence.model.count import Count
-from fluence.model.jobspec import Jobspec
+from fluence.match.request import Never, Operation, Placed, Request
+from fluence.model.jobspec import Count, Jobspec
 from fluence.model.reason import Code, Reason
 from fluence.queue.allocations import Allocation, Allocations
 from fluence.queue.planner import Outlook, Planner, PlanRequest, WithoutClasses, limits

@@ -16,13 +16,21 @@ from fluence.model.job_state import JobState
 from fluence.model.reason import Code, Reason
 from fluence.queue import policy as policies
 from fluence.queue.allocations import Allocation
-from fluence.queue.budget import CycleBudget, Sweep, SweepProgress
 from fluence.queue.job import JobRecord
 from fluence.queue.pending import DueTimes, Pending
 from fluence.queue.planner import Planner
 from fluence.queue.policy import PluginGuard, QueuePolicy
 from fluence.queue.rules import RuleBook
-from fluence.queue.scheduling_pass import OtherOrder, OutOfTime, PassMode, PromiseAtRisk, SchedulingPass
+from fluence.queue.scheduling_pass import (
+    CycleBudget,
+    OtherOrder,
+    OutOfTime,
+    PassMode,
+    PromiseAtRisk,
+    SchedulingPass,
+    Sweep,
+    SweepProgress,
+)
 
 _MAX_REORDERS = 6  # tries to order the jobs promised before a restart so that none is late
 _FEW_LATE = 32  # if more jobs are late, another order will not help

@@ -18,8 +18,7 @@ from fluence.errors import Conflict, InvalidInput
 from fluence.graph.graph import Ints
 from fluence.graph.ledger import LedgerJob
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Operation, Placed
-from fluence.match.request import Request
+from fluence.match.request import Operation, Placed, Request
 from fluence.model.jobspec import Jobspec
 from fluence.model.reason import Code, Reason
 from fluence.queue.allocations import Allocation, Allocations

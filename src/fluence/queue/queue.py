@@ -18,9 +18,7 @@ from fluence.model.queues import QueueTree
 from fluence.model.reason import Code, Reason
 from fluence.queue import policy as policies
 from fluence.queue.allocations import Allocation
-from fluence.queue.budget import CycleBudget, Sweep
 from fluence.queue.fair_share import HALF_LIFE, Account, FairShare
-from fluence.queue.favours import Favours
 from fluence.queue.history import History, Predictor
 from fluence.queue.job import FOREVER, SECOND, Charge, JobRecord, Order, Submission
 from fluence.queue.pending import Dependencies, Pending
@@ -30,8 +28,8 @@ from fluence.queue.policy import PluginFault, PluginGuard, QueuePolicy
 from fluence.queue.promises import Promises
 from fluence.queue.quota import QuotaBook
 from fluence.queue.rules import Overruns, Priority, QueueRules, RuleBook, by_urgency
-from fluence.queue.scheduling_pass import SchedulingPass
-from fluence.queue.turns import Turns
+from fluence.queue.scheduling_pass import CycleBudget, SchedulingPass, Sweep
+from fluence.queue.turns import Favours, Turns
 
 _TELL_PAUSE = SECOND  # between two rounds of promises, where a cycle has a budget
 _IMPROVE_PAUSE = SECOND // 2  # between two cycles that only improve the plan

@@ -17,8 +17,7 @@ from fluence.errors import InvalidInput
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.selection import Selection
 from fluence.match.matcher import HORIZON, Matcher
-from fluence.match.placement import Placed
-from fluence.match.request import Extensions
+from fluence.match.request import Extensions, Placed
 from fluence.model.jobspec import Jobspec
 from fluence.queue.graph_planner import GraphPlanner
 from fluence.queue.history import find as find_predictor

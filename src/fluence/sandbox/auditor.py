@@ -36,8 +36,8 @@ from fluence.kube.gangs import (
     Volcano,
     Workload,
     discover_gangs,
+    discover_operators,
 )
-from fluence.kube.operators import discover_operators
 from fluence.kube.reflector import Reflector
 from fluence.kube.resource import NODES, OWNERS, PODS, Resource
 from fluence.model.node import Node

@@ -39,10 +39,9 @@ from fluence.kube.releases import DEFAULT, release
 from fluence.kube.resource import NAMESPACES
 from fluence.sandbox.auditor import ask
 from fluence.sandbox.folders import locked, state_dir
-from fluence.sandbox.images import find_busybox, write_busybox
+from fluence.sandbox.images import can_install, find_busybox, install, write_busybox
 from fluence.sandbox.machine import lacking, missing_packages
 from fluence.sandbox.nodes import NodeKind
-from fluence.sandbox.packages import can_install, install
 from fluence.sandbox.process import Process, boot_id, start_time
 from fluence.sandbox.programs import CONTROL_PLANE, NODE, Progress, find_programs
 from fluence.sandbox.sandbox import Sandbox, clear_stale

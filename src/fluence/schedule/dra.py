@@ -27,7 +27,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from fluence.model.dra import (
+from fluence.model.claims import (
     MAX_KINDS,
     RESOURCE_PREFIX,
     TOO_MANY_KINDS,

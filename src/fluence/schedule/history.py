@@ -26,8 +26,7 @@ from fluence.cluster.graph import ClusterGraph, job_number
 from fluence.model import job_state
 from fluence.model.external_resources import DeviceGrant
 from fluence.model.grant import limit_note
-from fluence.model.job_entry import JobEntry, PastRun
-from fluence.model.job_state import JobState
+from fluence.model.job_state import JobEntry, JobState, PastRun
 from fluence.model.owner import identity
 from fluence.model.pod import Pod, add_into, pod_requests
 from fluence.model.reason import Reason
@@ -36,10 +35,9 @@ from fluence.queue import Queue
 from fluence.queue.job import JobRecord, Submission
 from fluence.queue.promises import LATE
 from fluence.schedule import restart
-from fluence.schedule.changes import Changes
 from fluence.schedule.gangs.gang import Gang
 from fluence.schedule.gangs.groups import Groups
-from fluence.schedule.pod_set import PodSet, PodSets
+from fluence.schedule.pod_set import Changes, PodSet, PodSets
 from fluence.schedule.status.reports import StatusReports
 from fluence.schedule.step import Step
 from fluence.units import parse_rfc3339

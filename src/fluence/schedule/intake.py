@@ -20,15 +20,12 @@ from fluence.model.owner import Group, Owner
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.queue import Queue
-from fluence.schedule.actions import BindOutcome, BindResult
 from fluence.schedule.binding import BindRetries
-from fluence.schedule.changes import Changes
 from fluence.schedule.dra import DynamicResources
-from fluence.schedule.events import BindFinished, Changed, Event, NotBound
-from fluence.schedule.gangs.exclusions import Exclusions
-from fluence.schedule.gangs.groups import Groups
+from fluence.schedule.events import BindFinished, BindOutcome, BindResult, Changed, Event, NotBound
+from fluence.schedule.gangs.groups import Exclusions, Groups
 from fluence.schedule.lifecycle import Lifecycle
-from fluence.schedule.pod_set import PodSets
+from fluence.schedule.pod_set import Changes, PodSets
 from fluence.schedule.queueing.placeholder import is_placeholder, is_placeholder_uid
 from fluence.schedule.queueing.placeholders import Added, Placeholders, Room
 from fluence.schedule.restart import Takeover

@@ -25,15 +25,13 @@ from fluence.model.reason import Code, Reason
 from fluence.queue import Queue, Start
 from fluence.queue.job import Submission
 from fluence.schedule import restart
-from fluence.schedule.actions import Bind, Release
-from fluence.schedule.binding import BindRetries, PlacementCheck
-from fluence.schedule.changes import Changes
+from fluence.schedule.binding import BindRetries, PlacementCheck, Releases
+from fluence.schedule.events import Bind, Release
 from fluence.schedule.external_resources.requests import Lent, amounts, hand_off, lent_to, request_of, split
-from fluence.schedule.gangs.exclusions import Exclusions
 from fluence.schedule.gangs.gang import Gang
-from fluence.schedule.gangs.groups import Groups
+from fluence.schedule.gangs.groups import Exclusions, Groups
 from fluence.schedule.history import Journal
-from fluence.schedule.pod_set import PodSet, PodSets
+from fluence.schedule.pod_set import Changes, PodSet, PodSets
 from fluence.schedule.queueing.placeholder import (
     index_of,
     is_placeholder,
@@ -41,7 +39,6 @@ from fluence.schedule.queueing.placeholder import (
     owner_of_uid,
 )
 from fluence.schedule.queueing.placeholders import Placeholders
-from fluence.schedule.queueing.releases import Releases
 from fluence.schedule.reconcile import Gather, Submit, name_of
 from fluence.schedule.restart import PriorPromise, Takeover
 from fluence.schedule.status.reports import StatusReports

@@ -25,8 +25,7 @@ from fluence.model import kueue
 from fluence.model.document import JsonValue
 from fluence.model.kueue import KueueObject
 from fluence.model.meta import KubeObject
-from fluence.model.queue_documents import InvalidQueue
-from fluence.model.queue_object import MAX_USERS, OTHERS, QueueObject, QueueStatus
+from fluence.model.queue_documents import MAX_USERS, OTHERS, InvalidQueue, QueueObject, QueueStatus
 from fluence.model.queues import (
     EMPTY,
     MAX_QUEUES,
@@ -42,12 +41,11 @@ from fluence.model.queues import (
 from fluence.queue import Queue as JobQueue
 from fluence.queue.fair_share import Account
 from fluence.queue.quota import add_amounts
-from fluence.schedule.changes import Changes
 from fluence.schedule.events import Changed, Event, NotBound
 from fluence.schedule.gangs.groups import Groups
 from fluence.schedule.history import Journal
-from fluence.schedule.pod_set import PodSets
-from fluence.schedule.preemption.counts import EndedCounts
+from fluence.schedule.pod_set import Changes, PodSets
+from fluence.schedule.preemption.rules import EndedCounts
 from fluence.schedule.restart import Takeover
 from fluence.schedule.status.reports import StatusReports
 from fluence.schedule.step import Step

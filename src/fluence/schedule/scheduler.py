@@ -33,19 +33,26 @@ from fluence.queue.fair_share import Account
 from fluence.queue.history import Predictor
 from fluence.queue.plan import JobFault
 from fluence.queue.rules import Priority, QueueRules, by_urgency
-from fluence.schedule.actions import Bind, BindOutcome, Release
-from fluence.schedule.cycle import Decisions, SchedulingCycle, steps
-from fluence.schedule.enforcement import LimitMode
-from fluence.schedule.events import BindFinished, Changed, Event, NotBound, Object, ReleaseFinished
-from fluence.schedule.external_resources.config import DeviceConfig
+from fluence.schedule.cycle import Decisions, Rooms, SchedulingCycle, steps
+from fluence.schedule.events import (
+    Bind,
+    BindFinished,
+    BindOutcome,
+    Changed,
+    Event,
+    NotBound,
+    Object,
+    Release,
+    ReleaseFinished,
+)
+from fluence.schedule.external_resources.requests import DeviceConfig
 from fluence.schedule.gangs.groups import Groups
 from fluence.schedule.gangs.submitters import NameGuard
+from fluence.schedule.overruns import LimitMode
 from fluence.schedule.preemption.rules import PreemptionRules
-from fluence.schedule.quarantine import Fault, Quarantine, Subject
 from fluence.schedule.queueing.placeholder import is_planned, placeholder
 from fluence.schedule.restart import PriorPromise, Promise, Takeover
-from fluence.schedule.rooms import Rooms
-from fluence.schedule.step import GroupFault, Step
+from fluence.schedule.step import Fault, GroupFault, Quarantine, Step, Subject
 
 _PROMISES = 256  # waiting jobs that get a promised start; jobs further back get none yet
 _BUDGET_S = 2.0  # seconds that one call may spend on faults

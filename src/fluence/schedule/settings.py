@@ -24,7 +24,7 @@ from fluence.match import policy as match_policies
 from fluence.queue import history
 from fluence.queue import policy as queue_policies
 from fluence.queue.rules import QueueRules, find_priority
-from fluence.schedule.enforcement import LimitMode
+from fluence.schedule.overruns import LimitMode
 from fluence.schedule.preemption.rules import BudgetMode, PreemptionRules
 from fluence.units import parse_duration
 

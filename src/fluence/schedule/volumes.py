@@ -18,12 +18,11 @@ from typing import TYPE_CHECKING
 from fluence.cluster.claims import Change, Claim, Claims
 from fluence.cluster.filters.volumes import VolumeDecision
 from fluence.cluster.graph import ClusterGraph
+from fluence.model.claims import CsiNode, Key, PersistentVolume, StorageClass, VolumeClaim
 from fluence.model.job_state import JobState
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
-from fluence.model.volume import CsiNode, Key, PersistentVolume, StorageClass, VolumeClaim
-from fluence.schedule.actions import Bind, ClaimUpdate
-from fluence.schedule.events import Changed, Event, NotBound
+from fluence.schedule.events import Bind, Changed, ClaimUpdate, Event, NotBound
 from fluence.schedule.status.reports import Waiting
 from fluence.schedule.status.status import StatusReport
 from fluence.schedule.step import Step, working_on
@@ -31,11 +30,10 @@ from fluence.schedule.step import Step, working_on
 if TYPE_CHECKING:
     from fluence.cluster.planner import ClusterPlanner
     from fluence.schedule.binding import Binding
-    from fluence.schedule.changes import Changes
     from fluence.schedule.cycle import Decisions
     from fluence.schedule.gangs.groups import Groups
     from fluence.schedule.lifecycle import Lifecycle
-    from fluence.schedule.pod_set import PodSet, PodSets
+    from fluence.schedule.pod_set import Changes, PodSet, PodSets
     from fluence.schedule.status.reports import StatusReports
 
 _NAMED = 3  # how many claims a reason names

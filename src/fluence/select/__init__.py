@@ -9,9 +9,15 @@ room runs on a user's machine inside ``kubectl fluence``, so it starts fast: no 
 ruamel.yaml, boto3 and entry points are loaded only when they are needed.
 """
 
-from fluence.select.backend import Backend, BackendRequest
 from fluence.select.engine import BackendSelection, NoBackend, choose
-from fluence.select.policies import BackendPolicy, NoCandidate, Verdict, parse_pipeline
+from fluence.select.policies import (
+    Backend,
+    BackendPolicy,
+    BackendRequest,
+    NoCandidate,
+    Verdict,
+    parse_pipeline,
+)
 from fluence.select.providers import BackendAnswer, BackendQuery, Provider, ProviderSettings
 
 __all__ = [

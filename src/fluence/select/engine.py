@@ -10,8 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from fluence.errors import FluenceError, InvalidInput
-from fluence.select.backend import Backend, BackendRequest
-from fluence.select.policies import BackendPolicy, NoCandidate
+from fluence.select.policies import Backend, BackendPolicy, BackendRequest, NoCandidate
 from fluence.select.providers import Provider, ProviderSettings
 
 NOT_OFFERED: Final = "not offered by the cluster scheduler"

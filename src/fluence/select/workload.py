@@ -25,8 +25,7 @@ from fluence.names import (
     SELECT_POLICY,
     SELECT_SHOTS,
 )
-from fluence.select.backend import DEFAULT_SHOTS
-from fluence.select.policies import split_commas
+from fluence.select.policies import DEFAULT_SHOTS, split_commas
 
 Path = tuple[str | int, ...]
 """The keys and indexes that lead from the root of a document to a place in it."""

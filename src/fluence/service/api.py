@@ -12,13 +12,12 @@ from typing import Final, TypeVar
 from google.protobuf.message import Message
 
 from fluence.errors import InvalidInput, NotFound
-from fluence.match.placement import Operation
+from fluence.match.request import Operation
 from fluence.service import match_v1_pb2 as v1
 from fluence.service.engine import Engine, JobEntry, Match, PartReleased, ShareOf
 from fluence.service.graphs import Graphs, NamedGraph
 from fluence.service.matcher_engine import MatcherEngine
-from fluence.service.rpc import Calls, Handlers, fitting
-from fluence.service.worker import Worker
+from fluence.service.rpc import Calls, Handlers, Worker, fitting
 
 SERVICE: Final = "fluence.match.v1.MatchService"
 _PAGE: Final = 1000

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from fluence.errors import FluenceError
-from fluence.match.explanation import Explanation
-from fluence.match.placement import Operation
+from fluence.match.describe import Explanation
+from fluence.match.request import Operation
 
 NO_JOB = -1  # the id in an answer that allocates nothing
 

@@ -17,8 +17,8 @@ import msgspec
 from fluence.errors import Conflict, FluenceError, InvalidInput, NotFound
 from fluence.graph.filters import DEFAULT as DEFAULT_FILTERS
 from fluence.match import policy as policies
-from fluence.match.placement import Operation
-from fluence.service import changes
+from fluence.match.request import Operation
+from fluence.service import journal as changes
 from fluence.service.engine import NO_JOB, Engine, Match, ReadOnly, Refusal
 from fluence.service.journal import Journal, JournalError
 from fluence.service.matcher_engine import MatcherEngine

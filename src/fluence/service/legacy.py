@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from fluence.errors import InvalidInput, NotFound
-from fluence.match.placement import Operation
+from fluence.match.request import Operation
 from fluence.service import external_pb2 as external
 from fluence.service import fluxcli_pb2 as fluxcli
 from fluence.service import fluxion_pb2 as fluxion
@@ -27,8 +27,7 @@ from fluence.service import fluxnetes_pb2 as fluxnetes
 from fluence.service.engine import Match
 from fluence.service.graphs import DEFAULT, Graphs
 from fluence.service.matcher_engine import VERBOSE_JGF
-from fluence.service.rpc import Calls, Handlers, fitting
-from fluence.service.worker import Worker
+from fluence.service.rpc import Calls, Handlers, Worker, fitting
 
 _MAX_COUNT: Final = 1_000_000
 _POD_SECONDS: Final = 3600  # the duration that the predecessors write into the jobspec of a pod

@@ -21,18 +21,18 @@ from fluence.clock import ManualClock, SystemClock
 from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.layout import ZONE
 from fluence.errors import InvalidInput, InvalidJobspec, NotFound
-from fluence.graph import export
+from fluence.graph import files
 from fluence.graph.writers import write
 from fluence.kube.listing import ClusterListing
-from fluence.match.explanation import Explanation
+from fluence.match.describe import Explanation
 from fluence.match.find import find
-from fluence.match.placement import Operation
+from fluence.match.request import Operation
 from fluence.messages import whatif as texts
 from fluence.model.constraint import Constraint
 from fluence.model.jobspec import Jobspec, JobspecResource
 from fluence.queue.job import SECOND
 from fluence.queue.reasons import WhatIfAnswer
-from fluence.schedule.external_resources.config import DeviceConfig
+from fluence.schedule.external_resources.requests import DeviceConfig
 from fluence.schedule.settings import SchedulerSettings
 from fluence.service.engine import (
     NO_JOB,
@@ -237,7 +237,7 @@ class LiveEngine:
         )
 
     def render(self, format_: str) -> str:
-        return export.render(self._cluster_graph().graph, format_)
+        return files.render(self._cluster_graph().graph, format_)
 
     def close(self) -> None:
         """Nothing was started."""
@@ -252,7 +252,7 @@ class LiveEngine:
             count[2] += not graph.up[row]
         return Statistics(
             vertices=len(graph),
-            edges=sum(1 for _ in export.edges(graph)),
+            edges=sum(1 for _ in files.edges(graph)),
             jobs=sum(1 for _ in self.jobs()),
             types=[TypeCount(type_, *counts) for type_, counts in types.items()],
         )

@@ -15,20 +15,18 @@ import numpy as np
 from cachetools import LRUCache
 
 from fluence.errors import FluenceError, InvalidGraph, InvalidInput, NotFound
-from fluence.graph import export, files, grug, rv1
+from fluence.graph import files, grug, rv1
 from fluence.graph.graph import ResourceGraph
 from fluence.graph.selection import Selection
 from fluence.graph.writers import Grant, formats, jgf_value, write
 from fluence.match import policy as policies
-from fluence.match.describe import grant, shares
+from fluence.match.describe import Explanation, grant, shares
 from fluence.match.explain import explain
-from fluence.match.explanation import Explanation
 from fluence.match.find import find
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Never, Operation, Outcome, Placed, Wait
-from fluence.match.request import Extensions, Request
+from fluence.match.request import Extensions, Never, Operation, Outcome, Placed, Request, Wait
 from fluence.model.jobspec import Jobspec
-from fluence.service import changes
+from fluence.service import journal
 from fluence.service.engine import (
     Found,
     JobEntry,
@@ -49,10 +47,10 @@ _MAX_JOB = 2**62
 _BUSY = "what the job needs is taken or down"
 _IMPOSSIBLE = "this graph does not have what the job needs, even when nobody uses it"
 
-Record = Callable[[changes.Change], None]
+Record = Callable[[journal.Change], None]
 
 
-def read_graph(load: changes.LoadGraph, *, max_vertices: int) -> ResourceGraph:
+def read_graph(load: journal.LoadGraph, *, max_vertices: int) -> ResourceGraph:
     """The graph of a text. A graph with too many vertices is refused, if possible before it is expanded."""
     text = load.plain_text
     where = load.source
@@ -81,7 +79,7 @@ class MatcherEngine:
 
     def __init__(
         self,
-        load: changes.LoadGraph,
+        load: journal.LoadGraph,
         *,
         max_vertices: int,
         record: Record,
@@ -102,7 +100,7 @@ class MatcherEngine:
         )
         self._record = record
         self._keeps = keeps
-        self._graph_changes: list[changes.GraphChange] = []
+        self._graph_changes: list[journal.GraphChange] = []
         self._named: dict[int, tuple[str, int]] = {}  # job -> name and number of pods
         self._jobspecs: LRUCache[str, Jobspec] = LRUCache(_JOBSPEC_CACHE_BYTES, getsizeof=_weight)
         self._rendered: tuple[str, str] | None = None  # a format and the graph in it, until the graph changes
@@ -178,13 +176,13 @@ class MatcherEngine:
     def cancel(self, job: int) -> None:
         self._matcher.cancel(job)
         self._named.pop(job, None)
-        self._record(changes.Cancel(self.source.graph, job))
+        self._record(journal.Cancel(self.source.graph, job))
 
     def partial_cancel(self, job: int, text: str, reader: str) -> PartReleased:
         freed = self._matcher.partial_cancel(job, text, reader=reader)
         if freed.whole_job:
             self._named.pop(job, None)
-        self._record(changes.PartialCancel(self.source.graph, job, changes.packed(text), reader))
+        self._record(journal.PartialCancel(self.source.graph, job, journal.packed(text), reader))
         graph = self._matcher.graph
         return PartReleased([graph.path(row) or "" for row in freed.vertices.tolist()], freed.whole_job)
 
@@ -233,23 +231,23 @@ class MatcherEngine:
         self._check_growth(jgf)
         before = self.vertices
         self._matcher.grow(jgf, source="jgf")
-        self._changed(changes.Grow(self.source.graph, changes.packed(jgf)))
+        self._changed(journal.Grow(self.source.graph, journal.packed(jgf)))
         return self.vertices - before
 
     def shrink(self, paths: Sequence[str]) -> Shrunk:
         if not paths:
             raise InvalidInput("names no vertex: give the paths of vertices to remove", where="paths")
         lost = self._shrink(paths)
-        self._changed(changes.Shrink(self.source.graph, tuple(paths)))
+        self._changed(journal.Shrink(self.source.graph, tuple(paths)))
         return lost
 
     def set_status(self, path: str, *, up: bool) -> None:
         self._matcher.set_status(path, up=up)
-        self._changed(changes.SetStatus(self.source.graph, path, up))
+        self._changed(journal.SetStatus(self.source.graph, path, up))
 
     def render(self, format_: str) -> str:
         if self._rendered is None or self._rendered[0] != format_:
-            text = export.render(self._matcher.graph, format_)
+            text = files.render(self._matcher.graph, format_)
             if len(text) > _RENDERED_BYTES:
                 return text
             self._rendered = (format_, text)
@@ -266,7 +264,7 @@ class MatcherEngine:
         matches, failures, total, least, most = self._times
         return Statistics(
             vertices=len(graph),
-            edges=sum(1 for _ in export.edges(graph)),
+            edges=sum(1 for _ in files.edges(graph)),
             jobs=len(self._matcher.ledger.jobs),
             matches=int(matches),
             failures=int(failures),
@@ -282,38 +280,38 @@ class MatcherEngine:
 
     # -- records ---------------------------------------------------------------------------------------------
 
-    def restore(self, change: changes.Change) -> None:
+    def restore(self, change: journal.Change) -> None:
         """Replay a recorded change."""
         match change:
-            case changes.Hold():
+            case journal.Hold():
                 rows, needs, exclusive = change.columns()
                 selection = Selection.of(self._matcher.tree, rows, needs, exclusive)
                 placed = Placed(change.job, change.at, change.end, change.reserved, selection)
                 self._matcher.hold(placed, now=change.now)
                 self._named[change.job] = (change.name, change.size)
-            case changes.Cancel():
+            case journal.Cancel():
                 self._matcher.cancel(change.job)
                 self._named.pop(change.job, None)
-            case changes.PartialCancel():
-                text = changes.unpacked(change.text)
+            case journal.PartialCancel():
+                text = journal.unpacked(change.text)
                 if self._matcher.partial_cancel(change.job, text, reader=change.reader).whole_job:
                     self._named.pop(change.job, None)
-            case changes.Grow():
-                self._matcher.grow(changes.unpacked(change.text), source="jgf")
+            case journal.Grow():
+                self._matcher.grow(journal.unpacked(change.text), source="jgf")
                 self._graph_changes.append(change)
-            case changes.Shrink():
+            case journal.Shrink():
                 self._shrink(change.paths)
                 self._graph_changes.append(change)
-            case changes.SetStatus():
+            case journal.SetStatus():
                 self._matcher.set_status(change.path, up=change.up)
                 self._graph_changes.append(change)
             case _:
                 raise TypeError(type(change).__name__)
 
-    def snapshot(self) -> Iterator[changes.Change]:
+    def snapshot(self) -> Iterator[journal.Change]:
         """The changes that make an engine with this graph and these jobs."""
         yield self.source
-        self._graph_changes = changes.without_repeats(self._graph_changes)
+        self._graph_changes = journal.without_repeats(self._graph_changes)
         yield from self._graph_changes
         for job in self._matcher.ledger.jobs:
             yield self._held(job, 0)
@@ -329,7 +327,7 @@ class MatcherEngine:
         matcher = self._matcher
         graph, ledger = matcher.graph, matcher.ledger
         rows = np.flatnonzero(graph.alive)
-        text = changes.packed(export.render(graph, "jgf"))
+        text = journal.packed(files.render(graph, "jgf"))
         load = msgspec.structs.replace(self.source, text=text, format="jgf", allow=())
         found = MatcherEngine(load, max_vertices=self.max_vertices, record=self._record, keeps=self._keeps)
         new = found._matcher.graph
@@ -387,7 +385,7 @@ class MatcherEngine:
         lost = matcher.remove_vertices(np.array(sorted(gone), np.int32))
         return Shrunk(len(gone), sorted(lost))
 
-    def _changed(self, change: changes.GraphChange) -> None:
+    def _changed(self, change: journal.GraphChange) -> None:
         self._rendered = None
         if self._keeps:
             self._graph_changes.append(change)
@@ -446,13 +444,13 @@ class MatcherEngine:
         selection = Selection.of(self._matcher.tree, rows, needs, ledger.exclusive[record.spans])
         return Placed(job, record.start, record.end, record.reserved, selection)
 
-    def _held(self, job: int, now: int) -> changes.Hold:
+    def _held(self, job: int, now: int) -> journal.Hold:
         return self._hold(self._placed(job), now)
 
-    def _hold(self, placed: Placed, now: int) -> changes.Hold:
+    def _hold(self, placed: Placed, now: int) -> journal.Hold:
         chosen = placed.selection
         name, size = self._named.get(placed.job, ("", 1))
-        return changes.Hold(
+        return journal.Hold(
             graph=self.source.graph,
             job=placed.job,
             at=placed.at,
@@ -461,7 +459,7 @@ class MatcherEngine:
             now=now,
             name=name,
             size=size,
-            **changes.hold_columns(chosen.vertices, chosen.needs, chosen.exclusive),
+            **journal.hold_columns(chosen.vertices, chosen.needs, chosen.exclusive),
         )
 
     def _entry(self, job: int) -> JobEntry:

@@ -33,9 +33,8 @@ from fluence.service.api import MatchApi
 from fluence.service.graphs import Graphs
 from fluence.service.journal import Journal
 from fluence.service.legacy import LegacyServices
-from fluence.service.rpc import CallLimits, Calls
+from fluence.service.rpc import CallLimits, Calls, Replies, Worker
 from fluence.service.settings import ServiceSettings
-from fluence.service.worker import Replies, Worker
 
 logger = logging.getLogger(__name__)
 

@@ -39,18 +39,29 @@ from fluence.model.meta import Condition, ConfigMap, KubeObject, ObjectMeta, Own
 from fluence.model.node import Node
 from fluence.model.owner import OWNERS, Group, Owner, ReplicaSet
 from fluence.model.pod import Pod, SchedulingGate, add_into, pod_requests
-from fluence.model.queue_object import QueueObject
+from fluence.model.queue_documents import QueueObject
 from fluence.model.queues import QueueTree
 from fluence.model.reason import Reason
 from fluence.queue.fair_share import dominant_share
 from fluence.queue.job import JobRecord
 from fluence.queue.reasons import EndsFor, WaitReason, why
-from fluence.schedule.actions import Bind, BindOutcome, BindResult, Preempt, Release, ReleaseResult
 from fluence.schedule.build import scheduler_for
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.events import BindFinished, Changed, Event, Object, ReleaseFinished
-from fluence.schedule.external_resources.config import DeviceConfig
+from fluence.schedule.events import (
+    Bind,
+    BindFinished,
+    BindOutcome,
+    BindResult,
+    Changed,
+    Event,
+    Object,
+    Preempt,
+    Release,
+    ReleaseFinished,
+    ReleaseResult,
+)
 from fluence.schedule.external_resources.producer_gates import carried_out
+from fluence.schedule.external_resources.requests import DeviceConfig
 from fluence.schedule.gangs.gang import Gang
 from fluence.schedule.gangs.submitters import NameGuard
 from fluence.schedule.preemption.preemption import BY_SCHEDULER, DISRUPTION_TARGET

@@ -15,8 +15,7 @@ from typing import Literal
 
 from fluence.errors import InvalidInput
 from fluence.model.constraint import Constraint
-from fluence.model.count import Count
-from fluence.model.jobspec import MAX_COUNT, Jobspec, JobspecAttributes, JobspecResource
+from fluence.model.jobspec import MAX_COUNT, Count, Jobspec, JobspecAttributes, JobspecResource
 
 Dependency = Literal["afterok", "afterany", "singleton"]
 

@@ -11,21 +11,21 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import cast, get_args
+from typing import NoReturn, cast, get_args
 
 import yaml
 
 from fluence.errors import InvalidInput, InvalidJobspec
 from fluence.model import constraint as constraints
 from fluence.model.constraint import Constraint
+from fluence.model.document import integer, real, scalar, show
 from fluence.model.document import read as read_document
-from fluence.model.document import show
 from fluence.model.jobspec import Jobspec, JobspecResource
-from fluence.sim import fields
 from fluence.sim.intake import (
     MAX_SECONDS,
     BadRecord,
@@ -36,6 +36,97 @@ from fluence.sim.intake import (
     processors_jobspec,
 )
 from fluence.yaml_loader import compose
+
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400}
+_DURATION = re.compile(r"([0-9.eE+-]+?)\s*(ms|[smhd])")
+_MAX_NUMBER = 2**40
+
+
+def mapping(value: object, field: str, keys: Sequence[str]) -> dict[str, object]:
+    """A mapping that has no other keys than these."""
+    if not isinstance(value, dict):
+        _fail("invalid field", f"must be a mapping, not {show(value)}", field)
+    for key in value:
+        if key not in keys:
+            _fail(
+                "unknown field", f"is not a field here: use {', '.join(keys)}", f"{field} {show(key)}".strip()
+            )
+    return value
+
+
+def seconds(given: Mapping[str, object], field: str, *, least: float = 0) -> float | None:
+    """A time: a number of seconds, or Flux's way to write one, such as 30m, 2h or 1.5d (RFC 23)."""
+    value = given.get(field)
+    if value is None:
+        return None
+    text = scalar(value)
+    match = None if text is None else _DURATION.fullmatch(text.strip())
+    number = real(text if match is None else match[1]) if text is not None else None
+    if number is None or not math.isfinite(number):
+        _fail("not a number", f"must be seconds, or a time such as 30m or 2h, not {show(value)}", field)
+    number *= 1 if match is None else _UNITS[match[2]]
+    if number < 0:
+        _fail("negative time", f"must be 0 or more seconds, not {show(value)}", field)
+    if not least <= number <= MAX_SECONDS:
+        _fail("impossible time", f"must be {least:g} to {MAX_SECONDS} seconds, not {show(value)}", field)
+    return number
+
+
+def whole(given: Mapping[str, object], field: str, *, least: int = 0, most: int = _MAX_NUMBER) -> int | None:
+    """A whole number."""
+    return None if given.get(field) is None else as_whole(given[field], field, least=least, most=most)
+
+
+def as_whole(value: object, field: str, *, least: int = 0, most: int = _MAX_NUMBER) -> int:
+    text = scalar(value)
+    number = None if text is None else integer(text)
+    if number is None:
+        _fail("not a number", f"must be a whole number, not {show(value)}", field)
+    if not least <= number <= most:
+        _fail("impossible size", f"must be {least} to {most}, not {show(value)}", field)
+    return number
+
+
+def number(given: Mapping[str, object], field: str, *, least: float, most: float) -> float | None:
+    """A number that may have a fraction."""
+    value = given.get(field)
+    if value is None:
+        return None
+    text = scalar(value)
+    amount = None if text is None else real(text)
+    if amount is None:
+        _fail("not a number", f"must be a number, not {show(value)}", field)
+    if not least <= amount <= most:
+        _fail("invalid field", f"must be {least:g} to {most:g}, not {show(value)}", field)
+    return amount
+
+
+def name(given: Mapping[str, object], field: str) -> str:
+    """Text, or nothing."""
+    return "" if given.get(field) is None else as_name(given[field], field)
+
+
+def as_name(value: object, field: str) -> str:
+    text = scalar(value)
+    if text is None or len(text) > 256 or not text.isprintable():
+        _fail("invalid field", f"must be a short text on one line, not {show(value)}", field)
+    return str(text)
+
+
+def truth(given: Mapping[str, object], field: str, *, default: bool) -> bool:
+    """true or false."""
+    value = given.get(field)
+    if value is None:
+        return default
+    text = scalar(value)
+    if text not in ("true", "false"):
+        _fail("invalid field", f"must be true or false, not {show(value)}", field)
+    return text == "true"
+
+
+def _fail(cause: str, message: str, field: str) -> NoReturn:
+    raise BadRecord(cause, message, field=field)
+
 
 _RECIPE_KEYS = (
     "name", "count", "start", "arrival", "nodes", "cores", "gpus", "runtime", "overestimate", "users",
@@ -66,24 +157,24 @@ class GeneratedJob:
 
 def generate_jobs(recipe: object, *, number: int, seed: int) -> Iterator[GeneratedJob]:
     """The jobs of a recipe, by time of arrival."""
-    given = fields.mapping(recipe, "", _RECIPE_KEYS)
-    count = fields.whole(given, "count", least=1, most=_MAX_JOBS)
+    given = mapping(recipe, "", _RECIPE_KEYS)
+    count = whole(given, "count", least=1, most=_MAX_JOBS)
     if count is None:
         raise BadRecord("missing fields", "is missing: say how many jobs to make", field="count")
     sizes = {key: _sizes(given[key], key) for key in ("nodes", "cores", "gpus") if given.get(key) is not None}
     if not sizes:
         raise BadRecord("missing request", "is missing: give nodes, cores or gpus", field="nodes")
-    priority = fields.whole(given, "priority", most=31)
+    priority = whole(given, "priority", most=31)
     return _make(
         count,
         random.Random(f"{seed}/{number}"),
-        name=fields.name(given, "name") or f"made{number + 1}",
+        name=name(given, "name") or f"made{number + 1}",
         arrivals=_arrivals(given, count),
         sizes=sizes,
         runtime=_runtime(given),
         factor=_factor(given),
         users=_users(given),
-        queue=fields.name(given, "queue"),
+        queue=name(given, "queue"),
         priority=16 if priority is None else priority,
     )
 
@@ -112,12 +203,12 @@ def _make(
 
 def _arrivals(given: Mapping[str, object], count: int) -> Callable[[random.Random], list[float]]:
     """`every`: at equal distances; `poisson`: with that mean distance; `within`: anywhere in that time."""
-    start = fields.seconds(given, "start") or 0.0
-    how = fields.mapping(given.get("arrival") or {}, "arrival", ("every", "poisson", "within"))
+    start = seconds(given, "start") or 0.0
+    how = mapping(given.get("arrival") or {}, "arrival", ("every", "poisson", "within"))
     if len(how) > 1:
         raise BadRecord("invalid field", "must be one of every, poisson and within", field="arrival")
     kind = next(iter(how), "every")
-    span = fields.seconds(how, kind) or 0.0
+    span = seconds(how, kind) or 0.0
     if start + span * (count if kind != "within" else 1) > MAX_SECONDS / 10:
         raise BadRecord("impossible time", "spreads the jobs over decades: make it shorter", field="arrival")
 
@@ -140,19 +231,19 @@ def _arrivals(given: Mapping[str, object], count: int) -> Callable[[random.Rando
 def _sizes(value: object, field: str) -> _Draw:
     """A number, a list of them, {min, max}, or numbers with their weights."""
     if isinstance(value, dict) and {"min", "max"} == value.keys():
-        least = fields.as_whole(value["min"], f"{field}.min", least=1, most=_MAX_COUNT)
-        most = fields.as_whole(value["max"], f"{field}.max", least=least, most=_MAX_COUNT)
+        least = as_whole(value["min"], f"{field}.min", least=1, most=_MAX_COUNT)
+        most = as_whole(value["max"], f"{field}.max", least=least, most=_MAX_COUNT)
         return lambda chance: chance.randint(least, most)
     if isinstance(value, dict):
-        weights = [fields.number(value, key, least=0, most=1e9) or 0.0 for key in value]
+        weights = [number(value, key, least=0, most=1e9) or 0.0 for key in value]
         if not sum(weights) > 0:
             raise BadRecord("invalid field", "must have a weight above 0", field=field)
-        numbers = [fields.as_whole(key, field, least=1, most=_MAX_COUNT) for key in value]
+        numbers = [as_whole(key, field, least=1, most=_MAX_COUNT) for key in value]
         return lambda chance: chance.choices(numbers, weights)[0]
     listed = value if isinstance(value, list) else [value]
     if not listed:
         raise BadRecord("invalid field", "must not be empty", field=field)
-    choices = [fields.as_whole(item, field, least=1, most=_MAX_COUNT) for item in listed]
+    choices = [as_whole(item, field, least=1, most=_MAX_COUNT) for item in listed]
     return lambda chance: chance.choice(choices)
 
 
@@ -162,15 +253,15 @@ def _runtime(given: Mapping[str, object]) -> _Draw:
     if value is None:
         raise BadRecord("no runtime", "is missing: give a time, or median and sigma", field="runtime")
     if not isinstance(value, dict):
-        fixed = fields.seconds(given, "runtime", least=0.001) or 0.001
+        fixed = seconds(given, "runtime", least=0.001) or 0.001
         return lambda _: fixed
-    how = fields.mapping(value, "runtime", ("median", "sigma", "max"))
-    median = fields.seconds(how, "median", least=0.001)
+    how = mapping(value, "runtime", ("median", "sigma", "max"))
+    median = seconds(how, "median", least=0.001)
     if median is None:
         raise BadRecord("no runtime", "is missing: half of the jobs take less", field="runtime.median")
-    sigma = fields.number(how, "sigma", least=0, most=10)
+    sigma = number(how, "sigma", least=0, most=10)
     sigma = 1.0 if sigma is None else sigma
-    longest = fields.seconds(how, "max", least=0.001) or MAX_SECONDS / 100
+    longest = seconds(how, "max", least=0.001) or MAX_SECONDS / 100
     return lambda chance: min(longest, max(0.001, _tidy(chance.lognormvariate(math.log(median), sigma))))
 
 
@@ -181,11 +272,11 @@ def _factor(given: Mapping[str, object]) -> _Draw | None:
     if value is None:
         return None
     if not isinstance(value, dict):
-        fixed = fields.number(given, "overestimate", least=1, most=1000) or 1.0
+        fixed = number(given, "overestimate", least=1, most=1000) or 1.0
         return lambda _: fixed
-    how = fields.mapping(value, "overestimate", ("min", "max"))
-    least = fields.number(how, "min", least=1, most=1000) or 1.0
-    most = fields.number(how, "max", least=least, most=1000)
+    how = mapping(value, "overestimate", ("min", "max"))
+    least = number(how, "min", least=1, most=1000) or 1.0
+    most = number(how, "max", least=least, most=1000)
     if most is None:
         raise BadRecord("invalid field", "is missing: give the largest factor", field="overestimate.max")
     return lambda chance: chance.uniform(least, most)
@@ -197,12 +288,12 @@ def _users(given: Mapping[str, object]) -> list[str]:
     if value is None:
         return [""]
     if isinstance(value, list) and value:
-        return [fields.as_name(item, "users") for item in value]
+        return [as_name(item, "users") for item in value]
     if isinstance(value, list | dict):
         raise BadRecord(
             "invalid field", f"must be a number or a list of names, not {show(value)}", field="users"
         )
-    return [f"user{i + 1}" for i in range(fields.as_whole(value, "users", least=1, most=_MAX_USERS))]
+    return [f"user{i + 1}" for i in range(as_whole(value, "users", least=1, most=_MAX_USERS))]
 
 
 def _tidy(seconds: float) -> float:
@@ -270,30 +361,30 @@ def _line(line: bytes, number: int, intake: Intake) -> IntakeJob:
 
 
 def _job(item: object, number: int, intake: Intake) -> IntakeJob:
-    given = fields.mapping(item, "", _KEYS)
+    given = mapping(item, "", _KEYS)
     jobspec, size, limit, queue = _request(given, intake)
-    stated = fields.seconds(given, "limit")
+    stated = seconds(given, "limit")
     limit = limit if stated is None else stated
-    runtime = fields.seconds(given, "runtime")
+    runtime = seconds(given, "runtime")
     if runtime is None:
         runtime = limit
     if runtime is None:
         raise BadRecord("no runtime", "is missing: say how many seconds the job runs", field="runtime")
-    priority = fields.whole(given, "priority", most=_URGENCY)
+    priority = whole(given, "priority", most=_URGENCY)
     return IntakeJob(
-        name=fields.name(given, "name") or f"job{number + 1}",
-        at=fields.seconds(given, "at") or 0.0,
+        name=name(given, "name") or f"job{number + 1}",
+        at=seconds(given, "at") or 0.0,
         runtime=runtime,
         jobspec=jobspec,
         size=size,
         limit=limit,
-        soft_limit=fields.seconds(given, "soft_limit"),
-        user=fields.name(given, "user"),
-        queue=fields.name(given, "queue") or queue,
+        soft_limit=seconds(given, "soft_limit"),
+        user=name(given, "user"),
+        queue=name(given, "queue") or queue,
         priority=16 if priority is None else priority,
         after=_after(given.get("after")),
-        tasks=fields.whole(given, "array", least=1, most=_MAX_COUNT) or 1,
-        succeeds=fields.truth(given, "succeeds", default=True),
+        tasks=whole(given, "array", least=1, most=_MAX_COUNT) or 1,
+        succeeds=truth(given, "succeeds", default=True),
     )
 
 
@@ -318,7 +409,7 @@ def _generated(made: GeneratedJob, intake: Intake) -> IntakeJob:
 def _request(given: dict[str, object], intake: Intake) -> tuple[Jobspec, int, float | None, str]:
     """The request of a job, its size, and the limit and queue that a jobspec names."""
     nodes, cores, gpus = (
-        fields.whole(given, key, least=1, most=_MAX_COUNT) or 0 for key in ("nodes", "cores", "gpus")
+        whole(given, key, least=1, most=_MAX_COUNT) or 0 for key in ("nodes", "cores", "gpus")
     )
     if given.get("jobspec") is None:
         constraint = _constraint(given["constraint"]) if given.get("constraint") is not None else None
@@ -353,7 +444,7 @@ def _jobspec(value: object, intake: Intake) -> Jobspec:
     try:
         if isinstance(value, dict):
             return Jobspec.from_value(value)
-        name = fields.as_name(value, "jobspec")
+        name = as_name(value, "jobspec")
         path = Path(intake.source).parent / name
         try:
             text = path.read_bytes()
@@ -390,7 +481,7 @@ def _after(value: object) -> tuple[tuple[Dependency, str], ...]:
         return ()
     dependencies: list[tuple[Dependency, str]] = []
     for item in value if isinstance(value, list) else [value]:
-        kind, _, name = fields.as_name(item, "after").partition(":")
+        kind, _, name = as_name(item, "after").partition(":")
         if kind not in get_args(Dependency) or (kind == "singleton") == bool(name):
             raise BadRecord(
                 "invalid field",

@@ -6,11 +6,11 @@ import base64
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from fluence.sim import gantt as themes
 from fluence.sim import pictures, report
-from fluence.sim import theme as themes
+from fluence.sim.gantt import DARK, words
 from fluence.sim.measure import LATE, Run, percentile
 from fluence.sim.pictures import Picture
-from fluence.sim.theme import DARK, words
 
 _LARGE = 90_000  # bytes of an SVG from which a PNG is smaller and as good
 _STRETCHES = 12

@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 from fluence.errors import InvalidInput
 from fluence.sim import gantt, report
-from fluence.sim import theme as themes
+from fluence.sim import gantt as themes
+from fluence.sim.gantt import LIGHT, Theme
 from fluence.sim.measure import LATE, Record, Run
-from fluence.sim.theme import LIGHT, Theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

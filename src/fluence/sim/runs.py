@@ -19,11 +19,11 @@ from fluence.queue.job import SECOND
 from fluence.queue.policy import QueuePolicy
 from fluence.queue.rules import Priority
 from fluence.queue.scheduling_pass import SchedulingPass
-from fluence.sim import platform as platforms
 from fluence.sim import simulator, workload
+from fluence.sim import simulator as platforms
 from fluence.sim.intake import IntakeTerms, left_out
 from fluence.sim.measure import Run
-from fluence.sim.platform import Platform
+from fluence.sim.simulator import Platform
 
 _SOURCE = "jobs"  # what errors call a list of jobs
 

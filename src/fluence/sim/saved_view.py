@@ -20,15 +20,13 @@ from fluence.queue.allocations import Allocation
 from fluence.queue.job import FOREVER, JobRecord
 from fluence.sim.cluster import EmbeddedCluster
 from fluence.sim.measure import Record
-from fluence.sim.platform import Platform
-from fluence.sim.simulator import Simulation
-from fluence.text import natural_key
-from fluence.units import rfc3339
+from fluence.sim.simulator import Platform, Simulation
+from fluence.units import natural_key, rfc3339
 from fluence.web import resources as wire
 from fluence.web.cluster_rows import RESOURCES
 from fluence.web.in_process import SnapshotView
 from fluence.web.page import save
-from fluence.web.snapshot import take
+from fluence.web.view import take
 
 _NAMESPACE = "trace"
 _BEGIN = 946_684_800_000  # a trace has no date: it begins on 1 January 2000

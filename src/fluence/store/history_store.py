@@ -23,7 +23,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from fluence.database_url import DatabaseUrl
-from fluence.model.job_entry import JobEntry
+from fluence.model.job_state import JobEntry
 from fluence.store import HistoryUnavailable, Retention, Writer
 from fluence.store.database import migrate, reading_engine, revision, writing_engine
 from fluence.store.tables import MergedRows, Row, close, gaps, jobs, merge, outbox

@@ -8,8 +8,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from fluence.model.job_entry import PastRun
-from fluence.model.job_state import JobState
+from fluence.model.job_state import JobState, PastRun
 from fluence.store.history_store import HistoryStore
 from fluence.store.tables import gaps, jobs, outbox
 

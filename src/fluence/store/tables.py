@@ -19,8 +19,7 @@ import sqlalchemy as sa
 
 from fluence.errors import InvalidInput
 from fluence.model import hostlist
-from fluence.model.job_entry import JobEntry
-from fluence.model.job_state import JobState
+from fluence.model.job_state import JobEntry, JobState
 from fluence.store import Writer
 
 REVISIONS = ("0001", "0002")

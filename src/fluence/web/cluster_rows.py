@@ -16,9 +16,8 @@ from fluence.model.meta import requirement_holds
 from fluence.model.node import Node
 from fluence.model.pod import Pod, add_into
 from fluence.placer.backends import DeviceEntry
-from fluence.schedule.status.holders import holder
-from fluence.text import natural_key
-from fluence.units import format_amount
+from fluence.schedule.overruns import holder
+from fluence.units import format_amount, natural_key
 from fluence.web import resources as wire
 from fluence.web.kept import Row, Rows, Shown
 from fluence.web.rows import (
@@ -38,7 +37,7 @@ from fluence.web.rows import (
     stamp,
     window,
 )
-from fluence.web.snapshot import Decision, Snapshot
+from fluence.web.view import Decision, Snapshot
 
 # -- nodes and devices ---------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from cachetools import LRUCache
 from fluence.web.access import User
 from fluence.web.rows import Reader
 from fluence.web.server import BASE, make_page, one, parse_query
-from fluence.web.snapshot import Snapshot
+from fluence.web.view import Snapshot
 
 _KEPT = 4
 

@@ -19,7 +19,7 @@ from fluence.cluster.planner import PodSetRequest
 from fluence.model.job_state import JobState
 from fluence.model.pod import Pod
 from fluence.model.reason import Reason
-from fluence.placer.gang import GangHolding
+from fluence.placer.placer import GangHolding
 from fluence.queue.allocations import Allocation
 from fluence.queue.job import Submission
 from fluence.schedule.pod_set import PodSet

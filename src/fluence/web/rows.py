@@ -21,14 +21,13 @@ from fluence.model.operators import OPERATORS
 from fluence.model.owner import controller_of
 from fluence.model.pod import Pod, add_into, pod_requests
 from fluence.model.reason import Reason
-from fluence.placer.gang import GangHolding
+from fluence.placer.placer import GangHolding
 from fluence.queue.allocations import Allocation
 from fluence.schedule.pod_set import PodSet
-from fluence.text import natural_key
-from fluence.units import format_amount, rfc3339
+from fluence.units import format_amount, natural_key, rfc3339
 from fluence.web import resources as wire
 from fluence.web.kept import Row, Rows, Shown
-from fluence.web.snapshot import Snapshot
+from fluence.web.view import Snapshot
 
 _KINDS = {"job": "Job", "pod": "Pod", **{each.kind.lower(): each.kind for each in OPERATORS}}
 

@@ -35,8 +35,7 @@ from fluence.web.past_jobs import KINDS, PastJobs, PastQuery, parse_past
 from fluence.web.resources import API_VERSION, VERSION, ItemList, ListMeta
 from fluence.web.rows import Filter
 from fluence.web.selectors import parse_selector
-from fluence.web.snapshot import Snapshot
-from fluence.web.view import Busy, View
+from fluence.web.view import Busy, Snapshot, View
 
 BASE: Final = f"/apis/{VIEW_GROUP}/{VERSION}"
 DEFAULT_LIMIT: Final = 500

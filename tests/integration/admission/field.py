@@ -24,7 +24,7 @@ from fluence.admission.scopes import AdmissionOptions, AdmissionScope, DoorMode,
 from fluence.admission.server import Webhook, WebhookPlace
 from fluence.kube.client import Client
 from fluence.kube.errors import ApiConflict, ApiError, Forbidden, Missing, ServerFault
-from fluence.kube.operators import CustomResource
+from fluence.kube.gangs import CustomResource
 from fluence.kube.resource import (
     DEPLOYMENTS,
     HAND_OFFS,

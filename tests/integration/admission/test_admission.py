@@ -14,7 +14,7 @@ import yaml
 from deploy.helm.manifests import template
 
 from fluence import names
-from fluence.act.hand_off import HandOffWriter
+from fluence.act.own_objects import HandOffWriter
 from fluence.admission.certificates import WEBHOOK_CONFIGURATIONS, Renewal
 from fluence.kube.client import Client
 from fluence.kube.errors import Forbidden, Missing

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fluence.admission.admit import admit, as_read
+from fluence.admission.review import admit, as_read
 from fluence.errors import InvalidInput
 from fluence.kube.client import Client
 from fluence.sandbox.sandbox import Sandbox

@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.admission.admit import admit
+from fluence.admission.review import admit
 from fluence.admission.users import KINDS, NAME
 from fluence.kube.client import Client
 from fluence.kube.errors import ApiError, Forbidden

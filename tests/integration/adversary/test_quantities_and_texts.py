@@ -18,7 +18,7 @@ from fluence.controller.flux_job import FLUX_JOBS
 from fluence.kube.client import Client
 from fluence.kube.resource import CLAIM_TEMPLATES, DEVICE_CLASSES, NAMESPACES, PODS, RESOURCE_SLICES, Json
 from fluence.kube.resource import Resource as Kind
-from fluence.model.dra import MAX_KINDS
+from fluence.model.claims import MAX_KINDS
 from fluence.model.pod import Pod
 from fluence.sandbox.testing import Kube
 from tests.eventually import eventually

@@ -14,9 +14,9 @@ from fluence.cluster.layout import RACK, GraphLayout
 from fluence.graph.graph import ResourceGraph
 from fluence.kube.resource import NODES, PODS
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Placed
+from fluence.match.request import Placed
 from fluence.model.jobspec import Jobspec
-from fluence.placer.gang import GangPlacement, GangRequest
+from fluence.placer.placer import GangPlacement, GangRequest
 from fluence.sandbox.testing import Kube
 from tests.gangs import compiled
 

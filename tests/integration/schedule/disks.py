@@ -14,7 +14,7 @@ from typing import Any
 from fluence.kube.client import Client
 from fluence.kube.errors import KubeError
 from fluence.kube.resource import CLAIMS, STORAGE_CLASSES, VOLUMES, Json
-from fluence.model.volume import SELECTED_NODE, VolumeClaim
+from fluence.model.claims import SELECTED_NODE, VolumeClaim
 from tests.eventually import eventually
 from tests.integration.schedule.field import Field
 

@@ -15,8 +15,7 @@ from typing import Any, TypeAlias
 from fluence import names
 from fluence.kube.client import Client
 from fluence.kube.errors import AlreadyExists, Missing
-from fluence.kube.gangs import Kai, Volcano, discover_custom
-from fluence.kube.operators import CustomResource, discover_operators
+from fluence.kube.gangs import CustomResource, Kai, Volcano, discover_custom, discover_operators
 from fluence.kube.resource import JOBS, Json, Resource
 from fluence.model.operators import OPERATORS
 from fluence.model.pod import Pod

@@ -13,7 +13,7 @@ from fluence.live.scheduler import LiveScheduler
 from fluence.model.pod import Pod
 from fluence.sandbox.proxy import Rule
 from fluence.sandbox.testing import Kube
-from fluence.schedule.actions import Bind, BindOutcome
+from fluence.schedule.events import Bind, BindOutcome
 from tests.eventually import eventually
 from tests.integration.schedule.field import LABEL, field
 

@@ -25,8 +25,8 @@ from fluence.kube.resource import (
     VOLUMES,
     Resource,
 )
+from fluence.model.claims import SELECTED_NODE
 from fluence.model.owner import Group
-from fluence.model.volume import SELECTED_NODE
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
 from tests.integration.rights import resource_of, until_allowed

@@ -20,7 +20,7 @@ import pytest
 
 from fluence import names
 from fluence.admission.manifests import policies
-from fluence.admission.operators import HELD
+from fluence.admission.queueing import HELD
 from fluence.admission.scopes import NAMESPACE_NAME, OPERATOR_KINDS, AdmissionOptions, DoorMode
 from fluence.controller.flux_job import FLUX_JOBS, FluxJob
 from fluence.kube.client import Client

@@ -18,7 +18,7 @@ from fluence import names
 from fluence.kube.client import Client
 from fluence.kube.errors import KubeError
 from fluence.kube.resource import KUEUE, LEASES, NAMESPACES, Json, Resource
-from fluence.live import kueue as live_kueue
+from fluence.live import watches as live_kueue
 from fluence.model import kueue
 from fluence.sandbox.testing import Kube
 from fluence.units import rfc3339

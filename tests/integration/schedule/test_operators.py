@@ -31,7 +31,7 @@ from fluence.sandbox.auditor import Auditor
 from fluence.sandbox.proxy import Rule
 from fluence.sandbox.testing import Kube
 from fluence.web.rows import Filter, queue
-from fluence.web.snapshot import take
+from fluence.web.view import take
 from tests.eventually import eventually
 from tests.integration.admission.field import created, hand_off
 from tests.integration.rights import make_namespace

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from fluence.kube.client import Client
 from fluence.kube.listing import list_cluster
-from fluence.match.placement import Operation
+from fluence.match.request import Operation
 from fluence.sandbox.testing import Kube
 from fluence.schedule.settings import SchedulerSettings
 from fluence.service.engine import Match, Refusal

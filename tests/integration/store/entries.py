@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fluence.database_url import parse_url
-from fluence.model.job_entry import JobEntry
-from fluence.model.job_state import JobState
+from fluence.model.job_state import JobEntry, JobState
 from fluence.store import Writer
 from fluence.store.history_store import HistoryStore
 

@@ -16,8 +16,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
 from fluence.errors import Conflict
-from fluence.model.job_entry import PastRun
-from fluence.model.job_state import JobState
+from fluence.model.job_state import JobState, PastRun
 from fluence.model.reason import Code, Reason
 from fluence.store import HistoryUnavailable, Retention, Writer, queries, tables
 from fluence.store.database import alembic_config

@@ -21,8 +21,7 @@ from structlog.testing import capture_logs
 
 from fluence.clock import SystemClock
 from fluence.live.history_writer import HistoryWriter
-from fluence.model.job_entry import JobEntry, PastRun
-from fluence.model.job_state import JobState
+from fluence.model.job_state import JobEntry, JobState, PastRun
 from fluence.store import database, queries
 from fluence.store.history_store import HistoryStore
 from fluence.store.queries import JobFilter

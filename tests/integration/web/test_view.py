@@ -39,8 +39,8 @@ from fluence.units import format_amount
 from fluence.web import openapi, page
 from fluence.web import resources as wire
 from fluence.web.page import LiveView
-from fluence.web.registration import API_SERVICE, API_SERVICES
 from fluence.web.server import BASE, MAX_STREAMS, MAX_STREAMS_PER_USER
+from fluence.web.serving import API_SERVICE, API_SERVICES
 from tests.browser import Reader, browser, reader
 from tests.eventually import eventually
 from tests.integration.live.replica import SOON_S, Replica, free_port

@@ -34,7 +34,7 @@ from fluence.kube.errors import (
     Unreachable,
 )
 from fluence.model.pod import Pod
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
+from fluence.schedule.events import Bind, BindOutcome, BindResult
 from tests.unit.cluster.build import bound
 from tests.unit.kube.serving import until
 from tests.unit.schedule import kit

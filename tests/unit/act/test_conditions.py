@@ -12,8 +12,19 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from fluence import messages, names
-from fluence.act.conditions import bound, group_condition, message, note, pod_condition, settle, warning
-from fluence.act.wait_report import MAX_BYTES, fingerprint, wait_condition, wait_report
+from fluence.act.conditions import (
+    MAX_BYTES,
+    bound,
+    fingerprint,
+    group_condition,
+    message,
+    note,
+    pod_condition,
+    settle,
+    wait_condition,
+    wait_report,
+    warning,
+)
 from fluence.model.job_state import JobState
 from fluence.model.meta import Condition
 from fluence.model.owner import Group

@@ -7,7 +7,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.act.gates import hand_over, let_go, ungate
+from fluence.act.binder import hand_over, let_go, ungate
 from fluence.model.grant import ReleaseNote, fluxqueue_labels
 from fluence.model.meta import Requirement
 from fluence.model.pod import (

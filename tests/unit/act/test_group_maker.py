@@ -11,7 +11,7 @@ import pytest
 from aiohttp import web
 
 from fluence import names
-from fluence.act.group_maker import GroupMaker
+from fluence.act.own_objects import GroupMaker
 from fluence.act.writers import StatusWriter
 from fluence.kube.client import Client
 from fluence.kube.gangs import NoGangs, PodGroups136, PodGroups137

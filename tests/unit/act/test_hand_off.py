@@ -9,7 +9,7 @@ import msgspec
 from aiohttp import web
 
 from fluence import names
-from fluence.act.hand_off import HandOffWriter
+from fluence.act.own_objects import HandOffWriter
 from fluence.kube.client import Client
 from fluence.model.external_resources import DeviceTree, HandOff
 from tests.unit.kube.serving import serving, status, until

@@ -14,7 +14,7 @@ from aiohttp import web
 from fluence.act.orders import EndResult, LimitEnforcer
 from fluence.kube.client import Client
 from fluence.model.owner import Owner
-from fluence.schedule.enforcement import EndOverrun
+from fluence.schedule.overruns import EndOverrun
 from tests.unit.kube.serving import serving, until
 from tests.unit.schedule import kit
 

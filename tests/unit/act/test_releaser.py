@@ -15,7 +15,7 @@ from fluence.kube.client import Client
 from fluence.kube.errors import Invalid, KubeError, Missing, ServerFault, Status, Unreachable
 from fluence.model.grant import ReleaseNote
 from fluence.model.owner import Owner
-from fluence.schedule.actions import BindOutcome, Release, ReleaseResult
+from fluence.schedule.events import BindOutcome, Release, ReleaseResult
 from tests.unit.schedule.test_held import held
 
 NOTE = ReleaseNote("7", '{"start":1}', ((0, "n0"),), 1)

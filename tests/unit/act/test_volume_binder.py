@@ -12,8 +12,8 @@ from aiohttp import web
 from fluence.act import orders as chooser
 from fluence.act.orders import VolumeBinder
 from fluence.kube.client import Client
-from fluence.model.volume import SELECTED_NODE
-from fluence.schedule.actions import ClaimUpdate
+from fluence.model.claims import SELECTED_NODE
+from fluence.schedule.events import ClaimUpdate
 from tests.unit.kube.serving import serving, until
 
 CLAIM: dict[str, Any] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fluence import names
-from fluence.admission.admit import Admitted, admit
+from fluence.admission.review import Admitted, admit
 from fluence.admission.scopes import AdmissionOptions, DoorMode, scopes
 from fluence.model.external_resources import BASE
 

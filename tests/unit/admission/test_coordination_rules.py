@@ -7,7 +7,7 @@ import pytest
 
 from fluence import names
 from fluence.model.pod import Pod
-from fluence.schedule.gangs.labels import declared_size
+from fluence.schedule.gangs.size import declared_size
 from tests.unit.admission.objects import QPU, admitted, container, pod, variables_of
 
 READY = "quantum.braket/ready"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fluence import names
-from fluence.admission.admit import Admitted, admit
+from fluence.admission.review import Admitted, admit
 from fluence.admission.scopes import OPERATOR_KINDS, AdmissionOptions, DoorMode, scopes
 from fluence.model.operators import OPERATORS
 from tests.operator_objects import Change, changes_of, operator_object

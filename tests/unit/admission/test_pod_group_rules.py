@@ -10,9 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.admission.admit import admit
 from fluence.admission.patch import Incoming, apply
 from fluence.admission.pod_groups import pod_group_rules
+from fluence.admission.review import admit
 from fluence.admission.rule import DEFAULT_HANDLERS, POD_GROUPS, Site
 from fluence.admission.scopes import AdmissionOptions, scopes
 from fluence.model.pod import Pod, SchedulingGroup

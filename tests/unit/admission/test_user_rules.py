@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from fluence import names
-from fluence.admission.admit import admit
 from fluence.admission.manifests import manifests, policies, webhook_configuration
-from fluence.admission.review import answer
+from fluence.admission.review import admit, answer
 from fluence.admission.scopes import AdmissionOptions, AdmissionScope, scopes
 from fluence.admission.users import KINDS, NAME
 

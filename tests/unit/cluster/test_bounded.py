@@ -20,7 +20,7 @@ from fluence.model.pod import (
     PodAffinityTerm,
     WeightedPodAffinityTerm,
 )
-from fluence.placer.gang import GangPlacement, GangRequest
+from fluence.placer.placer import GangPlacement, GangRequest
 from tests.amounts import amount
 from tests.gangs import compiled
 from tests.unit.cluster.build import HOST, node, pod

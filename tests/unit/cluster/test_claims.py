@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 
 from fluence.cluster.claims import Claim, Claims
+from fluence.model.claims import PersistentVolume, StorageClass, VolumeClaim
 from fluence.model.reason import Code, Reason
-from fluence.model.volume import PersistentVolume, StorageClass, VolumeClaim
 
 ONCE = ["ReadWriteOnce"]
 

@@ -16,7 +16,7 @@ from fluence.graph.graph import ResourceGraph
 from fluence.graph.selection import Selection
 from fluence.match.find import find
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Never, Placed, Wait
+from fluence.match.request import Never, Placed, Wait
 from fluence.messages import text
 from fluence.model.jobspec import Jobspec
 from fluence.model.meta import LabelSelector, ObjectMeta, OwnerReference, Requirement
@@ -38,7 +38,7 @@ from fluence.model.pod import (
     TopologySpreadConstraint,
 )
 from fluence.model.reason import Code, Reason
-from fluence.placer.gang import GangPlacement
+from fluence.placer.placer import GangPlacement
 from tests.gangs import compiled
 from tests.gangs import why as why_not
 

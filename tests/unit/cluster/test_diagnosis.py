@@ -8,7 +8,7 @@ from fluence.cluster.graph import ClusterGraph, TopologyDomain
 from fluence.model.node import Taint
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
-from fluence.placer.gang import GangRequest
+from fluence.placer.placer import GangRequest
 from tests.gangs import compiled
 from tests.gangs import why as why_not
 from tests.unit.cluster.build import ZONE, node, pod

@@ -6,7 +6,7 @@ from fluence.cluster.graph import ClusterGraph
 from fluence.cluster.pods import is_usage
 from fluence.model.meta import ObjectMeta, OwnerReference
 from fluence.model.pod import Pod
-from fluence.placer.gang import GangPlacement, GangRequest
+from fluence.placer.placer import GangPlacement, GangRequest
 from tests.gangs import compiled
 from tests.unit.cluster.build import bound, node, pod
 

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluence.cluster.graph import ClusterGraph, Refused, TopologyDomain
-from fluence.match.placement import Never
+from fluence.match.request import Never
 from fluence.messages import text
 from fluence.model.pod import Pod
-from fluence.placer.gang import GangPlacement
+from fluence.placer.placer import GangPlacement
 from tests.gangs import compiled
 from tests.gangs import why as why_not
 from tests.unit.cluster.build import ZONE, node, pod

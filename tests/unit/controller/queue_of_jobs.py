@@ -7,8 +7,7 @@ from collections import Counter
 from msgspec.structs import replace
 
 from fluence.controller.controller import FluxJobController
-from fluence.controller.flux_job import FluxJob
-from fluence.controller.workloads import Workload
+from fluence.controller.flux_job import FluxJob, Workload
 from fluence.kube.access import Access
 from fluence.kube.client import Client
 from fluence.live.scheduler import LiveScheduler

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from fluence.controller.flux_job import Workload, spec_of, workload_of
 from fluence.controller.unstarted import resource_of
-from fluence.controller.workloads import Workload, spec_of, workload_of
 from fluence.model.operators import CustomOwner, suspended
 from fluence.model.pod import Pod
 from fluence.schedule.queueing.placeholder import reference

@@ -10,9 +10,8 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.controller import standing as standings
-from fluence.controller.flux_job import FluxJobSpec, FluxJobStatus
+from fluence.controller.flux_job import FluxJobSpec, FluxJobStatus, Workload, spec_of, workload_of
 from fluence.controller.standing import Standing, rounded, status
-from fluence.controller.workloads import Workload, spec_of, workload_of
 from fluence.model.meta import Condition
 from fluence.model.owner import Deployment, Owner, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod, PodStatus

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from structlog.testing import capture_logs
 
-from fluence.controller.workloads import Workload
+from fluence.controller.flux_job import Workload
 from fluence.kube.errors import Invalid, Status, Unreachable
 from fluence.schedule.events import Changed
 from tests.unit.controller.queue_of_jobs import QueueOfJobs

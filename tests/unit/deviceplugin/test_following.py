@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fluence.deviceplugin.following import follow_file
+from fluence.deviceplugin.advertising import follow_file
 from fluence.deviceplugin.settings import DEFAULT_CAPACITY, MAX_CAPACITY, offered, read_capacity
 from fluence.model.external_resources import DeviceTree, parse
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fluence import InvalidGraph, InvalidInput, ResourceGraph
-from fluence.graph import export, files
+from fluence.graph import files
 
 DEMO = Path(__file__).parents[3] / "examples"
 
@@ -34,7 +34,7 @@ def same(one: ResourceGraph, other: ResourceGraph) -> None:
     assert one.name == other.name
     assert one.properties == other.properties
     assert [one.type_name(v) for v in range(len(one))] == [other.type_name(v) for v in range(len(other))]
-    assert list(export.edges(one)) == list(export.edges(other))
+    assert list(files.edges(one)) == list(files.edges(other))
     assert [one.paths(v) for v in range(len(one))] == [other.paths(v) for v in range(len(other))]
 
 
@@ -88,7 +88,7 @@ def test_graphml_has_every_vertex_and_edge() -> None:
     root = ElementTree.fromstring(graph.render("graphml"))
     space = "{http://graphml.graphdrawing.org/xmlns}"
     assert len(root.findall(f".//{space}node")) == len(graph)
-    assert len(root.findall(f".//{space}edge")) == len(list(export.edges(graph)))
+    assert len(root.findall(f".//{space}edge")) == len(list(files.edges(graph)))
 
 
 def test_dot_quotes_names() -> None:
@@ -102,7 +102,7 @@ def test_simple_shows_children_first() -> None:
     assert text.splitlines()[-1] == "      ---c0[1:x]"
 
 
-@pytest.mark.parametrize("format_", export.formats())
+@pytest.mark.parametrize("format_", files.formats())
 def test_every_format_can_be_dumped(format_: str, tmp_path: Path) -> None:
     files.dump(ResourceGraph.load(DEMO / "cluster.json"), tmp_path / "out", format_)
     assert (tmp_path / "out").stat().st_size > 90

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from fluence.live.history_writer import HistoryBacklog
-from fluence.model.job_entry import JobEntry
-from fluence.model.job_state import JobState
+from fluence.model.job_state import JobEntry, JobState
 from fluence.model.reason import Code, Reason
 
 

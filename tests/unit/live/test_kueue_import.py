@@ -11,8 +11,7 @@ from aiohttp import web
 
 from fluence.clock import ManualClock
 from fluence.kube.client import Client
-from fluence.live.kueue import KueueImport
-from fluence.live.watches import Watches
+from fluence.live.watches import KueueImport, Watches
 from fluence.model.kueue import KueueObject
 from fluence.schedule.events import Changed, Event
 from fluence.units import rfc3339

@@ -12,7 +12,7 @@ import structlog
 from structlog.testing import capture_logs
 
 from fluence import names
-from fluence.act.wait_report import wait_report
+from fluence.act.conditions import wait_report
 from fluence.act.writers import StatusWriter
 from fluence.clock import ManualClock
 from fluence.kube.client import Client
@@ -27,16 +27,15 @@ from fluence.model.owner import OwnerSpec, PodTemplate
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.queue.policy import PluginFault
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.cycle import Decisions
+from fluence.schedule.events import Bind, BindOutcome, BindResult
 from fluence.schedule.gangs.gang import Gang
-from fluence.schedule.quarantine import Fault, Subject
 from fluence.schedule.queueing.placeholder import placeholder
 from fluence.schedule.queueing.unheld import UnheldNamespace
 from fluence.schedule.scheduler import Scheduler
-from fluence.schedule.status.reports import Waiting
+from fluence.schedule.status.reports import GangWarning, Waiting
 from fluence.schedule.status.status import StatusReport
-from fluence.schedule.status.warnings import GangWarning
+from fluence.schedule.step import Fault, Subject
 from tests.unit.cluster.build import bound
 from tests.unit.schedule import kit
 

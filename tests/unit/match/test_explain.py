@@ -12,8 +12,7 @@ from fluence.graph.graph import Batch, ResourceGraph
 from fluence.match.explain import Explanation, Level, explain
 from fluence.match.matcher import Matcher
 from fluence.model.constraint import parse
-from fluence.model.count import Count
-from fluence.model.jobspec import Jobspec, JobspecAttributes, JobspecResource
+from fluence.model.jobspec import Count, Jobspec, JobspecAttributes, JobspecResource
 
 
 def cluster(

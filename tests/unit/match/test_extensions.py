@@ -9,8 +9,7 @@ import pytest
 from fluence.graph.graph import CONTAINMENT, Batch, ResourceGraph
 from fluence.graph.writers import Grant, write
 from fluence.match.matcher import Matcher, NothingHeld
-from fluence.match.placement import Never, Placed, Wait
-from fluence.match.request import Extensions
+from fluence.match.request import Extensions, Never, Placed, Wait
 from fluence.model.jobspec import Jobspec
 
 MIXED = Extensions(siblings=True)

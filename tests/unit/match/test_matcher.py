@@ -9,7 +9,7 @@ import pytest
 from fluence.errors import Conflict, InvalidGraph, InvalidInput, InvalidJobspec, NotFound
 from fluence.graph.writers import Grant, write
 from fluence.match.matcher import HORIZON, Matcher
-from fluence.match.placement import Never, Operation, Placed, Wait
+from fluence.match.request import Never, Operation, Placed, Wait
 from fluence.model.jobspec import Jobspec
 from tests.builders import Json, cluster, jobspec, resource
 from tests.property import model

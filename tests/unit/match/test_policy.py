@@ -11,8 +11,8 @@ import pytest
 from fluence.errors import InvalidInput
 from fluence.match import policy
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Placed
 from fluence.match.policy import MatchPolicy
+from fluence.match.request import Placed
 from tests.builders import Sample, cluster, jobspec, resource
 
 

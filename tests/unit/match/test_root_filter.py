@@ -7,7 +7,7 @@ import pytest
 from fluence.graph.filters import Filters
 from fluence.match.filter_usage import _Plan
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Never, Placed, Wait
+from fluence.match.request import Never, Placed, Wait
 from fluence.model.jobspec import Jobspec
 from tests.builders import Sample, cluster, jobspec, resource
 

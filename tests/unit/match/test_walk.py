@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluence.match.matcher import Matcher, NothingHeld
-from fluence.match.placement import Never, Placed, Wait
+from fluence.match.request import Never, Placed, Wait
 from tests.builders import Json, Sample, cluster, jobspec, resource
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fluence.graph import jgf
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Never, Placed
+from fluence.match.request import Never, Placed
 from fluence.model.constraint import parse
 from tests.builders import Sample, cluster, jobspec, resource
 

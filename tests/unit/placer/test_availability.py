@@ -6,10 +6,9 @@ import pytest
 
 from fluence.graph.graph import CONTAINMENT, Batch, ResourceGraph
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Wait
-from fluence.match.request import Extensions
-from fluence.placer.gang import GangPlacement, GangRequest, Members
+from fluence.match.request import Extensions, Wait
 from fluence.placer.gang_fit import GangFit
+from fluence.placer.placer import GangPlacement, GangRequest, Members
 
 
 def fit(*, keeps_overdue: bool) -> GangFit:

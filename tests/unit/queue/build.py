@@ -11,7 +11,7 @@ from fluence.model.jobspec import Jobspec
 from fluence.model.reason import Code, Reason
 from fluence.queue import GraphPlanner, PoolPlanner, Queue, Submission
 from fluence.queue.job import SECOND
-from fluence.sim.platform import regular
+from fluence.sim.simulator import regular
 
 MINUTE = 60 * SECOND
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluence.queue import Queue, scheduling_pass
-from fluence.queue.budget import CycleBudget, Sweep, SweepProgress
+from fluence.queue.scheduling_pass import CycleBudget, Sweep, SweepProgress
 from tests.unit.queue.build import MINUTE, graph, job, pool, run
 
 PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])

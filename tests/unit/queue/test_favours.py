@@ -6,8 +6,8 @@ from __future__ import annotations
 from random import Random
 
 from fluence.queue import Queue
-from fluence.queue.favours import MAX_MEMBERS
 from fluence.queue.job import JobRecord
+from fluence.queue.turns import MAX_MEMBERS
 from tests.unit.queue.build import job, pool
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from fluence.errors import Conflict, InvalidInput, NotFound
 from fluence.graph.ledger import LedgerJob
-from fluence.match.placement import Operation
+from fluence.match.request import Operation
 from fluence.model.reason import Code, Reason
 from fluence.queue import GraphPlanner, JobRecord, JobState, Submission
 from fluence.queue.allocations import Allocation

@@ -11,12 +11,11 @@ from fluence.graph.ledger import LedgerJob
 from fluence.model.reason import Code, Reason
 from fluence.queue import GraphPlanner, JobRecord, JobState, PoolPlanner, Queue, QueuePolicy
 from fluence.queue.allocations import Allocation
-from fluence.queue.budget import CycleBudget
 from fluence.queue.pending import Pending
 from fluence.queue.plan import JobFault, Plan
 from fluence.queue.policy import BUILT_IN, PluginGuard
 from fluence.queue.rules import RuleBook, by_urgency
-from fluence.queue.scheduling_pass import SchedulingPass
+from fluence.queue.scheduling_pass import CycleBudget, SchedulingPass
 from tests.unit.queue.build import MINUTE, because, graph, job, matcher, pool, run
 
 PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from fluence.match.placement import Operation
+from fluence.match.request import Operation
 from fluence.model.reason import Code
 from fluence.queue import Queue
-from fluence.queue.expectations import Calibration
 from fluence.queue.history import History
 from fluence.queue.job import SECOND, Submission
+from fluence.queue.promises import Calibration
 from tests.unit.queue.build import MINUTE, cores, finish_at_limits, graph, job, pool, run
 
 PLANNERS = pytest.mark.parametrize("make", [pool, graph], ids=["counted", "matched"])

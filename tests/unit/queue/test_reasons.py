@@ -9,7 +9,7 @@ import pytest
 from fluence.errors import NotFound
 from fluence.messages import texts
 from fluence.messages.whatif import change_text
-from fluence.model.count import Count
+from fluence.model.jobspec import Count
 from fluence.model.reason import Code, Reason
 from fluence.queue import JobState, Queue, Submission
 from fluence.queue.job import SECOND

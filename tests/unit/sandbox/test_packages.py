@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fluence.errors import FluenceError
-from fluence.sandbox import machine, packages
+from fluence.sandbox import images, machine
 from fluence.sandbox.testing import needs_package, needs_real_nodes
 
 
@@ -35,8 +35,8 @@ class Debian:
 def debian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Debian:
     made = Debian(tmp_path)
     monkeypatch.setenv("PATH", f"{made.bin}:/usr/bin:/bin")
-    monkeypatch.setattr(packages, "_APT", tmp_path / "apt")
-    monkeypatch.setattr(packages.os, "geteuid", lambda: 0)  # type: ignore[attr-defined]
+    monkeypatch.setattr(images, "_APT", tmp_path / "apt")
+    monkeypatch.setattr(images.os, "geteuid", lambda: 0)  # type: ignore[attr-defined]
     monkeypatch.delenv("CI", raising=False)
     return made
 
@@ -55,7 +55,7 @@ def test_of_two_that_want_packages_at_once_the_second_waits(debian: Debian) -> N
 
     def work() -> None:
         try:
-            packages.install(["runc"])
+            images.install(["runc"])
         except FluenceError as error:
             failed.append(error)
 
@@ -71,7 +71,7 @@ def test_of_two_that_want_packages_at_once_the_second_waits(debian: Debian) -> N
 def test_a_package_that_cannot_be_installed_is_named_with_the_words_of_apt(debian: Debian) -> None:
     debian.program("apt-get", "echo 'E: Unable to locate package runc' >&2; exit 100")
     with pytest.raises(FluenceError, match=r"--no-install-recommends runc failed: E: Unable to locate"):
-        packages.install(["runc"])
+        images.install(["runc"])
 
 
 @pytest.mark.parametrize("is_root", [True, False])
@@ -79,7 +79,7 @@ def test_old_lists_are_renewed_before_a_package_is_given_up(
     debian: Debian, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_root: bool
 ) -> None:
     """The archive keeps only the newest version: what an old list names is gone."""
-    monkeypatch.setattr(packages.os, "geteuid", lambda: 0 if is_root else 1000)  # type: ignore[attr-defined]
+    monkeypatch.setattr(images.os, "geteuid", lambda: 0 if is_root else 1000)  # type: ignore[attr-defined]
     fresh = tmp_path / "fresh"
     debian.program(
         "apt-get",
@@ -88,9 +88,9 @@ def test_old_lists_are_renewed_before_a_package_is_given_up(
     debian.program("dpkg-deb", 'mkdir -p "$3/bin" && touch "$3/bin/busybox"')
     if not is_root:
         with pytest.raises(FluenceError, match="apt-get download busybox-static failed"):
-            packages.unpack("busybox-static", tmp_path / "files")
+            images.unpack("busybox-static", tmp_path / "files")
         return
-    packages.unpack("busybox-static", tmp_path / "files")
+    images.unpack("busybox-static", tmp_path / "files")
     assert (tmp_path / "files/bin/busybox").exists()
 
 

@@ -9,9 +9,8 @@ from fluence.model.meta import ObjectMeta
 from fluence.model.node import Node
 from fluence.model.owner import Group, Owner
 from fluence.model.pod import Pod
-from fluence.schedule.actions import BindResult
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.events import BindFinished, Changed, Event
+from fluence.schedule.events import BindFinished, BindResult, Changed, Event
 from fluence.schedule.scheduler import Scheduler, SchedulerConfig
 
 

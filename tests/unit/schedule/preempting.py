@@ -12,7 +12,7 @@ from fluence.act.conditions import pod_condition
 from fluence.model.grant import with_condition
 from fluence.model.meta import Condition, LabelSelector, ObjectMeta
 from fluence.model.pod import Pod, PodDisruptionBudget
-from fluence.model.queue_object import QueueObject
+from fluence.model.queue_documents import QueueObject
 from fluence.schedule.cycle import Decisions
 from fluence.schedule.events import Changed, Object
 from fluence.schedule.preemption.preemption import BY_SCHEDULER, DISRUPTION_TARGET

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fluence.schedule.actions import Bind
 from fluence.schedule.binding import BindRetries
+from fluence.schedule.events import Bind
 from tests.unit.schedule import kit
 
 A, B = (Bind(kit.pod(name), "n1", f"default/pod:{name}", {}) for name in "ab")

@@ -10,9 +10,9 @@ from fluence.kube.access import Access
 from fluence.kube.client import Client
 from fluence.live.scheduler import LiveScheduler
 from fluence.queue.rules import QueueRules
-from fluence.schedule.actions import Bind
 from fluence.schedule.build import scheduler_for
-from fluence.schedule.enforcement import LimitMode
+from fluence.schedule.events import Bind
+from fluence.schedule.overruns import LimitMode
 from fluence.schedule.scheduler import SchedulerConfig
 from fluence.schedule.settings import SchedulerSettings
 from fluence.sim.cluster import EmbeddedCluster

@@ -15,7 +15,7 @@ from fluence.messages import texts
 from fluence.model.job_state import JobState
 from fluence.model.meta import KubeObject, ObjectMeta
 from fluence.model.pod import Pod
-from fluence.model.queue_object import QueueObject
+from fluence.model.queue_documents import QueueObject
 from fluence.model.queues import Queue, QueueTree
 from fluence.queue.rules import QueueRules
 from fluence.schedule.cycle import Decisions

@@ -12,8 +12,8 @@ from fluence.cluster.planner import HORIZON
 from fluence.model.job_state import JobState
 from fluence.model.pod import ClaimVolumeSource, Pod, PodVolume
 from fluence.model.reason import Code
-from fluence.schedule.actions import Bind, BindOutcome, BindResult, ClaimUpdate
 from fluence.schedule.cycle import Decisions
+from fluence.schedule.events import Bind, BindOutcome, BindResult, ClaimUpdate
 from tests.unit.cluster.build import bound, ended, node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver

@@ -22,8 +22,7 @@ from fluence.model.pod import (
     ResourceRequirements,
 )
 from fluence.model.reason import Code, Reason
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
-from fluence.schedule.events import Changed
+from fluence.schedule.events import Bind, BindOutcome, BindResult, Changed
 from fluence.schedule.settings import SchedulerSettings
 from tests.unit.cluster.build import bound, ended, node
 from tests.unit.schedule import kit

@@ -9,7 +9,7 @@ import pytest
 
 from fluence import names
 from fluence.cluster.graph import ClusterGraph
-from fluence.model.dra import (
+from fluence.model.claims import (
     MAX_KINDS,
     CelSelector,
     ClaimRequest,

@@ -13,7 +13,7 @@ from fluence.model.owner import Deployment, Job, Owner
 from fluence.model.pod import Pod, SchedulingGate
 from fluence.model.reason import Code
 from fluence.queue.rules import QueueRules
-from fluence.schedule.enforcement import EndOverrun, LimitMode, WarnOverrun, warned_note
+from fluence.schedule.overruns import EndOverrun, LimitMode, WarnOverrun, warned_note
 from fluence.schedule.scheduler import SchedulerConfig
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluence.schedule.gangs.exclusions import Exclusions
+from fluence.schedule.gangs.groups import Exclusions
 
 
 def test_a_refused_node_is_excluded_for_its_group_alone_and_for_good() -> None:

@@ -15,11 +15,10 @@ from fluence.model.pod import Affinity, NodeAffinity, NodeSelector, NodeSelector
 from fluence.model.reason import Code
 from fluence.queue.history import History
 from fluence.queue.job import Submission
-from fluence.schedule.actions import Bind
-from fluence.schedule.enforcement import EndOverrun
+from fluence.schedule.events import Bind
 from fluence.schedule.external_resources.producer_gates import OpenGate, ProducerGates
+from fluence.schedule.overruns import EndOverrun, holder
 from fluence.schedule.settings import SchedulerSettings
-from fluence.schedule.status.holders import holder
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.test_devices import QPUS, asks

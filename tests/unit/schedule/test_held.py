@@ -15,9 +15,15 @@ from fluence.model.node import Node, NodeStatus
 from fluence.model.owner import Deployment, Owner, PodTemplate, ReplicaSet, StatefulSet
 from fluence.model.pod import Container, Pod, PodSpec, PodStatus, ResourceRequirements, SchedulingGate
 from fluence.model.reason import Code
-from fluence.schedule.actions import BindOutcome, BindResult, ReleaseResult
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.events import BindFinished, Changed, ReleaseFinished
+from fluence.schedule.events import (
+    BindFinished,
+    BindOutcome,
+    BindResult,
+    Changed,
+    ReleaseFinished,
+    ReleaseResult,
+)
 from fluence.schedule.queueing.placeholders import PATIENCE
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver

@@ -17,9 +17,8 @@ from fluence.model.operators import OPERATORS, CustomOwner, read_owner, with_siz
 from fluence.model.owner import Job, Owner, OwnerSpec
 from fluence.model.pod import Pod, SchedulingGate
 from fluence.model.reason import Code
-from fluence.schedule.actions import BindOutcome, ReleaseResult
 from fluence.schedule.cycle import Decisions
-from fluence.schedule.events import Changed, ReleaseFinished
+from fluence.schedule.events import BindOutcome, Changed, ReleaseFinished, ReleaseResult
 from fluence.schedule.queueing.placeholder import reference
 from fluence.schedule.queueing.placeholders import MADE_WITHIN, MOST_PODS, PATIENCE
 from tests.unit.schedule import kit

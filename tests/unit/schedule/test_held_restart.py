@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from fluence import names
 from fluence.model.owner import Owner
 from fluence.model.pod import PodStatus
-from fluence.schedule.actions import Bind
+from fluence.schedule.events import Bind
 from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.test_held import NOW, as_bound, driver, held, let_go, node, rank
 

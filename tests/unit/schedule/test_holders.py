@@ -5,7 +5,7 @@ from __future__ import annotations
 from fluence import messages, names
 from fluence.model.reason import Code, Reason
 from fluence.schedule.events import Changed
-from fluence.schedule.status.holders import NAMED, named, told_to
+from fluence.schedule.overruns import NAMED, named, told_to
 from tests.unit.cluster.build import node as cluster_node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver

@@ -16,8 +16,7 @@ from fluence.model.node import Node
 from fluence.model.owner import Owner, StatefulSet
 from fluence.model.pod import Affinity, NodeAffinity, NodeSelector, NodeSelectorTerm, Pod
 from fluence.model.reason import Code
-from fluence.schedule.actions import Bind
-from fluence.schedule.events import Changed
+from fluence.schedule.events import Bind, Changed
 from fluence.schedule.queueing import placeholders as placeholders
 from fluence.schedule.queueing.placeholder import is_placeholder
 from tests.unit.schedule import kit

@@ -9,15 +9,14 @@ from typing import Any
 from msgspec.structs import replace
 
 from fluence.cluster.graph import job_number
-from fluence.model.job_entry import JobEntry
-from fluence.model.job_state import JobState
+from fluence.model.job_state import JobEntry, JobState
 from fluence.model.meta import Condition
 from fluence.model.owner import Deployment, ReplicaSet
 from fluence.model.pod import Pod
 from fluence.model.reason import Code
 from fluence.queue.rules import QueueRules
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
 from fluence.schedule.cycle import Decisions
+from fluence.schedule.events import Bind, BindOutcome, BindResult
 from fluence.schedule.restart import annotations_for
 from tests.unit.cluster.build import bound, ended, node
 from tests.unit.schedule import kit

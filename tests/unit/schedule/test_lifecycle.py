@@ -16,7 +16,7 @@ from fluence.errors import Conflict
 from fluence.model.job_state import JobState
 from fluence.model.pod import ClaimVolumeSource, Pod, PodVolume
 from fluence.model.reason import Code
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
+from fluence.schedule.events import Bind, BindOutcome, BindResult
 from fluence.schedule.lifecycle import Lifecycle
 from fluence.schedule.pod_set import PodSet
 from fluence.schedule.reconcile import Submit

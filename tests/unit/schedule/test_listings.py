@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.act.group_maker import is_sized, pod_group
+from fluence.act.own_objects import is_sized, pod_group
 from fluence.kube.gangs import Kai, PodGroups136, Volcano
 from fluence.model.meta import OwnerReference
 from fluence.model.owner import Group

@@ -14,7 +14,7 @@ from cachetools import Cache
 from msgspec.structs import replace
 
 from fluence import names
-from fluence.schedule.actions import BindOutcome, BindResult
+from fluence.schedule.events import BindOutcome, BindResult
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.test_promised_starts import node

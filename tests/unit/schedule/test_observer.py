@@ -8,14 +8,13 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from fluence.model.claims import CsiNode
 from fluence.model.job_state import JobState
 from fluence.model.meta import Condition, KubeObject, ObjectMeta
 from fluence.model.node import Node
 from fluence.model.pod import ClaimVolumeSource, Pod, PodVolume
 from fluence.model.reason import Code
-from fluence.model.volume import CsiNode
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
-from fluence.schedule.events import Changed
+from fluence.schedule.events import Bind, BindOutcome, BindResult, Changed
 from tests.unit.cluster.build import bound, ended, node
 from tests.unit.cluster.test_claims import claim, kind, volume
 from tests.unit.schedule import kit

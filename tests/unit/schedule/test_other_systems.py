@@ -19,7 +19,7 @@ from fluence.model.reason import Code, Reason
 from fluence.schedule.events import Changed, Object
 from fluence.schedule.gangs.gang import Gang
 from fluence.schedule.gangs.groups import Groups
-from fluence.schedule.gangs.labels import MAX_TASK_GROUPS_BYTES
+from fluence.schedule.gangs.size import MAX_TASK_GROUPS_BYTES
 from tests.unit.cluster.build import node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fluence import names
 from fluence.model.owner import PodTemplate
 from fluence.model.pod import Pod, PodSpec
-from fluence.model.queue_object import QueueObject
+from fluence.model.queue_documents import QueueObject
 from fluence.model.reason import Code, Reason
 from fluence.schedule.events import Changed, Object
 from fluence.schedule.inquiry import Inquiry

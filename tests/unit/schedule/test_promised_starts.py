@@ -14,7 +14,7 @@ from fluence.model.node import Node, NodeStatus
 from fluence.model.owner import ReplicaSet
 from fluence.model.pod import Affinity, ContainerPort, Pod, PodAffinity, PodAffinityTerm
 from fluence.model.reason import Code, Reason
-from fluence.schedule.actions import BindOutcome, BindResult
+from fluence.schedule.events import BindOutcome, BindResult
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 

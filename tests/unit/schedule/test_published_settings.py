@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fluence.config import load
-from fluence.schedule.build import scheduler_for
-from fluence.schedule.published_settings import DECIDING, publish, read_published
+from fluence.schedule.build import DECIDING, publish, read_published, scheduler_for
 from fluence.schedule.settings import SchedulerSettings
 
 VALUES: dict[str, list[Any]] = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fluence.model.pod import Pod
-from fluence.schedule.quarantine import Quarantine, Subject
+from fluence.schedule.step import Quarantine, Subject
 from tests.unit.cluster.build import node
 from tests.unit.schedule import kit
 

@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from fluence import messages, names
-from fluence.act.wait_report import fingerprint
+from fluence.act.conditions import fingerprint
 from fluence.model.job_state import JobState
 from fluence.model.meta import LabelSelector
 from fluence.model.node import Taint

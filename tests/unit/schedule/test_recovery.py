@@ -8,7 +8,7 @@ import pytest
 
 from fluence import names
 from fluence.model.pod import Pod
-from fluence.schedule.actions import BindOutcome, BindResult
+from fluence.schedule.events import BindOutcome, BindResult
 from fluence.schedule.gangs.annotations import gang_annotations
 from fluence.schedule.restart import annotations_for, excluded_note, job_of, running
 from tests.unit.cluster.build import node

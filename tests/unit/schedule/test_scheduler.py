@@ -12,14 +12,12 @@ from fluence.cluster.graph import ClusterGraph, PodSetRequest
 from fluence.model.meta import ObjectMeta
 from fluence.model.node import Node
 from fluence.model.pod import Pod
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
-from fluence.schedule.events import BindFinished, Changed
+from fluence.schedule.events import Bind, BindFinished, BindOutcome, BindResult, Changed
 from fluence.schedule.gangs.groups import Groups
 from fluence.schedule.intake import Intake
-from fluence.schedule.quarantine import Subject
 from fluence.schedule.scheduler import subject_of
 from fluence.schedule.status.reports import StatusReports
-from fluence.schedule.step import working_on
+from fluence.schedule.step import Subject, working_on
 from fluence.schedule.volumes import ClaimChanges
 from tests.unit.cluster.build import bound, node
 from tests.unit.cluster.test_claims import claim

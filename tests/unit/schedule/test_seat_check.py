@@ -10,7 +10,7 @@ from fluence.cluster.claims import Claim
 from fluence.model.node import Taint
 from fluence.model.pod import ClaimVolumeSource, PodVolume
 from fluence.model.reason import Code
-from fluence.schedule.actions import Bind, BindOutcome, BindResult
+from fluence.schedule.events import Bind, BindOutcome, BindResult
 from tests.unit.cluster.build import node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fluence.model.job_entry import PastRun
+from fluence.model.job_state import PastRun
 from fluence.queue import Queue
 from fluence.queue.job import Submission
 from fluence.schedule.history import seed

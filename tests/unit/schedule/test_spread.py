@@ -11,8 +11,7 @@ from fluence import names
 from fluence.model.meta import LabelSelector, ObjectMeta, Service, ServiceSpec
 from fluence.model.owner import Job, Owner, ReplicaSet, StatefulSet
 from fluence.model.pod import Pod, TopologySpreadConstraint
-from fluence.schedule.actions import BindOutcome, BindResult
-from fluence.schedule.events import BindFinished, Changed
+from fluence.schedule.events import BindFinished, BindOutcome, BindResult, Changed
 from tests.unit.cluster.build import node
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver

@@ -9,10 +9,9 @@ import pytest
 
 from fluence.model.node import Node
 from fluence.model.pod import Pod
-from fluence.schedule.cycle import Decisions
+from fluence.schedule.cycle import Decisions, Rooms
 from fluence.schedule.events import Changed, Event, NotBound
 from fluence.schedule.gangs.groups import Groups
-from fluence.schedule.rooms import Rooms
 from fluence.schedule.step import GroupFault, Step, working_on
 from tests.unit.cluster.build import bound, node
 from tests.unit.schedule import kit

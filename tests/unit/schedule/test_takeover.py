@@ -11,7 +11,7 @@ from fluence.model.meta import Condition
 from fluence.model.pod import Pod, PodStatus
 from fluence.model.reason import Code
 from fluence.schedule import restart
-from fluence.schedule.changes import SLICE
+from fluence.schedule.pod_set import SLICE
 from fluence.schedule.restart import PriorPromise, Promise, Takeover
 from fluence.units import rfc3339
 from tests.unit.schedule import kit

@@ -12,10 +12,15 @@ import pytest
 from fluence import names
 from fluence.model.reason import Code, Reason
 from fluence.schedule import restart
-from fluence.schedule.gangs.annotations import MAX_CONSTRAINT_BYTES, MAX_TEXT_BYTES, read_constraint
+from fluence.schedule.gangs.annotations import (
+    KNOWN,
+    MAX_CONSTRAINT_BYTES,
+    MAX_TEXT_BYTES,
+    read_constraint,
+    unread,
+)
 from fluence.schedule.gangs.gang import Gang
 from fluence.schedule.gangs.groups import Groups
-from fluence.schedule.gangs.unknown_annotations import KNOWN, unread
 from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.kit import GROUP, SIZE, group, owner, pod, ranks
 

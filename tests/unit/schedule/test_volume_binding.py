@@ -12,7 +12,7 @@ from fluence.cluster.graph import ClusterGraph
 from fluence.model.meta import Requirement
 from fluence.model.pod import ClaimVolumeSource, NodeSelector, NodeSelectorTerm, PodVolume
 from fluence.model.reason import Code, Reason
-from fluence.schedule.actions import Bind, ClaimUpdate
+from fluence.schedule.events import Bind, ClaimUpdate
 from fluence.schedule.scheduler import cluster_for
 from fluence.schedule.volumes import Failed, Ready, VolumeBinding, VolumeBindings, Waits
 from tests.gangs import nominated

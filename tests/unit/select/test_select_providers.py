@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from fluence.errors import InvalidInput
-from fluence.select.backend import Backend, BackendRequest, merge, priced
+from fluence.select.policies import Backend, BackendRequest, merge, priced
 from fluence.select.providers import BackendAnswer, BackendQuery, ProviderFailed, gather
 from fluence.select.providers.braket import read_device, read_queue_size, region_of
 from fluence.select.providers.configmap import Unreadable, describe, find_names, find_types, parse_resources

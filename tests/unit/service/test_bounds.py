@@ -22,7 +22,7 @@ import grpc.aio
 import pytest
 
 from fluence.errors import InvalidInput
-from fluence.match.placement import Operation
+from fluence.match.request import Operation
 from fluence.service import match_v1_pb2 as v1
 from fluence.service import rpc
 from fluence.service.api import SERVICE

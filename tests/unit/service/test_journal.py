@@ -13,10 +13,9 @@ import grpc
 import pytest
 
 from fluence.service import match_v1_pb2 as v1
-from fluence.service.changes import GraphChange, Grow, SetStatus, without_repeats
 from fluence.service.engine import Match
 from fluence.service.graphs import Graphs
-from fluence.service.journal import Journal, JournalError
+from fluence.service.journal import GraphChange, Grow, Journal, JournalError, SetStatus, without_repeats
 from tests.unit.service.graphs import flat_jgf, jobspec, slots_only
 from tests.unit.service.running import Client, Service, channel_to
 
@@ -115,7 +114,7 @@ def test_compaction_bounds_the_size(tmp_path: Path) -> None:
 
 
 def _allocate() -> Any:
-    from fluence.match.placement import Operation
+    from fluence.match.request import Operation
 
     return Operation.ALLOCATE
 

@@ -11,8 +11,8 @@ import pytest
 
 from fluence.errors import InvalidInput, InvalidJobspec, NotFound
 from fluence.kube.listing import ClusterListing
-from fluence.match.placement import Operation
-from fluence.model.queue_object import QueueObject
+from fluence.match.request import Operation
+from fluence.model.queue_documents import QueueObject
 from fluence.sandbox.nodes import NodeKind, manifests
 from fluence.schedule.settings import SchedulerSettings
 from fluence.service.engine import Match, ReadOnly, Refusal

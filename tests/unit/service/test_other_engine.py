@@ -19,11 +19,11 @@ import pytest
 
 from fluence.cli import engines
 from fluence.cli.engines import EngineCannot, EngineFailed, EngineRefuses
-from fluence.cli.service_engine import AnswersDiffer, OtherEngine
+from fluence.cli.service import AnswersDiffer, OtherEngine
 from fluence.errors import Conflict, FluenceError, InvalidInput, NotFound
 from fluence.graph.filters import DEFAULT as DEFAULT_FILTERS
-from fluence.match.placement import Operation
-from fluence.service import changes
+from fluence.match.request import Operation
+from fluence.service import journal
 from fluence.service.engine import Match, Refusal
 from fluence.service.settings import ServiceSettings
 from tests.eventually import wait_until
@@ -44,14 +44,14 @@ def program(path: Path, body: str) -> str:
     return f"resource-query:{path}"
 
 
-def loaded(text: str, policy: str = "first") -> changes.LoadGraph:
-    return changes.LoadGraph(
+def loaded(text: str, policy: str = "first") -> journal.LoadGraph:
+    return journal.LoadGraph(
         graph="default",
-        text=changes.packed(text),
+        text=journal.packed(text),
         format="jgf",
         policy=policy,
         source="graph",
-        digest=changes.digest(text),
+        digest=journal.digest(text),
         filters=DEFAULT_FILTERS,
     )
 

@@ -6,8 +6,8 @@ import pytest
 
 from fluence.errors import InvalidGraph, InvalidInput
 from fluence.match.matcher import Matcher
-from fluence.match.placement import Never, Placed, Wait
-from fluence.sim import platform
+from fluence.match.request import Never, Placed, Wait
+from fluence.sim import simulator
 from fluence.sim.intake import pod_jobspec, processors_jobspec
 from tests.builders import cluster
 
@@ -19,29 +19,29 @@ small,32000,262144,0,
 
 @pytest.mark.parametrize("text", ["3x2x1", "3×2×1", "3X2*1", " 3 x 2 x 1 "])
 def test_shorthand_makes_equal_nodes(text: str) -> None:
-    found = platform.read(text)
+    found = simulator.read(text)
     assert (found.nodes, found.unit, found.capacity, found.node_size) == (3, "core", 6, 2)
-    assert platform.capacity(found.graph, "gpu") == 3
+    assert simulator.capacity(found.graph, "gpu") == 3
     assert found.graph.path(found.graph.rows - 1) == "/cluster0/node2/gpu0"
     assert not found.extensions
 
 
 def test_a_job_of_processors_can_spread_over_the_nodes_of_shorthand() -> None:
-    matcher = Matcher(platform.read("3x2").graph)
+    matcher = Matcher(simulator.read("3x2").graph)
     assert isinstance(matcher.match("allocate", processors_jobspec(5, "core"), job=1), Placed)
     assert isinstance(matcher.match("allocate", processors_jobspec(2, "core"), job=2), Wait)
 
 
 def test_a_graph_in_a_file_is_counted_in_cores_or_as_asked(tmp_path: Path) -> None:
     (tmp_path / "c.json").write_text(cluster(racks=2, nodes=2, sockets=2, cores=4, gpus=1).text)
-    assert platform.read(tmp_path / "c.json").capacity == 32
-    by_node = platform.read(tmp_path / "c.json", unit="node")
+    assert simulator.read(tmp_path / "c.json").capacity == 32
+    by_node = simulator.read(tmp_path / "c.json", unit="node")
     assert (by_node.unit, by_node.capacity, by_node.node_size) == ("node", 4, 1)
 
 
 def test_openb_nodes_are_pools_with_the_model_as_a_property(tmp_path: Path) -> None:
     (tmp_path / "nodes.csv").write_text(NODES)
-    found = platform.read(tmp_path / "nodes.csv")
+    found = simulator.read(tmp_path / "nodes.csv")
     assert (found.nodes, found.unit, found.capacity) == (2, "cpu", 128_000)
     matcher = Matcher(found.graph, extensions=found.extensions)
     half = pod_jobspec((("cpu", 4000), ("memory", 1024), ("gpu", 500)), ("T4", "V100M16"))
@@ -64,7 +64,7 @@ def test_openb_nodes_are_pools_with_the_model_as_a_property(tmp_path: Path) -> N
 )
 def test_what_is_no_cluster_is_refused_with_the_cure(text: str, message: str) -> None:
     with pytest.raises(InvalidInput, match=message):
-        platform.read(text)
+        simulator.read(text)
 
 
 @pytest.mark.parametrize(
@@ -82,9 +82,9 @@ def test_what_is_no_cluster_is_refused_with_the_cure(text: str, message: str) ->
 def test_a_bad_table_of_nodes_is_refused_at_its_line(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "nodes.csv").write_text(text)
     with pytest.raises(InvalidInput, match=message):
-        platform.read(tmp_path / "nodes.csv", unit="cpu")
+        simulator.read(tmp_path / "nodes.csv", unit="cpu")
 
 
 def test_a_unit_that_the_cluster_lacks_is_refused_with_those_that_it_has() -> None:
     with pytest.raises(InvalidGraph, match="has no qpu to count: name as unit one of cluster, core, node"):
-        platform.read("2x2", unit="qpu")
+        simulator.read("2x2", unit="qpu")

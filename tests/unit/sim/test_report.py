@@ -21,9 +21,9 @@ from matplotlib.colors import to_hex
 
 from fluence.errors import InvalidInput
 from fluence.sim import gantt, page, pictures, report, workload
+from fluence.sim.gantt import DARK, LIGHT
 from fluence.sim.intake import IntakeTerms
 from fluence.sim.measure import Record, Run
-from fluence.sim.theme import DARK, LIGHT
 from tests.amounts import amount
 from tests.unit.sim.pool import Pool, easy, fcfs, run
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from fluence.cli import main
-from fluence.sim import platform, workload
+from fluence.sim import simulator, workload
 from fluence.sim.measure import Record
 from fluence.sim.saved_view import deepest
 from fluence.sim.simulator import simulate
@@ -70,7 +70,7 @@ def test_the_deepest_moment_is_the_first_at_which_most_wait() -> None:
 @pytest.mark.parametrize("cluster", [f"{NODES}x{CORES}", "graph"])
 def test_a_trace_is_shown_as_it_is_at_its_busiest(tmp_path: Path, policy: str, cluster: str) -> None:
     path = trace(tmp_path)
-    on = platform.read(f"{NODES}x{CORES}")
+    on = simulator.read(f"{NODES}x{CORES}")
     if cluster == "graph":
         cluster = str(tmp_path / "graph.json")
         Path(cluster).write_text(on.graph.render())

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fluence.queue import GraphPlanner, PoolPlanner
-from fluence.sim import platform, workload
+from fluence.sim import simulator, workload
 from fluence.sim.intake import IntakeTerms
 from fluence.sim.simulator import Simulation, simulate
 
@@ -15,7 +15,7 @@ from fluence.sim.simulator import Simulation, simulate
 def simulated(text: str, cluster: str = "1x4", **settings: object) -> Simulation:
     terms = IntakeTerms(processors=None)
     work = workload.parse(text.encode(), kind="yaml", terms=terms)
-    return simulate(work, platform.read(cluster), **settings)  # type: ignore[arg-type]
+    return simulate(work, simulator.read(cluster), **settings)  # type: ignore[arg-type]
 
 
 def starts(run: Simulation) -> dict[str, int | None]:

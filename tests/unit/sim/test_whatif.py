@@ -7,7 +7,7 @@ import pytest
 
 from fluence.errors import InvalidInput
 from fluence.kube.listing import ClusterListing
-from fluence.messages.times import stamp
+from fluence.messages.rendering import stamp
 from fluence.model.node import Node
 from fluence.sandbox.nodes import NodeKind, manifests
 from fluence.sim.cluster import EmbeddedCluster

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 
 from fluence import names
 from fluence.model.pod import Pod
-from fluence.schedule.actions import BindOutcome, BindResult
-from fluence.web.snapshot import DecisionLog, Snapshot, take
+from fluence.schedule.events import BindOutcome, BindResult
+from fluence.web.view import DecisionLog, Snapshot, take
 from tests.unit.schedule import kit
 from tests.unit.schedule.driver import Driver
 from tests.unit.schedule.test_promised_starts import node

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fluence.sim.theme import DARK, LIGHT, Theme
+from fluence.sim.gantt import DARK, LIGHT, Theme
 
 ROOT = Path(__file__).parents[3]
 STATIC = ROOT / "src/fluence/web/static"

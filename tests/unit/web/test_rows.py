@@ -14,7 +14,7 @@ from fluence.web.cluster_rows import RESOURCES
 from fluence.web.kept import KeptRows
 from fluence.web.rows import Filter
 from fluence.web.server import make_page, parse_query
-from fluence.web.snapshot import Snapshot
+from fluence.web.view import Snapshot
 from tests.unit.web.field import ALL, NOW, Field, Sees, gang
 
 BASE = "/apis/view.fluence.flux-framework.org/v1"

@@ -23,7 +23,7 @@ from fluence.web.access import Access
 from fluence.web.past_jobs import PastJobs
 from fluence.web.server import BASE, ViewServer
 from fluence.web.serving import _LIMITS as serving_limits
-from fluence.web.snapshot import Snapshot
+from fluence.web.view import Snapshot
 from tests.unit.web.field import Field, gang
 
 TOKENS = {"for-admin": "admin", "for-ann": "ann", "for-none": "nobody"}

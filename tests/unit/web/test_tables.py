@@ -11,7 +11,7 @@ import click
 import msgspec
 import pytest
 
-from fluence.commands import gantt, view_tables
+from fluence.commands import chart, view_tables
 from fluence.errors import InvalidInput
 from fluence.web.access import User
 from fluence.web.server import BASE, make_page, parse_query
@@ -88,7 +88,7 @@ def test_text_of_users_moves_no_cursor() -> None:
     assert "\x1b[2J" not in text and "\x07" not in text and "\r" not in text
     assert "\x1b[2J" not in view_tables.why({"job": row}, NOW)
     entry = {**row, "from": "2026-09-01T12:00:00Z"}
-    assert "\x1b[2J" not in gantt.chart([entry], NOW, columns=80)
+    assert "\x1b[2J" not in chart.plan_chart([entry], NOW, columns=80)
 
 
 def test_rows_are_sorted_by_a_field() -> None:
@@ -185,7 +185,7 @@ PLAN: list[dict[str, Any]] = [
 
 
 def test_the_plan_as_a_chart() -> None:
-    assert plain(gantt.chart(PLAN, NOW, columns=70)) == [
+    assert plain(chart.plan_chart(PLAN, NOW, columns=70)) == [
         "                     now       13:00     14:00    15:00",
         "physics/now          ██████████·····························  n[0-1]",
         "physics/next         ··········▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒··········  n1",
@@ -196,15 +196,15 @@ def test_the_plan_as_a_chart() -> None:
 
 
 def test_the_plan_by_node_and_for_a_while() -> None:
-    lines = plain(gantt.chart(PLAN, NOW, columns=40, until=timedelta(hours=2), by_node=True))
+    lines = plain(chart.plan_chart(PLAN, NOW, columns=40, until=timedelta(hours=2), by_node=True))
     assert lines[1] == "n0  █████████████████·················"
     assert lines[2] == "n1  █████████████████▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒▒"
-    assert gantt.chart([], NOW, columns=80) == "nothing runs, and nothing is planned"
+    assert chart.plan_chart([], NOW, columns=80) == "nothing runs, and nothing is planned"
 
 
 def test_what_has_no_end_goes_on_for_ever() -> None:
     endless = {**PLAN[0], "until": None}
-    assert "█" * 10 in plain(gantt.chart([endless], NOW, columns=60))[1]
+    assert "█" * 10 in plain(chart.plan_chart([endless], NOW, columns=60))[1]
 
 
 def test_nodes() -> None:
@@ -279,7 +279,9 @@ def test_a_table_of_its_own_columns_is_the_table_of_all(resource: str) -> None:
     def shown(of: list[dict[str, Any]]) -> str:
         match resource:
             case "plan":
-                return gantt.chart(of, NOW, columns=80) + gantt.chart(of, NOW, columns=80, by_node=True)
+                return chart.plan_chart(of, NOW, columns=80) + chart.plan_chart(
+                    of, NOW, columns=80, by_node=True
+                )
             case "nodes":
                 return view_tables.render(view_tables.nodes_columns(NOW, of, wide=False), of)
         columns = getattr(view_tables, f"{resource}_columns")(NOW, wide=False, namespaces=True)

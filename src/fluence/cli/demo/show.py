@@ -17,8 +17,7 @@ import click
 import yaml
 
 from fluence import names
-from fluence.act.conditions import POD_SCHEDULED
-from fluence.act.wait_report import wait_report
+from fluence.act.conditions import POD_SCHEDULED, wait_report
 from fluence.commands import view
 from fluence.model.node import Node
 from fluence.model.pod import Pod, add_into, pod_requests

@@ -9,7 +9,7 @@
 | NodePorts | `ports` |
 | InterPodAffinity | `interpod_affinity` |
 | PodTopologySpread | `topology_spread` |
-| VolumeBinding, VolumeZone, VolumeRestrictions | `volumes`, `volume_rules` |
+| VolumeBinding, VolumeZone, VolumeRestrictions | `volumes` |
 | NodeVolumeLimits | `csi_limits` |
 
 Two modules combine them. `node_rules`: the rules of a pod about its node, with one mask and one score for

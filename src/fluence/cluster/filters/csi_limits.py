@@ -2,7 +2,7 @@
 
 The limits come from CSINode. A claim that several pods on a node mount is one volume. It counts from the time
 when its first pod is placed there, for pods of any scheduler. `volumes` updates `CsiLimits` with the pods;
-`volume_rules` uses `AttachRoom` while it places a gang.
+`volumes` uses `AttachRoom` while it places a gang.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 import numpy as np
 
 from fluence.graph.graph import Ints, Mask
+from fluence.model.claims import Key
 from fluence.model.reason import Code, Reason
-from fluence.model.volume import Key
 
 _NO_LIMIT = 2**31
 

@@ -16,8 +16,8 @@ from fluence.model.external_resources import DeviceRequest, DeviceTerm
 from fluence.model.reason import Code, Reason
 from fluence.names import DEVICE_PREFIX
 from fluence.placer.backends import BackendTable, DeviceNeed
-from fluence.placer.gang import GangRequest
 from fluence.placer.gang_fit import GangFit
+from fluence.placer.placer import GangRequest
 from fluence.placer.profile import FreeView
 from fluence.units import MAX_AMOUNT
 

@@ -2,8 +2,8 @@
 placed.
 
 `requests` makes `InterPodFilters` for a gang with such rules, or if the anti-affinity of other pods matches
-it. The placer begins an attempt and reports each pod that it places (`fluence.placer.gang.GangRules`). For a
-start in the future, only pods that will still run count.
+it. The placer begins an attempt and reports each pod that it places (`fluence.placer.placer.GangRules`). For
+a start in the future, only pods that will still run count.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def once_per_node(shape: PodShape, context: GangContext) -> bool:
 
 
 class InterPodAttempt:
-    """One attempt to place the gang; see `fluence.placer.gang.Attempt`."""
+    """One attempt to place the gang; see `fluence.placer.placer.Attempt`."""
 
     def __init__(self, context: GangContext) -> None:
         self._size = len(context.columns)

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fluence.cluster.columns import Column
-from fluence.cluster.pod_index import GangContext, PodShape
-from fluence.cluster.pod_terms import AffinityTerm, selector_text
+from fluence.cluster.pod_index import AffinityTerm, GangContext, PodShape, selector_text
 from fluence.graph.graph import Ints, Mask
 from fluence.model.reason import Code, Reason
 

@@ -19,8 +19,7 @@ import numpy as np
 
 from fluence.cluster.columns import Column, NodeColumns
 from fluence.cluster.layout import ZONE
-from fluence.cluster.pod_index import GangContext, PodShape, SiblingCount
-from fluence.cluster.pod_terms import SpreadConstraint
+from fluence.cluster.pod_index import GangContext, PodShape, SiblingCount, SpreadConstraint
 from fluence.graph.graph import Ints, Mask
 from fluence.model.reason import Code, Reason
 

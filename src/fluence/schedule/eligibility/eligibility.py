@@ -24,9 +24,8 @@ from fluence.model.meta import ObjectMeta
 from fluence.model.owner import Group, Job, controller_of
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
-from fluence.queue.budget import CycleBudget
 from fluence.queue.job import FOREVER
-from fluence.schedule.changes import Changes
+from fluence.queue.scheduling_pass import CycleBudget
 from fluence.schedule.eligibility.depends_on import (
     Dependency,
     DependencyKind,
@@ -42,7 +41,7 @@ from fluence.schedule.external_resources.gate_dependency import aliases
 from fluence.schedule.gangs import settling
 from fluence.schedule.gangs.gang import Gang, request_arguments
 from fluence.schedule.gangs.groups import Groups
-from fluence.schedule.pod_set import PodSet, PodSets
+from fluence.schedule.pod_set import Changes, PodSet, PodSets
 from fluence.schedule.step import Step, working_on
 from fluence.units import parse_rfc3339
 

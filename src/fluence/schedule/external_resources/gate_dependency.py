@@ -17,7 +17,7 @@ from enum import StrEnum
 from fluence import names
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
-from fluence.schedule.gangs.labels import GroupLabel, group_field, group_label
+from fluence.schedule.gangs.size import GroupLabel, group_field, group_label
 from fluence.units import parse_rfc3339, rfc3339
 
 PRODUCER_SUFFIX = "-producer"

@@ -2,7 +2,7 @@
 
 `build` is a pure function: `Groups` calls it when something changed, and the same objects always give the
 same gang. `request_arguments` is the single definition of what a gang requests from a cluster: the scheduler
-plans with it, and `advice` tries variants of it.
+plans with it, and `inquiry` tries variants of it.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ from fluence.schedule.eligibility.depends_on import DependsOn
 from fluence.schedule.external_resources.gate_dependency import waits_for_producer
 from fluence.schedule.gangs import jobspecs
 from fluence.schedule.gangs.annotations import GangAnnotations, gang_annotations
-from fluence.schedule.gangs.labels import pod_index
 from fluence.schedule.gangs.membership import STRICT, Membership, single_key
-from fluence.schedule.gangs.size import GangSize, gang_size, needed, single_size
+from fluence.schedule.gangs.size import GangSize, gang_size, needed, pod_index, single_size
 from fluence.schedule.queueing.placeholder import is_placeholder
-from fluence.text import natural_key
+from fluence.units import natural_key
 
 _NO_INDEX = 1 << 40
 _TOO_WIDE = (Code.CLUSTER_HOLDS_FEWER, Code.TOO_MANY_HELD_PODS)

@@ -1,6 +1,7 @@
-"""Groups: the registry of gangs, built from pods, PodGroups and owners in any order.
+"""Groups: the registry of gangs, built from pods, PodGroups and owners in any order, and the nodes they must
+not use.
 
-    groups = Groups()
+groups = Groups()
     groups.set_owner(job); groups.set_pod(pod)      # each returns the keys of the gangs that changed
     gang = groups.gang(groups.of(pod))
     if gang is not None and gang.is_ready: …        # try to place gang.needed of gang.members, or more
@@ -8,12 +9,16 @@
 The scheduler feeds it from watches, and `fluence explain` from one listing. It only keeps indexes:
 `membership` decides where a pod belongs and `gang.build` what a gang is, and both are pure. Gangs follow only
 from the objects that exist, so a restart finds the same ones.
+
+If the API server refused a pod of the group on a node, the node is excluded as long as the group exists, and
+written on its pods, so that a restart knows it (`Gang.excluded`). If no volume could be provisioned on a
+node, it is tried again after a while.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 from msgspec.structs import replace
 
@@ -25,7 +30,6 @@ from fluence.model.owner import Group, Owner, claimed_by, identity
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.schedule.gangs.gang import Gang, build
-from fluence.schedule.gangs.labels import GroupLabel, group_field, group_label, other_group, pod_group_name
 from fluence.schedule.gangs.membership import (
     Membership,
     identity_of,
@@ -36,8 +40,61 @@ from fluence.schedule.gangs.membership import (
     owner_chain,
     workload_of,
 )
+from fluence.schedule.gangs.size import GroupLabel, group_field, group_label, other_group, pod_group_name
 from fluence.schedule.gangs.submitters import NameGuard, payer_of, submitter
 from fluence.schedule.queueing.placeholder import held_operator, is_placeholder, seat_of
+
+_PAUSE = 60_000  # ms until a node without a volume is tried again: storage may be free by then
+
+
+class Exclusions:
+    """Excluded nodes by group."""
+
+    def __init__(self) -> None:
+        self._refused: dict[str, set[str]] = {}
+        self._without_volumes: dict[str, dict[str, int]] = {}  # node -> until when
+
+    def of(self, group: str) -> frozenset[str]:
+        """The nodes that a group must not use now."""
+        return frozenset((*self._refused.get(group, ()), *self._without_volumes.get(group, ())))
+
+    def refused(self, group: str) -> Collection[str]:
+        """The nodes that the server refused."""
+        return self._refused.get(group, ())
+
+    def refuse(self, group: str, nodes: Iterable[str]) -> None:
+        self._refused.setdefault(group, set()).update(nodes)
+
+    def exclude(self, group: str, nodes: Iterable[str], now: int) -> None:
+        """Exclude nodes for a while, because no volume could be provisioned there."""
+        self._without_volumes.setdefault(group, {}).update(dict.fromkeys(nodes, now + _PAUSE))
+
+    def clear(self, group: str) -> None:
+        """The group has its volumes: nodes without one count again."""
+        self._without_volumes.pop(group, None)
+
+    def forget(self, group: str) -> None:
+        """Drop the exclusions of a group that is gone."""
+        self._refused.pop(group, None)
+
+    def expire(self, now: int) -> list[str]:
+        """The groups that may use excluded nodes again."""
+        found = []
+        for group, nodes in list(self._without_volumes.items()):
+            kept = {node: until for node, until in nodes.items() if until > now}
+            if len(kept) < len(nodes):
+                found.append(group)
+                self._without_volumes[group] = kept
+            if not kept:
+                del self._without_volumes[group]
+        return found
+
+    def next_due(self) -> int | None:
+        """When the next exclusion ends."""
+        return min(
+            (until for nodes in self._without_volumes.values() for until in nodes.values()), default=None
+        )
+
 
 _NATIVE = "scheduling.k8s.io/"
 

@@ -25,7 +25,7 @@ from fluence.model.operators import BY_KEY, NAMED, CustomOwner, listing_names
 from fluence.model.owner import OWNERS, Group, Job, Owner, StatefulSet, controller_of, identity
 from fluence.model.pod import Pod
 from fluence.model.reason import Reason
-from fluence.schedule.gangs.labels import GroupLabel, declared_size, group_field, group_label, other_group
+from fluence.schedule.gangs.size import GroupLabel, declared_size, group_field, group_label, other_group
 from fluence.schedule.queueing.placeholder import held_operator
 
 STRICT = "scheduling.k8s.io/v1beta1"

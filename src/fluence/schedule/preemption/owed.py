@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from fluence.cluster.graph import ClusterGraph, Refused
 from fluence.cluster.planner import HORIZON, ClusterPlanner
-from fluence.placer.gang import GangPlacement
+from fluence.placer.placer import GangPlacement
 from fluence.queue.allocations import Allocation
 from fluence.queue.job import FOREVER
 from fluence.queue.promises import LATE

@@ -12,7 +12,7 @@ The rules are those of Kubernetes: a gang whose pods have a higher priority than
 - The decision is written on the preemptor's pods as `nominatedNodeName`. After a restart, the scheduler finds
   the pods that are ending and uses their capacity first, so it ends no work twice.
 
-The step runs before the plan. `fluence.act.preemptor` carries out the orders. An order without an effect is
+The step runs before the plan. `fluence.act.orders` carries out the orders. An order without an effect is
 repeated after a pause that doubles.
 """
 
@@ -37,29 +37,40 @@ from fluence.model.owner import Owner, controller_of
 from fluence.model.pod import Pod, PodDisruptionBudget
 from fluence.model.queues import Within
 from fluence.model.reason import Code, Reason
-from fluence.placer.gang import GangPlacement
+from fluence.placer.placer import GangPlacement
 from fluence.queue import Queue
 from fluence.queue.allocations import Allocation
-from fluence.queue.budget import CycleBudget
 from fluence.queue.fair_share import dominant_share
 from fluence.queue.job import FOREVER, JobRecord
 from fluence.queue.promises import LATE
 from fluence.queue.rules import by_urgency
-from fluence.schedule.actions import Nominate, PlanEnd, Preempt
-from fluence.schedule.changes import Changes
-from fluence.schedule.events import Changed, Event, NotBound
+from fluence.queue.scheduling_pass import CycleBudget
+from fluence.schedule.events import Changed, Event, Nominate, NotBound, PlanEnd, Preempt
 from fluence.schedule.gangs.gang import Gang
 from fluence.schedule.gangs.groups import Groups
 from fluence.schedule.lifecycle import Lifecycle
-from fluence.schedule.pod_set import PodSet, PodSets
-from fluence.schedule.preemption.counts import EndedCounts
-from fluence.schedule.preemption.drain import Drain
+from fluence.schedule.pod_set import Changes, PodSet, PodSets
+from fluence.schedule.preemption.drain import Drain, Remainder
 from fluence.schedule.preemption.owed import Owed, Taking, is_owed, late
-from fluence.schedule.preemption.remainder import Remainder
-from fluence.schedule.preemption.rights import Rights, Standing
-from fluence.schedule.preemption.rules import PAUSES, BudgetMode, Budgets, Cost, PreemptionRules
-from fluence.schedule.preemption.running_work import RunningWork, held_jobs
-from fluence.schedule.preemption.victims import Found, Gone, Victim, VictimSearch, together
+from fluence.schedule.preemption.rules import (
+    PAUSES,
+    BudgetMode,
+    Budgets,
+    Cost,
+    EndedCounts,
+    PreemptionRules,
+    Rights,
+    Standing,
+)
+from fluence.schedule.preemption.victims import (
+    Found,
+    Gone,
+    RunningWork,
+    Victim,
+    VictimSearch,
+    held_jobs,
+    together,
+)
 from fluence.schedule.queueing.placeholder import is_placeholder_uid
 from fluence.schedule.restart import Takeover
 from fluence.schedule.status.reports import StatusReports

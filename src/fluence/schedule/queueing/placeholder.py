@@ -20,7 +20,7 @@ from fluence.model.meta import ObjectMeta, OwnerReference
 from fluence.model.operators import CustomOwner, Role
 from fluence.model.owner import OWNERS, Owner, PodTemplate, StatefulSet, controller_of
 from fluence.model.pod import Pod, PodStatus
-from fluence.schedule.gangs.labels import pod_index
+from fluence.schedule.gangs.size import pod_index
 
 GATE = names.GATE_FLUXQUEUE
 _VERSIONS = {kind: version for version, kind in OWNERS}

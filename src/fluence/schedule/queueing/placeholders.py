@@ -44,7 +44,7 @@ from fluence.model.owner import Job, Owner, StatefulSet, controller_of
 from fluence.model.pod import Pod
 from fluence.model.reason import Code, Reason
 from fluence.schedule.events import Changed, Event, NotBound
-from fluence.schedule.gangs.labels import pod_index
+from fluence.schedule.gangs.size import pod_index
 from fluence.schedule.queueing.placeholder import (
     index_of,
     indexes_of,

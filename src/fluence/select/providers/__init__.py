@@ -20,7 +20,7 @@ import msgspec
 
 from fluence.errors import FluenceError
 from fluence.names import RESOURCES_NAMESPACE
-from fluence.select.backend import Backend, BackendRequest, merge
+from fluence.select.policies import Backend, BackendRequest, merge
 
 
 class ProviderSettings(msgspec.Struct, frozen=True):

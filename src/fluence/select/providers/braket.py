@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from queue import Empty, SimpleQueue
 from typing import Any, Final
 
-from fluence.select.backend import QUERY_ERROR, QUEUE, STATUS, Backend
+from fluence.select.policies import QUERY_ERROR, QUEUE, STATUS, Backend
 from fluence.select.providers import BackendAnswer, BackendQuery
 
 UNKNOWN: Final = "UNKNOWN"

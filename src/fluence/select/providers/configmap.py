@@ -24,7 +24,7 @@ from functools import cached_property
 import yaml
 
 from fluence.names import RESOURCES_CONFIGMAP, RESOURCES_KEY
-from fluence.select.backend import Backend, priced
+from fluence.select.policies import Backend, priced
 from fluence.select.providers import BackendAnswer, BackendQuery
 from fluence.yaml_loader import load
 

@@ -22,7 +22,7 @@ import msgspec
 import yaml
 
 from fluence.errors import InvalidInput
-from fluence.select.backend import Backend, priced
+from fluence.select.policies import Backend, priced
 from fluence.select.providers import BackendAnswer, BackendQuery
 from fluence.yaml_loader import load
 

@@ -8,8 +8,7 @@ from fluence.cluster.columns import NodeColumns
 from fluence.cluster.filters.node_rules import NodeFilters, NodeRules
 from fluence.cluster.filters.ports import HostPorts
 from fluence.cluster.layout import DEFAULT
-from fluence.cluster.pod_index import GangContext, PodIndex, PodShape
-from fluence.cluster.pod_terms import InterPodRules
+from fluence.cluster.pod_index import GangContext, InterPodRules, PodIndex, PodShape
 from fluence.cluster.pods import PodTable
 from fluence.model.node import Node
 from fluence.model.pod import Pod

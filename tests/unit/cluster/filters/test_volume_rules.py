@@ -10,7 +10,7 @@ from fluence.cluster.graph import ClusterGraph, Refused
 from fluence.messages import text
 from fluence.model.meta import Requirement
 from fluence.model.pod import ClaimVolumeSource, NodeSelector, NodeSelectorTerm, Pod, PodVolume
-from fluence.placer.gang import GangPlacement
+from fluence.placer.placer import GangPlacement
 from tests.gangs import compiled
 from tests.gangs import why as why_not
 from tests.unit.cluster.build import HOST, ZONE, bound, node, pod
