@@ -351,7 +351,7 @@ PLACES = frozenset(
         "commands/conditions_view.py _gang",
         "web/rows.py _is_named",
         "web/rows.py _owner",
-        "web/rows.py array_counts",
+        "web/rows.py _array_counts",
     )
 )
 """Module and function of each that reads who owns what, by itself or through `model.owner`."""
