@@ -107,10 +107,6 @@ class ViewClient:
         try:
             data = loads(body)
         except (JSONDecodeError, UnicodeDecodeError):
-            if path.startswith(BASE) and response.status in (502, 503, 504):  # as the API server says it
-                raise Unanswered(
-                    f"HTTP status {response.status}: no scheduler runs", response.status
-                ) from None
             raise Unanswered(
                 _not_json(f"{self.access.server}{path}", response.status), response.status
             ) from None
@@ -297,9 +293,9 @@ def _refusal(path: str, status: int, message: str) -> str:
 
 
 def _not_json(url: str, status: int) -> str:
-    """The same for an answer that is not JSON. If no endpoint serves the API, the API server answers 503 in
-    plain text."""
-    if status == 503:
+    """The same for an answer that is not JSON. If no endpoint serves the API, the API server says so in plain
+    text."""
+    if status in (502, 503, 504):
         return "the API server does not reach the scheduler's view: `fluence doctor` says if a scheduler runs"
     return f"{url}: not an answer of an API server"
 
