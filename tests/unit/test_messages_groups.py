@@ -280,7 +280,7 @@ GOLDEN: list[tuple[Code, dict[str, Value], str]] = [
         {"containers": ("sampler",), "held": False},
         (
             "Container sampler: no variable has the name of its backend (QRMI_BACKEND, FLUXION_BACKEND), "
-            "because admission did not set it; started all the same. Ask an administrator to run "
+            "because admission did not set it; the pod is not held for it. Ask an administrator to run "
             "`fluence doctor`, then create the pod again"
         ),
     ),

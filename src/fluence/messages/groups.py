@@ -150,7 +150,7 @@ def _variables_missing(reason: Reason) -> str:
     params = values(reason)
     containers = params["containers"]
     subject = f"Container{'s' if len(containers) > 1 else ''} {', '.join(containers)}"
-    then = f"held (annotation {names.MISSING_VARIABLES})" if params["held"] else "started all the same"
+    then = f"held (annotation {names.MISSING_VARIABLES})" if params["held"] else "the pod is not held for it"
     return (
         f"{subject}: no variable has the name of its backend (QRMI_BACKEND, FLUXION_BACKEND), because "
         f"admission did not set it; {then}. Ask an administrator to run `fluence doctor`, then create the "

@@ -430,6 +430,12 @@ def ask_what_if(cluster: EmbeddedCluster, documents: Iterable[Json]) -> Manifest
     jobs = [
         job for job in cluster.jobs() if job.key in asked or any(pod.key not in known for pod in job.pods)
     ]
+    suspended = next((document for document in (*there, *new) if _is_suspended(document)), None)
+    if not jobs and suspended is not None:
+        raise InvalidInput(
+            f"{_title(suspended)} is suspended and has no pods: ask about it with suspend: false",
+            where="spec.suspend",
+        )
     if not jobs and there:
         raise InvalidInput(
             f"{_title(there[0])} is in the cluster already, and nothing of it waits or runs for "
@@ -450,6 +456,12 @@ def ask_what_if(cluster: EmbeddedCluster, documents: Iterable[Json]) -> Manifest
         for document in there
     )
     return ManifestAnswer(cluster.now, answers, tuple(delays), warnings, notes)
+
+
+def _is_suspended(document: Json) -> bool:
+    """Whether its user suspended it; what admission suspended waits in the queue."""
+    spec, labels = document.get("spec"), document["metadata"].get("labels") or {}
+    return isinstance(spec, dict) and spec.get("suspend") is True and names.SEEN not in labels
 
 
 def _title(document: Json) -> str:

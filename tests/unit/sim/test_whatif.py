@@ -190,6 +190,16 @@ def test_a_job_that_is_over_cannot_be_created_again() -> None:
         ask_what_if(listed(done), [copy(done)])
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_job_that_its_user_suspended_has_no_pods_to_ask_about(is_there: bool) -> None:
+    job = gang("paused", 2, "1", "1h")
+    job["spec"]["suspend"] = True
+    with pytest.raises(
+        InvalidInput, match=r"Job default/paused is suspended and has no pods: .* suspend: false"
+    ):
+        ask_what_if(listed(job) if is_there else running(), [copy(job)])
+
+
 def test_kinds_that_make_no_pods_are_left_out_with_a_note() -> None:
     """A Service is in every manifest of an MPI job."""
     text = b"""
