@@ -12,6 +12,7 @@ from fluence.commands import view
 from fluence.commands.cluster import Asked, ask_leader, levels_of, users_guard
 from fluence.commands.explanation import Seen, no_pod
 from fluence.commands.explanation import explain as explanation
+from fluence.commands.view_api import ViewClient, path_of
 from fluence.controller.flux_job import FLUX_JOBS, FluxJob
 from fluence.errors import FluenceError, NotFound
 from fluence.kube.client import Client
@@ -75,6 +76,8 @@ def run(
     listing.name_once(settings.scheduler_name, settings.scheduler_aliases)
     seen = _see(leader, listing, namespace, flux_jobs, guard)
     value = explanation(kind, name, seen)
+    if "reason" in value and "gang" in value and not value.keys() & {"ahead", "aheadAtMost"}:
+        value |= _ahead_in_view(ViewClient.of(kubeconfig, context), namespace, name, settings.scheduler_name)
     if output in ("json", "yaml"):
         click.echo(view.data(value, output))
     else:
@@ -91,6 +94,21 @@ def _subject(words: tuple[str, ...]) -> tuple[str, str]:
     kind = parts[0].lower().partition(".")[0]
     kind = kind if kind in _KINDS else kind.removesuffix("s")
     return _KINDS.get(kind, kind), parts[1]
+
+
+def _ahead_in_view(client: ViewClient, namespace: str, name: str, scheduler: str) -> dict[str, int]:
+    """How many jobs are ahead, by the view: it counts also those that the user may not list."""
+    try:
+        page = client.get(path_of("jobs", namespace, name))
+    except FluenceError:
+        return {}
+    finally:
+        client.close()
+    items = page.get("items") or []
+    if page.get("metadata", {}).get("scheduler") != scheduler or len(items) != 1:
+        return {}
+    ahead = items[0].get("ahead")
+    return {} if ahead is None else {"ahead": ahead}
 
 
 async def _flux_jobs(client: Client, namespace: str) -> list[FluxJob]:
