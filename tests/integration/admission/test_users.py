@@ -302,8 +302,9 @@ async def test_a_pod_that_names_the_job_of_another_is_its_creators(sandbox: Sand
 # -- queues --------------------------------------------------------------------------------------------------
 
 
-async def let_use(admin: Client, user: str, queue: str, run: str) -> None:
-    """The role and binding of docs/queues.md."""
+@contextlib.asynccontextmanager
+async def right_to_use(admin: Client, user: str, queue: str, run: str) -> AsyncIterator[None]:
+    """The role and binding of docs/queues.md. The doctor of other tests would warn of a role that is left."""
     group = "rbac.authorization.k8s.io"
     role: dict[str, Any] = {
         "apiVersion": f"{group}/v1",
@@ -327,13 +328,20 @@ async def let_use(admin: Client, user: str, queue: str, run: str) -> None:
     }
     for each in (role, binding):
         await admin.create(resource_of(each), each)
+    try:
+        yield
+    finally:
+        for each in (binding, role):
+            await admin.delete(resource_of(each), each["metadata"]["name"])
 
 
 @FORMS
 async def test_a_queue_is_for_those_who_may_use_it(sandbox: Sandbox, form: str) -> None:
     queue = {names.QUEUE: "physics"}
-    async with world(sandbox, form, queue_access=True) as w:
-        await let_use(w.admin, "alice", "physics", w.at.run)
+    async with (
+        world(sandbox, form, queue_access=True) as w,
+        right_to_use(w.admin, "alice", "physics", w.at.run),
+    ):
 
         async def created(user: str, found: dict[str, Any]) -> str:
             try:
