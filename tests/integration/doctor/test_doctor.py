@@ -54,8 +54,12 @@ class Report:
         self.found: list[dict[str, str]] = json.loads(done.stdout)["findings"] if done.stdout else []
 
     def __repr__(self) -> str:
-        faults = [each for each in self.found if each["verdict"] != "ok"]
-        return f"exit code {self.code}, {faults} {self.stderr}"
+        return f"exit code {self.code}, {self.faults} {self.stderr}"
+
+    @property
+    def faults(self) -> list[dict[str, str]]:
+        """Other tests on this server have policies and roles for a while, of which it warns too."""
+        return [each for each in self.found if each["verdict"] != "ok"]
 
     def of(self, check: str, *verdicts: str) -> list[dict[str, str]]:
         return [e for e in self.found if e["check"] == check and e["verdict"] in (verdicts or [e["verdict"]])]
@@ -165,8 +169,8 @@ async def test_a_healthy_cluster(kube: Kube, user: HelmUser) -> None:
         await make_ready(f)
         await f.add(f.pod("a"))
         await f.until_bound(["a"])
-        report = await eventually(lambda: asked(f), lambda report: report.code == 0, what="nothing is wrong")
-        assert [each for each in report.found if each["verdict"] != "ok"] == []
+        report = await eventually(lambda: asked(f), lambda report: not report.faults, what="nothing is wrong")
+        assert report.code == 0
         assert {each["check"] for each in report.found} == set(Check)
         (lease,) = report.of("lease")
         assert lease["object"] == f"lease {kube.namespace}/fluence"
@@ -373,7 +377,9 @@ async def test_policies_that_refuse_and_the_commands_that_put_them_in_force(
         await f.client.create(resource_of(body), body)
         try:
             user.kubectl("delete", kinds, f"{prefix}-queue-access")
-            report = await asked(f)
+            report = await eventually(
+                lambda: asked(f), lambda report: bool(report.of("queue-access", "warn")), what="it warns"
+            )
             (told,) = report.of("queue-access", "warn")
             assert role in told["message"]
             await asyncio.to_thread(run_cure, kube, told["cure"])
@@ -547,10 +553,10 @@ async def test_the_role_in_the_documentation_is_enough(kube: Kube, user: HelmUse
             mine = as_default(kube, user, tmp_path)
             report = await eventually(
                 lambda: asyncio.to_thread(ask, kube, kubeconfig=mine),
-                lambda report: report.code == 0,
+                lambda report: not report.faults,
                 what="nothing is wrong",
             )
-            assert [each for each in report.found if each["verdict"] != "ok"] == []
+            assert report.code == 0
     finally:
         user.kubectl("delete", "clusterrole,clusterrolebinding", name)
 
