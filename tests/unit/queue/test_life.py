@@ -324,6 +324,18 @@ class TestEndsAndCancels:
         assert queue.records["a"].story[-1].reason == because("its budget is spent")
         assert run(queue, MINUTE) == ["b"]
 
+    @pytest.mark.parametrize(
+        ("outcome", "learned"),
+        [(JobState.COMPLETED, 1), (JobState.FAILED, 1), (JobState.CANCELLED, 0)],
+        ids=["completed", "failed", "cancelled"],
+    )
+    def test_a_cancelled_run_teaches_nothing_about_run_times(self, make, outcome, learned):
+        queue = make("easy")
+        queue.submit(job("a", 10, 60))
+        assert run(queue, 0) == ["a"]
+        queue.finish("a", MINUTE, outcome=outcome)
+        assert [runtime for _, runtime in queue.runs] == [MINUTE] * learned
+
     def test_a_start_that_failed_is_tried_again(self, make):
         queue = make("easy")
         queue.submit(job("a", 16, 10))
