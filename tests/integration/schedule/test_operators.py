@@ -79,7 +79,7 @@ class Everybody:
 async def listed(live: LiveScheduler) -> list[tuple[str, str, int]]:
     """What waits, as the view API lists it."""
     rows = queue(take(live.scheduler, 0), Everybody(), Filter())
-    found: list[Any] = [msgspec.to_builtins(make()) for make in rows]
+    found: list[Any] = [msgspec.to_builtins(row.struct(place)) for row, place in rows]
     return [(row["kind"], row["name"], row["pods"]) for row in found]
 
 
