@@ -45,7 +45,7 @@ test: check  ## the checks, then every test; the first run builds Kubernetes (10
 coverage: setup  ## which branches of the pure rooms their tests reach; build/coverage.json; COVERAGE=--write for docs/coverage.md
 	@$(BIN)/python -m tests.coverage $(COVERAGE)
 
-unit: check  ## the checks and the tests that need no Kubernetes, with fewer examples: two to three minutes
+unit: check  ## the checks and the tests that need no Kubernetes, with fewer examples: three to four minutes
 	@PYTHONHASHSEED=0 FLUENCE_HYPOTHESIS=quick $(BIN)/pytest -n auto tests/unit tests/property tests/conformance
 
 explore: setup  ## look for counterexamples: all properties with fresh seeds; report in build/explore.json; MINUTES=30
