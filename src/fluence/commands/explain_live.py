@@ -77,7 +77,7 @@ def run(
     seen = _see(leader, listing, namespace, flux_jobs, guard)
     value = explanation(kind, name, seen)
     if "reason" in value and "gang" in value and not value.keys() & {"ahead", "aheadAtMost"}:
-        value |= _ahead_in_view(ViewClient.of(kubeconfig, context), namespace, name, settings.scheduler_name)
+        value |= _ahead_in_view(ViewClient(access), namespace, name, settings.scheduler_name)
     if output in ("json", "yaml"):
         click.echo(view.data(value, output))
     else:
